@@ -1,0 +1,220 @@
+use std::{fmt, ops::Range};
+
+use crate::{DType, Shape, TensorSpec};
+
+/// Why a dtype, a shape and some bytes are not a tensor, or not the one asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// More dimensions than [`Shape::MAX_RANK`].
+    RankTooLarge {
+        /// The number of dimensions found.
+        rank: usize,
+    },
+    /// The dimensions' product does not fit `u64`.
+    ElementCountOverflow {
+        /// The dimensions.
+        shape: Shape,
+    },
+    /// Elements times element size do not fit `u64`.
+    ByteLengthOverflow {
+        /// The element type.
+        dtype: DType,
+        /// The dimensions.
+        shape: Shape,
+    },
+    /// The bytes are not as many as the spec takes.
+    LengthMismatch {
+        /// What the bytes should be.
+        spec: TensorSpec,
+        /// How many bytes there are.
+        found: u64,
+    },
+    /// A scalar was asked for rows.
+    ScalarHasNoRows,
+    /// Rows beyond the leading dimension, or a range that ends before it starts.
+    RowsOutOfRange {
+        /// The rows asked for.
+        rows: Range<u64>,
+        /// The leading dimension.
+        available: u64,
+    },
+    /// The new shape has another number of elements.
+    ReshapeMismatch {
+        /// The tensor's shape.
+        from: Shape,
+        /// The shape asked for.
+        to: Shape,
+    },
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RankTooLarge { rank } => {
+                write!(
+                    f,
+                    "rank {rank} is beyond the limit of {} dimensions",
+                    Shape::MAX_RANK
+                )
+            }
+            Self::ElementCountOverflow { shape } => {
+                write!(f, "the element count of shape {shape} does not fit 64 bits")
+            }
+            Self::ByteLengthOverflow { dtype, shape } => {
+                write!(f, "the byte length of {dtype}{shape} does not fit 64 bits")
+            }
+            Self::LengthMismatch { spec, found } => {
+                write!(f, "{spec} takes {} bytes, found {found}", spec.byte_len())
+            }
+            Self::ScalarHasNoRows => f.write_str("a scalar has no rows"),
+            Self::RowsOutOfRange { rows, available } => {
+                write!(
+                    f,
+                    "rows {}..{} of a tensor with {available} rows",
+                    rows.start, rows.end
+                )
+            }
+            Self::ReshapeMismatch { from, to } => write!(
+                f,
+                "shape {from} has {} elements, shape {to} has {}",
+                from.element_count(),
+                to.element_count()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// Why bytes cannot be seen as a slice of a Rust type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CastError {
+    /// The tensor holds another dtype.
+    DType {
+        /// The dtype asked for.
+        expected: DType,
+        /// The tensor's dtype.
+        found: DType,
+    },
+    /// The bytes do not start at a multiple of the element's alignment; a copy is needed.
+    Misaligned {
+        /// The element type.
+        dtype: DType,
+    },
+    /// A byte of a bool tensor is neither 0 nor 1, so it cannot be seen as a Rust `bool` in place.
+    NotBool {
+        /// The index of the first such element.
+        index: usize,
+        /// Its byte.
+        byte: u8,
+    },
+    /// The host is big-endian and the elements have several bytes; a swapped copy is needed.
+    Endianness {
+        /// The element type.
+        dtype: DType,
+    },
+}
+
+impl fmt::Display for CastError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DType { expected, found } => write!(f, "expected a tensor of {expected}, found {found}"),
+            Self::Misaligned { dtype } => write!(f, "the tensor's bytes are not aligned for {dtype}"),
+            Self::NotBool { index, byte } => {
+                write!(f, "element {index} of the bool tensor is {byte}, not 0 or 1")
+            }
+            Self::Endianness { dtype } => {
+                write!(
+                    f,
+                    "little-endian {dtype} elements cannot be viewed in place on this big-endian host"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for CastError {}
+
+/// Why coordinates and values are not a sparse tensor, or one too large to make dense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SparseError {
+    /// The index tensor is not `u64[nnz, rank]` or the value tensor is not `[nnz]`.
+    Layout {
+        /// `indices` or `values`.
+        part: &'static str,
+        /// What it must be.
+        expected: String,
+        /// What it is.
+        found: TensorSpec,
+    },
+    /// A coordinate lies outside its dimension.
+    IndexOutOfRange {
+        /// Which of the stored entries.
+        entry: u64,
+        /// Which axis of it.
+        axis: usize,
+        /// The coordinate.
+        index: u64,
+        /// The size of that axis.
+        dim: u64,
+    },
+    /// Two entries have the same coordinates.
+    Duplicate {
+        /// The later of the two, in stored order.
+        entry: u64,
+    },
+    /// The dense tensor would be larger than the caller allows.
+    OverBudget {
+        /// The dense tensor.
+        spec: TensorSpec,
+        /// The caller's budget in bytes.
+        budget: u64,
+    },
+    /// Dtype and shape of the dense tensor do not fit each other.
+    Spec(SpecError),
+}
+
+impl fmt::Display for SparseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Layout {
+                part,
+                expected,
+                found,
+            } => {
+                write!(f, "sparse {part} must be {expected}, found {found}")
+            }
+            Self::IndexOutOfRange {
+                entry,
+                axis,
+                index,
+                dim,
+            } => {
+                write!(
+                    f,
+                    "entry {entry}: index {index} is outside axis {axis} of size {dim}"
+                )
+            }
+            Self::Duplicate { entry } => write!(f, "entry {entry} repeats the coordinates of another entry"),
+            Self::OverBudget { spec, budget } => {
+                write!(
+                    f,
+                    "dense {spec} takes {} bytes, the budget is {budget}",
+                    spec.byte_len()
+                )
+            }
+            Self::Spec(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SparseError {}
+
+impl From<SpecError> for SparseError {
+    fn from(error: SpecError) -> Self {
+        Self::Spec(error)
+    }
+}

@@ -1,0 +1,58 @@
+use std::fmt::{self, Write};
+
+/// Displays a name that came from outside: quoted, escaped, and cut to [`Quoted::MAX_CHARS`] characters.
+///
+/// Control characters, line breaks and invisible formatting (such as right-to-left overrides) are escaped, so a
+/// hostile name can neither forge a log line nor flood one.
+///
+/// ```
+/// use tensor_core::Quoted;
+/// assert_eq!(Quoted("conv1").to_string(), "'conv1'");
+/// assert_eq!(Quoted("x\nERROR forged").to_string(), r"'x\nERROR forged'");
+/// assert_eq!(Quoted(&"a".repeat(1000)).to_string().chars().count(), Quoted::MAX_CHARS + 3);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(
+    /// The name to show.
+    pub &'a str,
+);
+
+impl Quoted<'_> {
+    /// Characters of the name that are shown; an ellipsis stands for the rest.
+    pub const MAX_CHARS: usize = 64;
+}
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('\'')?;
+        let mut chars = self.0.chars();
+        for char in chars.by_ref().take(Self::MAX_CHARS) {
+            match char {
+                '"' => f.write_char('"')?,
+                _ => write!(f, "{}", char.escape_debug())?,
+            }
+        }
+        if chars.next().is_some() {
+            f.write_char('…')?;
+        }
+        f.write_char('\'')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_names_stay_on_one_line() {
+        for name in ["a\r\nb", "\u{1b}[2J", "a\0b", "\u{202e}gnp.exe", "it's"] {
+            let shown = Quoted(name).to_string();
+            assert!(
+                !shown.chars().any(|char| char.is_control() || char == '\u{202e}'),
+                "{shown}"
+            );
+        }
+        assert_eq!(Quoted("it's").to_string(), r"'it\'s'");
+        assert_eq!(Quoted("Grüße 日本").to_string(), "'Grüße 日本'");
+    }
+}

@@ -1,0 +1,182 @@
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::SpecError;
+
+/// The dimensions of a tensor, outermost first, with a product that is known to fit `u64`.
+///
+/// A shape without dimensions is a scalar: one element. A shape with a dimension of 0 has no elements, whatever
+/// its other dimensions are and in whatever order they stand.
+///
+/// ```
+/// use tensor_core::Shape;
+///
+/// assert_eq!(Shape::new(&[2, 3])?.element_count(), 6);
+/// assert_eq!(Shape::scalar().element_count(), 1);
+/// assert_eq!(Shape::new(&[0, 1 << 63, 4])?.element_count(), 0);
+/// assert_eq!(Shape::new(&[1 << 63, 4, 0])?.element_count(), 0);
+/// assert!(Shape::new(&[1 << 63, 4]).is_err());
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Shape {
+    dims: SmallVec<[u64; 4]>,
+}
+
+impl Shape {
+    /// The largest rank a shape may have (NumPy's limit too).
+    pub const MAX_RANK: usize = 64;
+
+    /// Checks the dimensions and keeps them.
+    ///
+    /// # Errors
+    /// [`SpecError::RankTooLarge`] beyond [`Shape::MAX_RANK`] dimensions; [`SpecError::ElementCountOverflow`] when
+    /// no dimension is 0 and the product does not fit `u64`.
+    pub fn new(dims: &[u64]) -> Result<Self, SpecError> {
+        if dims.len() > Self::MAX_RANK {
+            return Err(SpecError::RankTooLarge { rank: dims.len() });
+        }
+        let shape = Self {
+            dims: SmallVec::from_slice(dims),
+        };
+        match checked_product(dims) {
+            Some(_) => Ok(shape),
+            None => Err(SpecError::ElementCountOverflow { shape }),
+        }
+    }
+
+    /// The shape without dimensions: one element.
+    #[must_use]
+    pub fn scalar() -> Self {
+        Self::default()
+    }
+
+    /// The shape `[len]`.
+    #[must_use]
+    pub fn vector(len: u64) -> Self {
+        Self {
+            dims: SmallVec::from_slice(&[len]),
+        }
+    }
+
+    /// The dimensions, outermost first.
+    #[must_use]
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    /// The number of dimensions.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// The number of elements: the product of the dimensions, 1 for a scalar.
+    #[must_use]
+    pub fn element_count(&self) -> u64 {
+        if self.dims.contains(&0) {
+            0
+        } else {
+            self.dims.iter().product()
+        }
+    }
+
+    /// The same shape with another leading dimension, as after joining or cutting along axis 0.
+    ///
+    /// # Errors
+    /// [`SpecError::ScalarHasNoRows`] for a scalar; [`SpecError::ElementCountOverflow`] when the new product does
+    /// not fit.
+    pub fn with_leading_dim(&self, rows: u64) -> Result<Self, SpecError> {
+        let mut dims = self.dims.clone();
+        *dims.first_mut().ok_or(SpecError::ScalarHasNoRows)? = rows;
+        Self::new(&dims)
+    }
+
+    /// The shape of one entry along axis 0, `None` for a scalar.
+    ///
+    /// The tail of `[0, 2^63, 2^63]` is no valid shape: such a tensor has no rows to speak of, and this is `None`
+    /// too.
+    #[must_use]
+    pub fn row(&self) -> Option<Self> {
+        let (_, tail) = self.dims.split_first()?;
+        Self::new(tail).ok()
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.dims).finish()
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shape({self})")
+    }
+}
+
+impl TryFrom<&[u64]> for Shape {
+    type Error = SpecError;
+
+    fn try_from(dims: &[u64]) -> Result<Self, SpecError> {
+        Self::new(dims)
+    }
+}
+
+/// The product of dimensions, `None` when it overflows. One 0 makes it 0 before anything can overflow.
+fn checked_product(dims: &[u64]) -> Option<u64> {
+    if dims.contains(&0) {
+        return Some(0);
+    }
+    dims.iter()
+        .try_fold(1u64, |product, &dim| product.checked_mul(dim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_wins_in_every_order() {
+        for dims in [
+            [0, 1 << 63, 1 << 63],
+            [1 << 63, 0, 1 << 63],
+            [1 << 63, 1 << 63, 0],
+        ] {
+            assert_eq!(Shape::new(&dims).unwrap().element_count(), 0);
+        }
+    }
+
+    #[test]
+    fn products_that_wrap_to_something_small_are_refused() {
+        for dims in [
+            &[1 << 32, 1 << 32][..],
+            &[65536; 5],
+            &[1 << 31, 2, (1 << 32) - 1, 4],
+            &[u64::MAX, 2],
+        ] {
+            assert!(
+                matches!(Shape::new(dims), Err(SpecError::ElementCountOverflow { .. })),
+                "{dims:?}"
+            );
+        }
+        assert_eq!(Shape::new(&[u64::MAX, 1]).unwrap().element_count(), u64::MAX);
+    }
+
+    #[test]
+    fn rank_has_a_limit() {
+        assert_eq!(Shape::new(&[1; 64]).unwrap().rank(), 64);
+        assert_eq!(Shape::new(&[1; 65]), Err(SpecError::RankTooLarge { rank: 65 }));
+    }
+
+    #[test]
+    fn rows_of_shapes() {
+        let shape = Shape::new(&[4, 2, 3]).unwrap();
+        assert_eq!(shape.row(), Some(Shape::new(&[2, 3]).unwrap()));
+        assert_eq!(shape.with_leading_dim(9).unwrap().dims(), [9, 2, 3]);
+        assert_eq!(Shape::scalar().row(), None);
+        assert_eq!(Shape::new(&[0, 1 << 63, 1 << 63]).unwrap().row(), None);
+        assert_eq!(Shape::scalar().to_string(), "[]");
+    }
+}

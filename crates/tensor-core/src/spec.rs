@@ -1,0 +1,86 @@
+use std::fmt;
+
+use crate::{DType, Shape, SpecError};
+
+/// A dtype and a shape whose byte length is known to fit `u64`: everything about a tensor but its values.
+///
+/// ```
+/// use tensor_core::{DType, Shape, TensorSpec};
+///
+/// let spec = TensorSpec::new(DType::F16, Shape::new(&[2, 3])?)?;
+/// assert_eq!(spec.byte_len(), 12);
+/// assert_eq!(spec.to_string(), "f16[2, 3]");
+/// assert!(TensorSpec::new(DType::F64, Shape::new(&[1 << 61])?).is_err());
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TensorSpec {
+    dtype: DType,
+    shape: Shape,
+}
+
+impl TensorSpec {
+    /// Joins a dtype and a shape.
+    ///
+    /// # Errors
+    /// [`SpecError::ByteLengthOverflow`] when elements times element size do not fit `u64`.
+    pub fn new(dtype: DType, shape: Shape) -> Result<Self, SpecError> {
+        match shape.element_count().checked_mul(dtype.size() as u64) {
+            Some(_) => Ok(Self { dtype, shape }),
+            None => Err(SpecError::ByteLengthOverflow { dtype, shape }),
+        }
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The dimensions.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn element_count(&self) -> u64 {
+        self.shape.element_count()
+    }
+
+    /// The number of bytes all elements take, without padding.
+    #[must_use]
+    pub fn byte_len(&self) -> u64 {
+        self.shape.element_count() * self.dtype.size() as u64
+    }
+
+    /// Takes the spec apart.
+    #[must_use]
+    pub fn into_parts(self) -> (DType, Shape) {
+        (self.dtype, self.shape)
+    }
+
+    /// Proves that `found` bytes are exactly what this spec takes, and returns that as a `usize`.
+    pub(crate) fn check_len(&self, found: usize) -> Result<(), SpecError> {
+        if self.byte_len() == found as u64 {
+            return Ok(());
+        }
+        Err(SpecError::LengthMismatch {
+            spec: self.clone(),
+            found: found as u64,
+        })
+    }
+}
+
+impl fmt::Display for TensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+
+impl fmt::Debug for TensorSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TensorSpec({self})")
+    }
+}

@@ -1,0 +1,5 @@
+//! Tensors through their public interface.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod slicing;
