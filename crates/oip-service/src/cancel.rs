@@ -1,0 +1,113 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+/// Tells work that nobody waits for it any more: it was cancelled, or its deadline passed.
+///
+/// Clones are the same token. Models that run long look at it between steps.
+///
+/// ```
+/// use oip_service::CancelToken;
+///
+/// let token = CancelToken::new(None);
+/// let seen_by_the_model = token.clone();
+/// assert!(!seen_by_the_model.is_cancelled());
+/// drop(token.guard()); // the client hung up
+/// assert!(seen_by_the_model.is_cancelled());
+/// ```
+#[derive(Clone, Debug)]
+pub struct CancelToken {
+    cancelled: Arc<AtomicBool>,
+    deadline: Option<Instant>,
+}
+
+impl CancelToken {
+    /// A token that is cancelled by hand or, if given, by a deadline.
+    #[must_use]
+    pub fn new(deadline: Option<Instant>) -> Self {
+        Self {
+            cancelled: Arc::default(),
+            deadline,
+        }
+    }
+
+    /// Tells everybody who has a clone.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+    }
+
+    /// Whether the answer will not be wanted.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire) || self.is_expired()
+    }
+
+    /// Whether the deadline passed.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// The time after which the answer will not be wanted.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// A guard that cancels the token when it is dropped before it is disarmed. A future that waits for an answer
+    /// holds one, so that dropping the future cancels the work.
+    #[must_use]
+    pub fn guard(&self) -> CancelGuard {
+        CancelGuard {
+            token: Some(self.clone()),
+        }
+    }
+}
+
+/// Cancels its token when it is dropped; see [`CancelToken::guard`].
+#[derive(Debug)]
+pub struct CancelGuard {
+    token: Option<CancelToken>,
+}
+
+impl CancelGuard {
+    /// The answer has come: dropping the guard does nothing any more.
+    pub fn disarm(mut self) {
+        self.token = None;
+    }
+}
+
+impl Drop for CancelGuard {
+    fn drop(&mut self) {
+        if let Some(token) = &self.token {
+            token.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_dropped_guard_cancels_and_a_disarmed_one_does_not() {
+        let token = CancelToken::new(None);
+        token.guard().disarm();
+        assert!(!token.is_cancelled());
+        drop(token.clone().guard());
+        assert!(token.is_cancelled() && !token.is_expired());
+    }
+
+    #[test]
+    fn a_deadline_cancels_by_itself() {
+        let now = Instant::now();
+        assert!(CancelToken::new(Some(now)).is_cancelled());
+        assert!(!CancelToken::new(Some(now + Duration::from_secs(3600))).is_cancelled());
+    }
+}

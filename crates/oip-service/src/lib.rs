@@ -1,0 +1,79 @@
+//! The seam between the Open Inference Protocol's transports and whatever answers them.
+//!
+//! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and know nothing else; an engine
+//! (`oip-engine`), or a service of your own, implements it and knows no transport. Inside an engine, a model is a
+//! [`Model`]: plain blocking code. What makes models out of files is a [`Backend`].
+//!
+//! ```text
+//!  oip-http ─┐                         ┌─ oip-engine ── Model ◀── Backend (ONNX, tensor files, yours)
+//!            ├─▶ dyn InferenceService ─┤
+//!  oip-grpc ─┘                         └─ a service of your own
+//! ```
+//!
+//! A whole service in a few lines, ready for both transports:
+//!
+//! ```
+//! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! use oip_types::{
+//!     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
+//!     ServerMetadata, ServiceError, TensorMetadata,
+//! };
+//! use std::sync::Arc;
+//!
+//! /// One model, `echo`, that gives back the bytes it got.
+//! struct Echo(Arc<ModelMetadata>);
+//!
+//! impl InferenceService for Echo {
+//!     fn server_metadata(&self) -> ServerMetadata {
+//!         ServerMetadata { name: "echo".into(), version: "1.0".into(), extensions: vec![] }
+//!     }
+//!
+//!     fn readiness(&self) -> Readiness {
+//!         Readiness::Ready
+//!     }
+//!
+//!     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+//!         match model.name() {
+//!             "echo" => Ok(self.0.clone()),
+//!             _ => Err(ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"))),
+//!         }
+//!     }
+//!
+//!     fn infer(&self, mut request: InferRequest, _: RequestContext) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+//!         Box::pin(async move {
+//!             let metadata = self.model_metadata(request.model())?;
+//!             metadata.check_request(&request)?;
+//!             let output = InferOutput::new("bytes", request.take_input("bytes")?);
+//!             let outputs = metadata.pick_outputs(&request.outputs, vec![output])?;
+//!             Ok(InferResponse {
+//!                 model_name: "echo".into(),
+//!                 model_version: None,
+//!                 id: request.id,
+//!                 parameters: Parameters::new(),
+//!                 outputs,
+//!             })
+//!         })
+//!     }
+//! }
+//!
+//! let bytes = TensorMetadata::new("bytes", DataType::UINT8, &[-1]);
+//! let service: Arc<dyn InferenceService> = Arc::new(Echo(Arc::new(ModelMetadata {
+//!     name: "echo".into(),
+//!     versions: vec![],
+//!     platform: "example_echo".into(),
+//!     inputs: vec![bytes.clone()],
+//!     outputs: vec![bytes],
+//! })));
+//! assert!(service.model_ready(ModelRef::new("echo", None).unwrap()).is_ok());
+//! ```
+
+mod budget;
+mod cancel;
+mod model;
+mod service;
+
+pub use budget::{BudgetPermit, ByteBudget};
+pub use cancel::{CancelGuard, CancelToken};
+pub use model::{Backend, LoadContext, Model, ModelSource};
+pub use oip_types;
+pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};

@@ -1,0 +1,80 @@
+use std::{path::PathBuf, time::Instant};
+
+use bytes::Bytes;
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+
+use crate::CancelToken;
+
+/// A model that is ready to run: plain blocking code, called on the engine's own threads.
+///
+/// The engine has checked the request against [`Model::metadata`] before, and checks the outputs afterwards, so a
+/// model neither meets a wrong shape nor can send one.
+///
+/// ```
+/// use oip_service::{CancelToken, Model};
+/// use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata};
+/// use tensor_core::Tensor;
+///
+/// struct Doubler(ModelMetadata);
+///
+/// impl Model for Doubler {
+///     fn metadata(&self) -> &ModelMetadata {
+///         &self.0
+///     }
+///
+///     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+///         let x = request.take_input("x")?;
+///         let x = x.as_fixed().ok_or_else(|| ServiceError::internal("x is FP32"))?;
+///         let doubled = x.view().iter::<f32>().map_err(|e| ServiceError::internal(e.to_string()))?.map(|x| 2.0 * x);
+///         let y = Tensor::from_vec(x.shape().clone(), doubled.collect());
+///         Ok(vec![InferOutput::new("y", y.map_err(|e| ServiceError::internal(e.to_string()))?)])
+///     }
+/// }
+/// ```
+pub trait Model: Send + Sync + 'static {
+    /// The model's name, inputs and outputs.
+    fn metadata(&self) -> &ModelMetadata;
+
+    /// Answers one request. Outputs that were not requested may be left out.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the input's values make no sense to the
+    /// model; [`Internal`](oip_types::ErrorCode::Internal) when the model fails.
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError>;
+}
+
+/// What makes models out of files: one per kind of model.
+pub trait Backend: Send + Sync + 'static {
+    /// The name people know the backend by, such as `onnx`.
+    fn name(&self) -> &'static str;
+
+    /// The name of the file in a model's folder that this backend loads, such as `model.onnx`.
+    fn file_name(&self) -> &'static str;
+
+    /// Loads a model. May take long and may panic: the engine calls it on a thread of its own and catches both.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the file is no good model, or asks for what
+    /// the backend cannot do; the message says what, and what to do about it.
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError>;
+}
+
+/// Where a model comes from.
+#[derive(Clone, Debug)]
+pub struct ModelSource {
+    /// The model's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The model file, for messages and for backends that must look beside it.
+    pub path: PathBuf,
+    /// The model file's content, read once: what happens to the file afterwards does not matter.
+    pub content: Bytes,
+}
+
+/// Under which conditions a model is loaded.
+#[derive(Clone, Debug)]
+pub struct LoadContext {
+    /// The time after which loading is given up; a backend that loads in steps looks at it.
+    pub deadline: Option<Instant>,
+}

@@ -1,0 +1,199 @@
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use oip_types::{
+    ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
+};
+
+use crate::CancelToken;
+
+/// A boxed future: one allocation a request is nothing beside inference, and transports stay free of generics.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What answers requests, whatever transport they came by.
+///
+/// Extensions of the protocol are optional capabilities: methods that give `None` unless a service offers them.
+pub trait InferenceService: Send + Sync + 'static {
+    /// What the server says about itself.
+    fn server_metadata(&self) -> ServerMetadata;
+
+    /// Whether the server wants requests.
+    fn readiness(&self) -> Readiness;
+
+    /// What a model says about itself; without a version, of the one that the service would choose.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for models and versions that do not exist; [`ErrorCode::Unavailable`] with the reason
+    /// for those that exist but are not ready.
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError>;
+
+    /// Whether a model would take a request now.
+    ///
+    /// # Errors
+    /// As [`InferenceService::model_metadata`].
+    fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
+        self.model_metadata(model).map(drop)
+    }
+
+    /// Runs a model.
+    ///
+    /// The transport drops the future when the client is gone or the deadline has passed; the service then stops the
+    /// work or does not start it. The response carries the request's id, if it has one.
+    fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
+}
+
+/// Whether a server wants requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It does not, and this is why, for people.
+    NotReady(String),
+}
+
+impl Readiness {
+    /// Whether it does.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        *self == Self::Ready
+    }
+}
+
+/// What a service knows about a request beside its content.
+#[derive(Clone, Debug)]
+pub struct RequestContext {
+    received: Instant,
+    cancel: CancelToken,
+}
+
+impl RequestContext {
+    /// The context of a request that was just received and must be answered before `deadline`.
+    #[must_use]
+    pub fn new(deadline: Option<Instant>) -> Self {
+        Self {
+            received: Instant::now(),
+            cancel: CancelToken::new(deadline),
+        }
+    }
+
+    /// The context of a request under some limits.
+    ///
+    /// The client may ask for a shorter or longer time than the default, with the request parameter `timeout` (in
+    /// microseconds, as Triton has it) or by its transport; the shorter of both holds, and none is longer than the
+    /// limit.
+    ///
+    /// # Errors
+    /// [`ErrorCode::InvalidArgument`] when `timeout` is no number of microseconds;
+    /// [`ErrorCode::DeadlineExceeded`] when the client's time is already over.
+    pub fn for_request(
+        request: &InferRequest,
+        transport_timeout: Option<Duration>,
+        limits: &TimeLimits,
+    ) -> Result<Self, ServiceError> {
+        let parameter = match request.parameters.get("timeout") {
+            None => None,
+            Some(value) => Some(value.as_u64().ok_or_else(|| {
+                ServiceError::invalid(format!(
+                    "parameter 'timeout': expected microseconds, found {value}"
+                ))
+            })?),
+        };
+        // Triton takes 0 for "no timeout of its own".
+        let parameter = parameter.filter(|micros| *micros > 0).map(Duration::from_micros);
+        if transport_timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(ServiceError::new(
+                ErrorCode::DeadlineExceeded,
+                "the deadline passed before the request was read",
+            ));
+        }
+        let asked = [parameter, transport_timeout].into_iter().flatten().min();
+        let timeout = asked.unwrap_or(limits.default).min(limits.max);
+        Ok(Self::new(Instant::now().checked_add(timeout)))
+    }
+
+    /// When the transport had read the request.
+    #[must_use]
+    pub fn received(&self) -> Instant {
+        self.received
+    }
+
+    /// Tells when the answer is not wanted any more, by cancellation or deadline.
+    #[must_use]
+    pub fn cancel(&self) -> &CancelToken {
+        &self.cancel
+    }
+
+    /// The time before which the answer is wanted.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.cancel.deadline()
+    }
+}
+
+/// How long requests may take, from being read to being answered.
+///
+/// ```
+/// use oip_service::TimeLimits;
+/// use std::time::Duration;
+///
+/// assert_eq!(TimeLimits::default().default, Duration::from_secs(30));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TimeLimits {
+    /// For requests that do not say (30 s).
+    pub default: Duration,
+    /// The longest that a request may ask for (300 s).
+    pub max: Duration,
+}
+
+impl Default for TimeLimits {
+    fn default() -> Self {
+        Self {
+            default: Duration::from_secs(30),
+            max: Duration::from_secs(300),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::ParameterValue;
+
+    use super::*;
+
+    fn seconds(request: &InferRequest, transport: Option<u64>) -> Result<u64, ErrorCode> {
+        let transport = transport.map(Duration::from_secs);
+        let context = RequestContext::for_request(request, transport, &TimeLimits::default());
+        let deadline = context.map_err(|error| error.code())?.deadline().unwrap();
+        Ok((deadline - Instant::now()).as_secs_f64().round() as u64)
+    }
+
+    #[test]
+    fn the_shorter_time_holds_and_none_is_beyond_the_limit() {
+        let mut request = InferRequest::new(ModelRef::new("m", None).unwrap());
+        assert_eq!(seconds(&request, None), Ok(30));
+        assert_eq!(seconds(&request, Some(7)), Ok(7));
+        assert_eq!(seconds(&request, Some(99_999_999)), Ok(300));
+        assert_eq!(seconds(&request, Some(0)), Err(ErrorCode::DeadlineExceeded));
+        for (value, expected) in [
+            (ParameterValue::Int64(5_000_000), Ok(5)),
+            (ParameterValue::Uint64(20_000_000), Ok(7)),
+            (ParameterValue::Int64(0), Ok(7)),
+            (ParameterValue::Int64(-1), Err(ErrorCode::InvalidArgument)),
+            (
+                ParameterValue::String("5".into()),
+                Err(ErrorCode::InvalidArgument),
+            ),
+        ] {
+            request.parameters.insert("timeout".into(), value);
+            assert_eq!(seconds(&request, Some(7)), expected);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Requests and responses against what the model says about itself.
+
+use tensor_core::Quoted;
+
+use crate::{
+    DataType, InferOutput, InferRequest, ModelMetadata, RequestedOutput, ServiceError, ShapePattern,
+    TensorMetadata, TensorValue,
+};
+
+impl ModelMetadata {
+    /// Checks that a request has exactly this model's inputs, each with the right datatype, rank and fixed
+    /// dimensions, and asks only for outputs it has, each once.
+    ///
+    /// Byte lengths need no check here: a [`TensorValue`] cannot disagree with its own shape.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that names the input or output, what was expected
+    /// and what was found.
+    pub fn check_request(&self, request: &InferRequest) -> Result<(), ServiceError> {
+        for (index, input) in request.inputs.iter().enumerate() {
+            let Some(expected) = self.inputs.iter().find(|expected| expected.name == input.name) else {
+                let known = list(&self.inputs);
+                let message = format!(
+                    "unexpected input {}; the model takes {known}",
+                    Quoted(&input.name)
+                );
+                return Err(ServiceError::invalid(message));
+            };
+            if request.inputs[..index]
+                .iter()
+                .any(|earlier| earlier.name == input.name)
+            {
+                let message = format!("input {} is given more than once", Quoted(&input.name));
+                return Err(ServiceError::invalid(message));
+            }
+            check_value(&expected.shape, expected.datatype, &input.value).map_err(|mismatch| {
+                ServiceError::invalid(format!("input {}: {mismatch}", Quoted(&input.name)))
+            })?;
+        }
+        let missing = |expected: &&TensorMetadata| request.input(&expected.name).is_none();
+        if let Some(missing) = self.inputs.iter().find(missing) {
+            let (wanted, found) = (self.inputs.len(), request.inputs.len());
+            let message = format!("input {missing} is missing: expected {wanted} inputs, found {found}");
+            return Err(ServiceError::invalid(message));
+        }
+        for (index, output) in request.outputs.iter().enumerate() {
+            if !self.outputs.iter().any(|known| known.name == output.name) {
+                let known = list(&self.outputs);
+                let message = format!(
+                    "unexpected output {}; the model gives {known}",
+                    Quoted(&output.name)
+                );
+                return Err(ServiceError::invalid(message));
+            }
+            if request.outputs[..index]
+                .iter()
+                .any(|earlier| earlier.name == output.name)
+            {
+                let message = format!("output {} is requested more than once", Quoted(&output.name));
+                return Err(ServiceError::invalid(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what the model gave against what it promised, and picks the requested outputs in the requested
+    /// order; all of them, in the model's order, when none were named.
+    ///
+    /// # Errors
+    /// [`Internal`](crate::ErrorCode::Internal) that names the output: a model that breaks its own metadata is
+    /// not the client's fault.
+    pub fn pick_outputs(
+        &self,
+        requested: &[RequestedOutput],
+        mut given: Vec<InferOutput>,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        let known = |name: &str| self.outputs.iter().find(|known| known.name == name);
+        if let Some(extra) = given.iter().find(|output| known(&output.name).is_none()) {
+            let name = Quoted(&extra.name);
+            return Err(ServiceError::internal(format!(
+                "the model gave an output {name} that it does not have"
+            )));
+        }
+        let mut pick = |expected: &TensorMetadata| {
+            let Some(position) = given.iter().position(|output| output.name == expected.name) else {
+                return Err(ServiceError::internal(format!(
+                    "the model did not give its output {expected}"
+                )));
+            };
+            let output = given.swap_remove(position);
+            check_value(&expected.shape, expected.datatype, &output.value).map_err(|mismatch| {
+                let name = Quoted(&expected.name);
+                ServiceError::internal(format!(
+                    "the model broke its promise for output {name}: {mismatch}"
+                ))
+            })?;
+            Ok(output)
+        };
+        if requested.is_empty() {
+            return self.outputs.iter().map(pick).collect();
+        }
+        requested
+            .iter()
+            .filter_map(|output| known(&output.name))
+            .map(&mut pick)
+            .collect()
+    }
+}
+
+fn check_value(shape: &ShapePattern, datatype: DataType, value: &TensorValue) -> Result<(), String> {
+    if value.datatype() != datatype {
+        return Err(format!(
+            "expected datatype {datatype}, found {}",
+            value.datatype()
+        ));
+    }
+    if !shape.matches(value.shape()) {
+        return Err(format!("expected shape {shape}, found {}", value.shape()));
+    }
+    Ok(())
+}
+
+/// The first few names, for a person who mistyped one.
+fn list(tensors: &[TensorMetadata]) -> String {
+    const SHOWN: usize = 5;
+    let names: Vec<String> = tensors.iter().take(SHOWN).map(ToString::to_string).collect();
+    match tensors.len().saturating_sub(SHOWN) {
+        0 if names.is_empty() => "none".to_owned(),
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensor_core::{Shape, Tensor};
+
+    use super::*;
+    use crate::{ErrorCode, ModelRef};
+
+    fn model() -> ModelMetadata {
+        ModelMetadata {
+            name: "m".into(),
+            versions: vec![],
+            platform: "test_test".into(),
+            inputs: vec![
+                TensorMetadata::new("x", DataType::FP32, &[-1, 2]),
+                TensorMetadata::new("k", DataType::INT64, &[]),
+            ],
+            outputs: vec![
+                TensorMetadata::new("y", DataType::FP32, &[-1]),
+                TensorMetadata::new("z", DataType::BOOL, &[1]),
+            ],
+        }
+    }
+
+    fn floats(dims: &[u64]) -> Tensor {
+        let shape = Shape::new(dims).unwrap();
+        let count = shape.element_count() as usize;
+        Tensor::from_vec(shape, vec![0f32; count]).unwrap()
+    }
+
+    fn request() -> InferRequest {
+        InferRequest::new(ModelRef::new("m", None).unwrap())
+    }
+
+    #[test]
+    fn good_requests_pass() {
+        let model = model();
+        let good = request()
+            .with_input("k", Tensor::scalar(1i64))
+            .with_input("x", floats(&[5, 2]));
+        assert!(model.check_request(&good).is_ok());
+        assert!(
+            model
+                .check_request(&good.clone().with_output("z").with_output("y"))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn each_mismatch_says_what_was_expected_and_found() {
+        let k = || Tensor::scalar(1i64);
+        for (request, message) in [
+            (
+                request().with_input("x", floats(&[1, 2])),
+                "input 'k' (INT64[]) is missing: expected 2 inputs, found 1",
+            ),
+            (
+                request(),
+                "input 'x' (FP32[-1, 2]) is missing: expected 2 inputs, found 0",
+            ),
+            (
+                request().with_input("qq", k()),
+                "unexpected input 'qq'; the model takes 'x' (FP32[-1, 2]), 'k' (INT64[])",
+            ),
+            (
+                request().with_input("k", k()).with_input("k", k()),
+                "input 'k' is given more than once",
+            ),
+            (
+                request().with_input("k", Tensor::scalar(1i32)),
+                "input 'k': expected datatype INT64, found INT32",
+            ),
+            (
+                request().with_input("x", floats(&[2, 3])),
+                "input 'x': expected shape [-1, 2], found [2, 3]",
+            ),
+            (
+                request().with_input("x", floats(&[2])),
+                "input 'x': expected shape [-1, 2], found [2]",
+            ),
+            (
+                request()
+                    .with_input("k", k())
+                    .with_input("x", floats(&[1, 2]))
+                    .with_output("nope"),
+                "unexpected output 'nope'; the model gives 'y' (FP32[-1]), 'z' (BOOL[1])",
+            ),
+            (
+                request()
+                    .with_input("k", k())
+                    .with_input("x", floats(&[1, 2]))
+                    .with_output("y")
+                    .with_output("y"),
+                "output 'y' is requested more than once",
+            ),
+        ] {
+            let error = model().check_request(&request).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument);
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn outputs_come_in_the_requested_order() {
+        let given = || {
+            vec![
+                InferOutput::new("z", Tensor::scalar(true).reshape(Shape::vector(1)).unwrap()),
+                InferOutput::new("y", floats(&[3])),
+            ]
+        };
+        let names =
+            |outputs: Vec<InferOutput>| outputs.into_iter().map(|output| output.name).collect::<Vec<_>>();
+        assert_eq!(names(model().pick_outputs(&[], given()).unwrap()), ["y", "z"]);
+        let requested = request().with_output("z").with_output("y").outputs;
+        assert_eq!(
+            names(model().pick_outputs(&requested, given()).unwrap()),
+            ["z", "y"]
+        );
+        assert_eq!(
+            names(model().pick_outputs(&requested[1..], given()).unwrap()),
+            ["y"]
+        );
+    }
+
+    /// MD-06: a model that breaks its own metadata.
+    #[test]
+    fn md_06_broken_promises_are_the_servers_fault() {
+        let y = || InferOutput::new("y", floats(&[3]));
+        for (given, message) in [
+            (vec![y()], "the model did not give its output 'z' (BOOL[1])"),
+            (
+                vec![y(), InferOutput::new("z", Tensor::scalar(1u8))],
+                "the model broke its promise for output 'z': expected datatype BOOL, found UINT8",
+            ),
+            (
+                vec![y(), InferOutput::new("z", Tensor::scalar(true))],
+                "the model broke its promise for output 'z': expected shape [1], found []",
+            ),
+            (
+                vec![y(), InferOutput::new("w", Tensor::scalar(true))],
+                "the model gave an output 'w' that it does not have",
+            ),
+        ] {
+            let error = model().pick_outputs(&[], given).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Internal);
+            assert_eq!(error.to_string(), message);
+        }
+    }
+}

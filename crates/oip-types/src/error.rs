@@ -1,0 +1,226 @@
+use std::{error::Error, fmt, time::Duration};
+
+/// Everything that can go wrong with a request, as one closed list for both transports.
+///
+/// [`ErrorCode::http_status`] and [`ErrorCode::grpc_code`] are the one table that says what a client sees.
+///
+/// ```
+/// use oip_types::ErrorCode;
+///
+/// assert_eq!(ErrorCode::Overloaded.http_status(), 429);
+/// assert_eq!(ErrorCode::Overloaded.grpc_code(), 8); // RESOURCE_EXHAUSTED
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// The request is malformed or does not fit the model. Sending it again will not help.
+    InvalidArgument,
+    /// There is no such model, version or resource.
+    NotFound,
+    /// The body or message is larger than the server accepts.
+    TooLarge,
+    /// The body's compression is not supported.
+    UnsupportedEncoding,
+    /// The server does not offer this operation.
+    Unimplemented,
+    /// A queue or a memory budget is full. Try again later.
+    Overloaded,
+    /// The model or the server is not ready. Try again later.
+    Unavailable,
+    /// The request arrived too slowly.
+    SlowRequest,
+    /// The deadline passed before the answer was ready.
+    DeadlineExceeded,
+    /// The client went away or cancelled the request.
+    Cancelled,
+    /// The model failed, or the server has a bug.
+    Internal,
+}
+
+impl ErrorCode {
+    /// Every code.
+    pub const ALL: [Self; 11] = [
+        Self::InvalidArgument,
+        Self::NotFound,
+        Self::TooLarge,
+        Self::UnsupportedEncoding,
+        Self::Unimplemented,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::SlowRequest,
+        Self::DeadlineExceeded,
+        Self::Cancelled,
+        Self::Internal,
+    ];
+
+    /// The HTTP status this code is answered with.
+    #[must_use]
+    pub const fn http_status(self) -> u16 {
+        self.row().0
+    }
+
+    /// The gRPC status code this code is answered with.
+    #[must_use]
+    pub const fn grpc_code(self) -> i32 {
+        self.row().1
+    }
+
+    /// Whether the same request may succeed later; then HTTP answers carry `Retry-After`.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::Overloaded | Self::Unavailable)
+    }
+
+    /// The table: HTTP status and gRPC code.
+    const fn row(self) -> (u16, i32) {
+        match self {
+            Self::InvalidArgument => (400, 3),      // INVALID_ARGUMENT
+            Self::NotFound => (404, 5),             // NOT_FOUND
+            Self::TooLarge => (413, 8),             // RESOURCE_EXHAUSTED
+            Self::UnsupportedEncoding => (415, 12), // UNIMPLEMENTED
+            Self::Unimplemented => (501, 12),       // UNIMPLEMENTED
+            Self::Overloaded => (429, 8),           // RESOURCE_EXHAUSTED
+            Self::Unavailable => (503, 14),         // UNAVAILABLE
+            Self::SlowRequest => (408, 4),          // DEADLINE_EXCEEDED
+            Self::DeadlineExceeded => (504, 4),     // DEADLINE_EXCEEDED
+            Self::Cancelled => (499, 1),            // CANCELLED
+            Self::Internal => (500, 13),            // INTERNAL
+        }
+    }
+}
+
+/// An error on its way to a client: a code for programs, a message for people, and a cause for the log.
+///
+/// The message names what it is about (model, input), what was expected and what was found. It is all the client
+/// sees; the cause stays with the server.
+///
+/// ```
+/// use oip_types::{ErrorCode, ServiceError};
+///
+/// let error = ServiceError::invalid("expected 4 elements, found 3").within("input 'x'").within("model 'm'");
+/// assert_eq!(error.code(), ErrorCode::InvalidArgument);
+/// assert_eq!(error.to_string(), "model 'm': input 'x': expected 4 elements, found 3");
+/// ```
+#[derive(Debug)]
+pub struct ServiceError(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    code: ErrorCode,
+    message: String,
+    retry_after: Option<Duration>,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl ServiceError {
+    /// The longest message in bytes; longer ones are cut, so that an answer stays small whatever was sent.
+    pub const MAX_MESSAGE: usize = 700;
+
+    /// An error with a code and a message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let mut error = Self(Box::new(Inner {
+            code,
+            message: message.into(),
+            retry_after: None,
+            source: None,
+        }));
+        error.cut();
+        error
+    }
+
+    /// [`ErrorCode::InvalidArgument`] with a message.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidArgument, message)
+    }
+
+    /// [`ErrorCode::Internal`] with a message.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Internal, message)
+    }
+
+    /// Puts `context: ` before the message.
+    #[must_use]
+    pub fn within(mut self, context: impl fmt::Display) -> Self {
+        self.0.message = format!("{context}: {}", self.0.message);
+        self.cut();
+        self
+    }
+
+    /// Keeps a cause for the log; clients do not see it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// Says when trying again may help.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> Self {
+        self.0.retry_after = Some(delay);
+        self
+    }
+
+    /// The code, for programs.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.0.code
+    }
+
+    /// The message, for people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// When trying again may help: one second for retryable codes unless the error knows better.
+    #[must_use]
+    pub fn retry_delay(&self) -> Option<Duration> {
+        let default = self.0.code.is_retryable().then_some(Duration::from_secs(1));
+        self.0.retry_after.or(default)
+    }
+
+    fn cut(&mut self) {
+        let message = &mut self.0.message;
+        if message.len() > Self::MAX_MESSAGE {
+            let end = message.floor_char_boundary(Self::MAX_MESSAGE - '…'.len_utf8());
+            message.truncate(end);
+            message.push('…');
+        }
+    }
+}
+
+impl fmt::Display for ServiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl Error for ServiceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0.source {
+            Some(source) => Some(source.as_ref()),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_bounded() {
+        let error = ServiceError::invalid("ä".repeat(10_000)).within("x".repeat(100));
+        assert!(error.message().len() <= ServiceError::MAX_MESSAGE);
+        assert!(error.message().ends_with('…'));
+    }
+
+    #[test]
+    fn retryable_codes_say_when() {
+        for code in ErrorCode::ALL {
+            let error = ServiceError::new(code, "x");
+            assert_eq!(error.retry_delay().is_some(), code.is_retryable());
+        }
+        let error = ServiceError::new(ErrorCode::Overloaded, "x").retry_after(Duration::from_secs(7));
+        assert_eq!(error.retry_delay(), Some(Duration::from_secs(7)));
+    }
+}

@@ -1,0 +1,415 @@
+use std::borrow::Cow;
+
+use tensor_core::Quoted;
+
+use super::Number;
+use crate::ServiceError;
+
+/// Reads JSON (RFC 8259) from a text, front to back. Errors name the byte.
+///
+/// Positions are bytes from the start of the body, so that a person can find them.
+#[derive(Clone)]
+pub(crate) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Starts at the first byte of a body; a byte order mark is passed over.
+    pub(crate) fn new(body: &'a [u8]) -> Result<Self, ServiceError> {
+        let text = std::str::from_utf8(body).map_err(|error| {
+            ServiceError::invalid(format!("invalid JSON at byte {}: not UTF-8", error.valid_up_to()))
+        })?;
+        let at = if text.starts_with('\u{feff}') {
+            '\u{feff}'.len_utf8()
+        } else {
+            0
+        };
+        Ok(Self { text, at })
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// A cursor on the same text at a position met before.
+    pub(crate) fn at(&self, position: usize) -> Self {
+        Self {
+            text: self.text,
+            at: position,
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> usize {
+        self.text.len() - self.at
+    }
+
+    /// The next byte, whatever it is.
+    pub(crate) fn peek_raw(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// The byte after the next one.
+    pub(crate) fn second_raw(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at + 1).copied()
+    }
+
+    /// The next byte that is not white space, which becomes the current one.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        loop {
+            let byte = *bytes.get(self.at)?;
+            if byte > b' ' || !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return Some(byte);
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Goes where `reader`, which gets the text and the position, leaves off: at a character's first byte.
+    pub(crate) fn advance(&mut self, reader: impl FnOnce(&[u8], usize) -> usize) {
+        self.at = reader(self.text.as_bytes(), self.at);
+    }
+
+    /// Passes over `byte` if it comes next.
+    #[inline]
+    pub(crate) fn eat(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    pub(crate) fn expect(&mut self, byte: u8) -> Result<(), ServiceError> {
+        if self.eat(byte) {
+            return Ok(());
+        }
+        Err(self.unexpected(&format!("'{}'", char::from(byte))))
+    }
+
+    /// Passes over a bare word if it comes next.
+    pub(crate) fn eat_word(&mut self, word: &str) -> bool {
+        let found = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
+        self.at += if found { word.len() } else { 0 };
+        found
+    }
+
+    /// An error about what stands here.
+    pub(crate) fn unexpected(&self, expected: &str) -> ServiceError {
+        let found = match self.text[self.at..].chars().next() {
+            None => "the end".to_owned(),
+            Some(char) => Quoted(char.encode_utf8(&mut [0; 4])).to_string(),
+        };
+        ServiceError::invalid(format!(
+            "invalid JSON at byte {}: expected {expected}, found {found}",
+            self.at
+        ))
+    }
+
+    /// Nothing but white space may follow.
+    pub(crate) fn finish(mut self) -> Result<(), ServiceError> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.unexpected("the end")),
+        }
+    }
+
+    /// Reads an object, handing each member's name to `member` with the cursor at its value.
+    pub(crate) fn object(
+        &mut self,
+        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), ServiceError>,
+    ) -> Result<(), ServiceError> {
+        if self.peek() != Some(b'{') {
+            return Err(self.unexpected("an object"));
+        }
+        self.at += 1;
+        if self.eat(b'}') {
+            return Ok(());
+        }
+        loop {
+            if self.peek() != Some(b'"') {
+                return Err(self.unexpected("a member's name"));
+            }
+            let name = self.string()?;
+            self.expect(b':')?;
+            self.peek();
+            member(self, name)?;
+            if self.eat(b'}') {
+                return Ok(());
+            }
+            if !self.eat(b',') {
+                return Err(self.unexpected("',' or '}'"));
+            }
+        }
+    }
+
+    /// Reads an array, calling `element` with the cursor at each value.
+    pub(crate) fn array(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), ServiceError>,
+    ) -> Result<(), ServiceError> {
+        if self.peek() != Some(b'[') {
+            return Err(self.unexpected("an array"));
+        }
+        self.at += 1;
+        if self.eat(b']') {
+            return Ok(());
+        }
+        loop {
+            self.peek();
+            element(self)?;
+            if self.eat(b']') {
+                return Ok(());
+            }
+            if !self.eat(b',') {
+                return Err(self.unexpected("',' or ']'"));
+            }
+        }
+    }
+
+    /// Reads a string; borrowed when it has no escapes.
+    pub(crate) fn string(&mut self) -> Result<Cow<'a, str>, ServiceError> {
+        if self.peek_raw() != Some(b'"') {
+            return Err(self.unexpected("a string"));
+        }
+        self.at += 1;
+        let mut unescaped: Option<String> = None;
+        loop {
+            let run = self.plain_run()?;
+            match self.peek_raw() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(match unescaped {
+                        None => Cow::Borrowed(run),
+                        Some(start) => Cow::Owned(start + run),
+                    });
+                }
+                // A backslash: plain_run stops at nothing else.
+                _ => {
+                    let so_far = unescaped.get_or_insert_default();
+                    so_far.push_str(run);
+                    so_far.push(self.escape()?);
+                }
+            }
+        }
+    }
+
+    /// Characters up to the next quote or backslash.
+    fn plain_run(&mut self) -> Result<&'a str, ServiceError> {
+        let start = self.at;
+        let rest = &self.text.as_bytes()[start..];
+        let len = memchr::memchr2(b'"', b'\\', rest);
+        let plain = &rest[..len.unwrap_or(rest.len())];
+        if let Some(control) = plain.iter().position(|&byte| byte < b' ') {
+            self.at += control;
+            return Err(self.unexpected("an escaped control character"));
+        }
+        self.at += plain.len();
+        if len.is_none() {
+            return Err(self.unexpected("'\"'"));
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    /// One escape sequence, from its backslash on.
+    fn escape(&mut self) -> Result<char, ServiceError> {
+        let start = self.at;
+        self.at += 1;
+        let letter = self.peek_raw();
+        self.at += usize::from(letter.is_some());
+        Ok(match letter {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                let unit = self.hex4(start)?;
+                let low = match unit {
+                    0xd800..0xdc00 if self.eat_word("\\u") => Some(self.hex4(start)?),
+                    _ => None,
+                };
+                let units = [Some(unit), low];
+                let mut decoded = char::decode_utf16(units.into_iter().flatten());
+                match (decoded.next(), decoded.next()) {
+                    (Some(Ok(char)), None) => char,
+                    _ => return Err(self.at(start).unexpected("no lone surrogate")),
+                }
+            }
+            _ => return Err(self.at(start).unexpected("an escape sequence")),
+        })
+    }
+
+    fn hex4(&mut self, escape_start: usize) -> Result<u16, ServiceError> {
+        let digits = self.text.as_bytes().get(self.at..self.at + 4);
+        let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let digits = digits.ok_or_else(|| self.at(escape_start).unexpected("four hexadecimal digits"))?;
+        self.at += 4;
+        Ok(digits.iter().fold(0, |unit, &digit| {
+            unit << 4 | char::from(digit).to_digit(16).unwrap_or(0) as u16
+        }))
+    }
+
+    /// Reads a number's parts.
+    #[inline]
+    pub(crate) fn number(&mut self) -> Result<Number<'a>, ServiceError> {
+        match Number::scan(&self.text[self.at..]) {
+            Ok(number) => {
+                self.at += number.text().len();
+                Ok(number)
+            }
+            Err(valid) => {
+                self.at += valid;
+                Err(self.unexpected("a digit"))
+            }
+        }
+    }
+
+    /// Passes over a value of any kind, checking that it is one. `depth` is how deep it may nest.
+    pub(crate) fn skip(&mut self, depth: usize) -> Result<(), ServiceError> {
+        let too_deep = |cursor: &Self| {
+            let at = cursor.at;
+            ServiceError::invalid(format!("invalid JSON at byte {at}: nested too deep"))
+        };
+        match self.peek() {
+            Some(b'{' | b'[') if depth == 0 => Err(too_deep(self)),
+            Some(b'{') => self.object(|cursor, _| cursor.skip(depth - 1)),
+            Some(b'[') => self.array(|cursor| cursor.skip(depth - 1)),
+            Some(b'"') => self.string().map(drop),
+            Some(b'-' | b'0'..=b'9') => self.number().map(drop),
+            _ if self.eat_word("true") || self.eat_word("false") || self.eat_word("null") => Ok(()),
+            _ => Err(self.unexpected("a value")),
+        }
+    }
+
+    /// Passes over a value of tensor data that is read later, and checked then: brackets and strings are all that
+    /// is looked at.
+    pub(crate) fn skip_data(&mut self) -> Result<(), ServiceError> {
+        if self.peek() != Some(b'[') {
+            return self.skip(0);
+        }
+        let bytes = self.text.as_bytes();
+        let mut open = 0usize;
+        while let Some(next) = memchr::memchr3(b'"', b'[', b']', &bytes[self.at..]) {
+            self.at += next;
+            match bytes[self.at] {
+                b'"' => {
+                    self.string()?;
+                    continue;
+                }
+                b'[' => open += 1,
+                _ => open -= 1,
+            }
+            self.at += 1;
+            if open == 0 {
+                return Ok(());
+            }
+        }
+        self.at = bytes.len();
+        Err(self.unexpected("']'"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn string(text: &str) -> Result<String, String> {
+        let mut cursor = Cursor::new(text.as_bytes()).map_err(|error| error.to_string())?;
+        cursor
+            .string()
+            .map(Cow::into_owned)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn strings() {
+        assert_eq!(string(r#""plain""#).unwrap(), "plain");
+        assert_eq!(
+            string(r#""a\"\\\/\b\f\n\r\t\u00e9\ud83d\ude00z""#).unwrap(),
+            "a\"\\/\u{8}\u{c}\n\r\té😀z"
+        );
+        assert_eq!(string(r#""\u0000""#).unwrap(), "\0");
+        for (text, message) in [
+            (r#""abc"#, "invalid JSON at byte 4: expected '\"', found the end"),
+            (
+                r#""\x""#,
+                "invalid JSON at byte 1: expected an escape sequence, found '\\\\'",
+            ),
+            (
+                r#""\u12g4""#,
+                "invalid JSON at byte 1: expected four hexadecimal digits, found '\\\\'",
+            ),
+            (
+                "\"a\nb\"",
+                "invalid JSON at byte 2: expected an escaped control character, found '\\n'",
+            ),
+            ("x", "invalid JSON at byte 0: expected a string, found 'x'"),
+        ] {
+            assert_eq!(string(text).unwrap_err(), message);
+        }
+    }
+
+    /// HT-19: surrogates that stand alone.
+    #[test]
+    fn ht_19_lone_surrogates_are_refused() {
+        for text in [
+            r#""\ud800""#,
+            r#""\ud800x""#,
+            r#""\ud800\u0041""#,
+            r#""\udc00""#,
+            r#""\ud800\ud800""#,
+        ] {
+            assert!(string(text).unwrap_err().contains("no lone surrogate"), "{text}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_skipped_must_be_json() {
+        let skip = |text: &str| {
+            let mut cursor = Cursor::new(text.as_bytes()).unwrap();
+            cursor
+                .skip(3)
+                .and_then(|()| cursor.finish())
+                .map_err(|error| error.to_string())
+        };
+        for good in [
+            "null",
+            " true ",
+            "-0.5e+3",
+            "[1, [2, []]]",
+            r#"{"a": {"b": [false]}}"#,
+            "\"\"",
+            "{}",
+        ] {
+            assert_eq!(skip(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "", "[1,]", "[1 2]", "{\"a\"}", "{\"a\":}", "{1:2}", "nul", "01", "1.", ".5", "+1", "[", "1 2",
+            "[[[[]]]]",
+        ] {
+            assert!(skip(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn data_is_skipped_to_its_end() {
+        for (text, rest) in [
+            ("[1, [2], \"]\\\"[\"] , 3", " , 3"),
+            ("5,", ","),
+            ("\"x\"]", "]"),
+            ("null}", "}"),
+            ("[]", ""),
+        ] {
+            let mut cursor = Cursor::new(text.as_bytes()).unwrap();
+            cursor.skip_data().unwrap();
+            assert_eq!(&text[cursor.position()..], rest);
+        }
+        for bad in ["[1", "[\"", "[[]", "{"] {
+            assert!(Cursor::new(bad.as_bytes()).unwrap().skip_data().is_err(), "{bad}");
+        }
+    }
+}

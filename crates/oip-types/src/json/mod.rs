@@ -1,0 +1,15 @@
+//! JSON where tensors are in it: a cursor that reads straight into typed buffers, and a writer that prints from them.
+//!
+//! Bodies without tensors (metadata, errors) go through `serde_json`; see `rest`.
+
+mod cursor;
+mod data;
+mod number;
+mod print;
+mod run;
+mod write;
+
+pub(crate) use cursor::Cursor;
+pub(crate) use data::read_data;
+pub(crate) use number::Number;
+pub(crate) use write::{Writer, write_data};

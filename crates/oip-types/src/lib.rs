@@ -1,0 +1,60 @@
+//! The Open Inference Protocol (KServe V2) without a transport: its nouns, its rules and its REST encodings.
+//!
+//! Servers and clients of both transports share this crate, so that a request means the same however it travels:
+//!
+//! - **Nouns**: [`InferRequest`], [`InferResponse`], [`ModelMetadata`], [`Parameters`]. A tensor is a [`TensorValue`]:
+//!   fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), either way a shape and shared
+//!   bytes that are known to agree.
+//! - **Rules**: [`ModelMetadata::check_request`] holds a request against a model, [`ModelMetadata::pick_outputs`] a
+//!   model against its promise; [`Limits`] and [`ModelRef`] stand at the door.
+//! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
+//! - **Encodings** (feature `rest`, on by default): [`rest`] reads and writes JSON bodies straight from and to typed
+//!   buffers, and the binary tensor data extension without copying.
+//!
+//! Where the protocol's text leaves something open, `docs/oip.md` of the repository says what is done and why.
+//!
+//! ```
+//! use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, TensorMetadata};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! let metadata = ModelMetadata {
+//!     name: "digits".into(),
+//!     versions: vec!["1".into()],
+//!     platform: "onnx_onnxv1".into(),
+//!     inputs: vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
+//!     outputs: vec![TensorMetadata::new("label", DataType::INT64, &[-1])],
+//! };
+//! let pixels = Tensor::from_vec(Shape::new(&[1, 63])?, vec![0.0f32; 63])?;
+//! let request = InferRequest::new(ModelRef::new("digits", None).unwrap()).with_input("X", pixels);
+//! let error = metadata.check_request(&request).unwrap_err();
+//! assert_eq!(error.to_string(), "input 'X': expected shape [-1, 64], found [1, 63]");
+//! # Ok::<(), tensor_core::SpecError>(())
+//! ```
+
+mod bytes_tensor;
+mod check;
+mod datatype;
+mod error;
+mod infer;
+#[cfg(feature = "rest")]
+mod json;
+mod limits;
+mod metadata;
+mod name;
+mod parameters;
+#[cfg(feature = "rest")]
+pub mod rest;
+mod value;
+
+pub use bytes_tensor::BytesTensor;
+pub use datatype::DataType;
+pub use error::{ErrorCode, ServiceError};
+pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
+pub use limits::Limits;
+pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};
+pub use name::{ModelRef, check_name};
+pub use parameters::{ParameterValue, Parameters, check_parameter_name};
+pub use value::TensorValue;
+
+#[cfg(feature = "rest")]
+pub(crate) use rest::NonFinite;

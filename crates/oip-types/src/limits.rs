@@ -1,0 +1,130 @@
+use tensor_core::Shape;
+
+use crate::ServiceError;
+
+/// What a request may ask for before a model is even looked at.
+///
+/// ```
+/// use oip_types::Limits;
+///
+/// let limits = Limits { rank: 4, ..Limits::default() };
+/// assert!(limits.shape(&[1, 3, 224, 224]).is_ok());
+/// assert!(limits.shape(&[1, 1, 3, 224, 224]).is_err());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Inputs and requested outputs together (default 256).
+    pub tensors: usize,
+    /// Dimensions of one tensor (default 32).
+    pub rank: usize,
+    /// Parameters of one request, input or output (default 256).
+    pub parameters: usize,
+    /// Bytes of a request id (default 1 KiB).
+    pub id_bytes: usize,
+    /// Nesting of a JSON value (default 64).
+    pub json_depth: usize,
+    /// Bytes that all tensors of one body take once decoded (default 64 MiB).
+    pub tensor_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            tensors: 256,
+            rank: 32,
+            parameters: 256,
+            id_bytes: 1024,
+            json_depth: 64,
+            tensor_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// Turns dimensions from the wire into a shape.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many, one is negative, or their
+    /// product does not fit 64 bits.
+    pub fn shape(&self, dims: &[i64]) -> Result<Shape, ServiceError> {
+        if dims.len() > self.rank {
+            let message = format!("shape has {} dimensions, the limit is {}", dims.len(), self.rank);
+            return Err(ServiceError::invalid(message));
+        }
+        let checked = dims
+            .iter()
+            .map(|&dim| u64::try_from(dim))
+            .collect::<Result<Vec<u64>, _>>();
+        let dims =
+            checked.map_err(|_| ServiceError::invalid(format!("shape {dims:?} has a negative dimension")))?;
+        Shape::new(&dims).map_err(|error| ServiceError::invalid(error.to_string()))
+    }
+
+    /// Checks the number of inputs and requested outputs.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    pub fn check_tensors(&self, count: usize) -> Result<(), ServiceError> {
+        within("inputs and outputs", count, self.tensors)
+    }
+
+    /// Checks the number of parameters in one place.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    pub fn check_parameters(&self, count: usize) -> Result<(), ServiceError> {
+        within("parameters", count, self.parameters)
+    }
+
+    /// Checks the length of a request id; an empty one counts as none.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is too long.
+    pub fn id(&self, id: String) -> Result<Option<String>, ServiceError> {
+        within("bytes of id", id.len(), self.id_bytes)?;
+        Ok(Some(id).filter(|id| !id.is_empty()))
+    }
+}
+
+fn within(what: &str, found: usize, limit: usize) -> Result<(), ServiceError> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(ServiceError::invalid(format!(
+        "too many {what}: the limit is {limit}, found {found} or more"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HT-24, GR-23: dimensions that are no dimensions.
+    #[test]
+    fn gr_23_hostile_dimensions_are_refused() {
+        let limits = Limits::default();
+        for dims in [
+            &[-1][..],
+            &[i64::MIN],
+            &[1 << 62, 4],
+            &[16, (1 << 60) + 2],
+            &[1; 33],
+        ] {
+            assert!(limits.shape(dims).is_err(), "{dims:?}");
+        }
+        assert_eq!(limits.shape(&[1; 32]).unwrap().rank(), 32);
+        assert_eq!(limits.shape(&[0, i64::MAX]).unwrap().element_count(), 0);
+    }
+
+    #[test]
+    fn counts_have_limits_that_include_the_last() {
+        let limits = Limits::default();
+        assert!(limits.check_tensors(256).is_ok());
+        assert!(limits.check_tensors(257).is_err());
+        assert!(limits.check_parameters(256).is_ok());
+        assert!(limits.check_parameters(257).is_err());
+        assert_eq!(limits.id("x".repeat(1024)).unwrap().unwrap().len(), 1024);
+        assert!(limits.id("x".repeat(1025)).is_err());
+        assert_eq!(limits.id(String::new()).unwrap(), None);
+    }
+}

@@ -1,0 +1,132 @@
+use std::fmt;
+
+use tensor_core::Quoted;
+
+use crate::ServiceError;
+
+/// Which model is meant: a name and, if the client cares, a version. Both are known to be safe as a name of a file,
+/// a log line or a path segment.
+///
+/// A name is 1 to 255 bytes of UTF-8 without control characters, `/` or `\`; it is no `.`, `..` or `~`, not even with
+/// blanks around it, and no hidden file's name (`.x`).
+///
+/// ```
+/// use oip_types::ModelRef;
+///
+/// let model = ModelRef::new("digits", Some("2")).unwrap();
+/// assert_eq!((model.name(), model.version()), ("digits", Some("2")));
+/// assert_eq!(model.to_string(), "model 'digits' version '2'");
+/// // Clients that have no version in mind send an empty one.
+/// assert_eq!(ModelRef::new("digits", Some("")).unwrap().version(), None);
+/// assert!(ModelRef::new("../etc", None).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ModelRef<'a> {
+    name: &'a str,
+    version: Option<&'a str>,
+}
+
+impl<'a> ModelRef<'a> {
+    /// Checks name and version.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when either is no safe name.
+    pub fn new(name: &'a str, version: Option<&'a str>) -> Result<Self, ServiceError> {
+        let version = version.filter(|version| !version.is_empty());
+        check_name("model name", name)?;
+        version.map_or(Ok(()), |version| check_name("model version", version))?;
+        Ok(Self { name, version })
+    }
+
+    /// The model's name.
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// The version asked for, `None` for the server's choice.
+    #[must_use]
+    pub fn version(&self) -> Option<&'a str> {
+        self.version
+    }
+}
+
+impl fmt::Display for ModelRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "model {}", Quoted(self.name))?;
+        match self.version {
+            Some(version) => write!(f, " version {}", Quoted(version)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks a name of a model or of a version; `what` says which, for the message.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the rule that is broken.
+pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
+    const MAX_BYTES: usize = 255;
+    let bare = name.trim();
+    let rule = if bare.is_empty() {
+        "must not be empty"
+    } else if name.len() > MAX_BYTES {
+        "must not be longer than 255 bytes"
+    } else if name.contains(['/', '\\']) {
+        "must not contain a path separator"
+    } else if name.chars().any(char::is_control) {
+        "must not contain control characters"
+    } else if matches!(bare, "." | ".." | "~") || (name.starts_with('.') && !name.starts_with("..")) {
+        "must not be a path or a hidden file's name"
+    } else {
+        return Ok(());
+    };
+    Err(ServiceError::invalid(format!("{what} {} {rule}", Quoted(name))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MR-01, GR-26: names that could leave the repository's folder.
+    #[test]
+    fn mr_01_unsafe_names_are_refused() {
+        let long = "a".repeat(256);
+        for name in [
+            "../etc",
+            "a/../b",
+            "..",
+            "/etc/passwd",
+            "m/",
+            " ..",
+            ".. ",
+            "",
+            "\t",
+            "a\0",
+            &long,
+            ".hidden",
+            "~",
+            ".",
+            "a\\b",
+            "x\nERROR forged",
+        ] {
+            let error = ModelRef::new(name, None).unwrap_err();
+            assert_eq!(error.code(), crate::ErrorCode::InvalidArgument);
+            assert!(!error.message().contains('\n'));
+            assert!(
+                name.is_empty() || ModelRef::new("m", Some(name)).is_err(),
+                "{name:?}"
+            );
+        }
+    }
+
+    /// MR-02: odd names that are only names.
+    #[test]
+    fn mr_02_odd_names_are_allowed() {
+        for name in [
+            "...", "..m", "m..1", "m.v1", "größe", "模型", "a b", "-1", "01", "v10",
+        ] {
+            assert!(ModelRef::new(name, Some(name)).is_ok(), "{name:?}");
+        }
+    }
+}

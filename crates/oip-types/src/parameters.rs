@@ -1,0 +1,88 @@
+use std::{collections::BTreeMap, fmt};
+
+use tensor_core::Quoted;
+
+use crate::ServiceError;
+
+/// Parameters of a request, an input, a requested output or a response, by name.
+pub type Parameters = BTreeMap<String, ParameterValue>;
+
+/// The value of a parameter.
+///
+/// ```
+/// use oip_types::{ParameterValue, Parameters};
+///
+/// let parameters = Parameters::from([("timeout".to_owned(), ParameterValue::Int64(500))]);
+/// assert_eq!(parameters["timeout"].as_u64(), Some(500));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ParameterValue {
+    /// A truth value.
+    Bool(bool),
+    /// A signed integer: every JSON integer, gRPC's `int64_param`.
+    Int64(i64),
+    /// An unsigned integer: gRPC's `uint64_param` only.
+    Uint64(u64),
+    /// A number with a fraction or an exponent.
+    Double(f64),
+    /// A string.
+    String(String),
+}
+
+impl ParameterValue {
+    /// The truth value, if it is one.
+    #[must_use]
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The value as an unsigned integer, if it is an integer and not negative.
+    #[must_use]
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Self::Int64(value) => u64::try_from(*value).ok(),
+            Self::Uint64(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// The string, if it is one.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ParameterValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => value.fmt(f),
+            Self::Int64(value) => value.fmt(f),
+            Self::Uint64(value) => value.fmt(f),
+            Self::Double(value) => value.fmt(f),
+            Self::String(value) => Quoted(value).fmt(f),
+        }
+    }
+}
+
+/// Checks the name of a request parameter: names that start with `triton_` are reserved for the protocol.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the name is reserved.
+pub fn check_parameter_name(name: &str) -> Result<(), ServiceError> {
+    if name.starts_with("triton_") {
+        let reserved = format!(
+            "parameter {}: names that start with 'triton_' are reserved",
+            Quoted(name)
+        );
+        return Err(ServiceError::invalid(reserved));
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+use bytes::Bytes;
+
+use crate::ServiceError;
+
+/// The header that says how many bytes of a body are JSON; what follows are binary tensors. It counts bytes before
+/// any compression.
+pub const HEADER_LENGTH: &str = "inference-header-content-length";
+
+/// How floats without a JSON form are written: NaN and the infinities.
+///
+/// Reading understands all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NonFinite {
+    /// As `null`: valid JSON that NumPy-based clients read as NaN. Infinities are lost.
+    #[default]
+    Null,
+    /// As `NaN`, `Infinity` and `-Infinity`: not JSON by the letter, but many parsers take it.
+    Literal,
+    /// As `"NaN"`, `"Infinity"` and `"-Infinity"`: valid JSON, nothing lost, but clients must know.
+    String,
+    /// Not at all: the request fails, with the advice to ask for binary data.
+    Error,
+}
+
+/// A body ready to be sent: JSON, then the binary tensors, each still where it was.
+///
+/// ```
+/// use oip_types::rest::EncodedBody;
+///
+/// let body = EncodedBody { json: "{}".into(), binary: vec![vec![1, 2].into()] };
+/// assert_eq!(body.header_length(), Some(2));
+/// assert_eq!(body.len(), 4);
+/// ```
+#[derive(Clone, Debug)]
+pub struct EncodedBody {
+    /// The JSON part.
+    pub json: Bytes,
+    /// The binary part, tensor by tensor; empty for a body of JSON only.
+    pub binary: Vec<Bytes>,
+}
+
+impl EncodedBody {
+    /// The value of [`HEADER_LENGTH`], `None` when no binary bytes follow and the header is to be left out.
+    #[must_use]
+    pub fn header_length(&self) -> Option<usize> {
+        self.binary
+            .iter()
+            .any(|tensor| !tensor.is_empty())
+            .then_some(self.json.len())
+    }
+
+    /// Bytes of the whole body.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.json.len() + self.binary.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Whether there is nothing at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The parts in order: JSON, then each tensor that has bytes.
+    pub fn into_parts(self) -> impl Iterator<Item = Bytes> {
+        std::iter::once(self.json)
+            .chain(self.binary)
+            .filter(|part| !part.is_empty())
+    }
+
+    /// The whole body in one piece, copied together when there are binary tensors.
+    #[must_use]
+    pub fn into_bytes(self) -> Bytes {
+        if self.binary.is_empty() {
+            return self.json;
+        }
+        let mut whole = Vec::with_capacity(self.len());
+        self.into_parts().for_each(|part| whole.extend_from_slice(&part));
+        whole.into()
+    }
+}
+
+/// Reads the value of [`HEADER_LENGTH`] for a body of `body_len` bytes.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is no number or not within the body. A value of 0
+/// announces a raw binary request, which is not supported.
+pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, ServiceError> {
+    let digits = std::str::from_utf8(value).map(str::trim).ok();
+    let digits =
+        digits.filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let length = digits.and_then(|digits| digits.parse::<usize>().ok());
+    match length {
+        Some(0) => Err(ServiceError::invalid(
+            "Inference-Header-Content-Length is 0: raw binary requests are not supported",
+        )),
+        Some(length) if length <= body_len => Ok(length),
+        _ => {
+            let found = tensor_core::Quoted(&String::from_utf8_lossy(value)).to_string();
+            Err(ServiceError::invalid(format!(
+                "Inference-Header-Content-Length: expected a number of bytes from 1 to the body's {body_len}, \
+                 found {found}"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HT-36: lengths that are none.
+    #[test]
+    fn ht_36_header_lengths() {
+        for value in [
+            "99999999999",
+            "-1",
+            "abc",
+            "11",
+            "0",
+            "",
+            "1e1",
+            "+5",
+            "18446744073709551616",
+            "\u{ff}",
+        ] {
+            assert!(parse_header_length(value.as_bytes(), 10).is_err(), "{value}");
+        }
+        assert_eq!(parse_header_length(b"10", 10).unwrap(), 10);
+        assert_eq!(parse_header_length(b" 7 ", 10).unwrap(), 7);
+    }
+}

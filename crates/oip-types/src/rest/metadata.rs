@@ -1,0 +1,93 @@
+//! Bodies without tensors.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::ServiceError;
+
+/// The JSON body of something without tensors, such as [`ModelMetadata`](crate::ModelMetadata).
+///
+/// # Panics
+/// When the value's own `Serialize` fails or a map in it has keys that are no strings; this crate's types never do.
+#[must_use]
+pub fn json_body<T: Serialize>(value: &T) -> Bytes {
+    serde_json::to_vec(value)
+        .expect("protocol types have string keys and cannot fail")
+        .into()
+}
+
+/// The body that every failed request is answered with: `{"error": "<message>"}`.
+///
+/// ```
+/// use oip_types::{ServiceError, rest};
+/// let error = ServiceError::invalid("expected \"data\"");
+/// assert_eq!(rest::error_body(&error), r#"{"error":"expected \"data\""}"#);
+/// ```
+#[must_use]
+pub fn error_body(error: &ServiceError) -> Bytes {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        error: &'a str,
+    }
+    json_body(&Body {
+        error: error.message(),
+    })
+}
+
+/// [`DataType`](crate::DataType) as its protocol name.
+pub(crate) mod datatype_name {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::DataType;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+    pub(crate) fn serialize<S: Serializer>(datatype: &DataType, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(datatype.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataType, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        DataType::from_name(&name).map_err(D::Error::custom)
+    }
+}
+
+/// [`ShapePattern`](crate::ShapePattern) as a list of numbers, -1 for free dimensions.
+pub(crate) mod pattern_dims {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::ShapePattern;
+
+    pub(crate) fn serialize<S: Serializer>(pattern: &ShapePattern, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(pattern.to_wire())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ShapePattern, D::Error> {
+        Vec::deserialize(deserializer).map(|dims| ShapePattern::from_wire(&dims))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataType, ModelMetadata, TensorMetadata};
+
+    #[test]
+    fn model_metadata_has_the_protocols_form() {
+        let metadata = ModelMetadata {
+            name: "m".into(),
+            versions: vec!["1".into()],
+            platform: "onnx_onnxv1".into(),
+            inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1, 64])],
+            outputs: vec![TensorMetadata::new("y", DataType::BYTES, &[-1])],
+        };
+        let json = json_body(&metadata);
+        assert_eq!(
+            json,
+            r#"{"name":"m","versions":["1"],"platform":"onnx_onnxv1","inputs":[{"name":"x","datatype":"FP32","shape":[-1,64]}],"outputs":[{"name":"y","datatype":"BYTES","shape":[-1]}]}"#
+        );
+        assert_eq!(serde_json::from_slice::<ModelMetadata>(&json).unwrap(), metadata);
+        let minimal: ModelMetadata =
+            serde_json::from_str(r#"{"name":"m","inputs":[],"outputs":[]}"#).unwrap();
+        assert!(minimal.versions.is_empty());
+    }
+}

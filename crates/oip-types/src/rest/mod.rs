@@ -1,0 +1,42 @@
+//! Bodies of the REST transport: JSON, and JSON followed by binary tensors.
+//!
+//! The functions here know nothing of HTTP but one header, [`HEADER_LENGTH`]: they turn bodies into requests and
+//! responses and back, for servers and clients alike.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use oip_types::{Limits, ModelRef, rest};
+//!
+//! let body = Bytes::from_static(br#"{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}]}"#);
+//! let model = ModelRef::new("m", None).unwrap();
+//! let decoded = rest::decode_request(model, &body, None, &Limits::default()).unwrap();
+//! let x = decoded.request.input("x").unwrap().as_fixed().unwrap();
+//! assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.5]);
+//! ```
+//!
+//! A body with binary tensors is decoded without copying them: the tensors are slices of the body.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use oip_types::{Limits, ModelRef, rest};
+//!
+//! let json = r#"{"inputs": [{"name": "x", "shape": [2], "datatype": "UINT8", "parameters": {"binary_data_size": 2}}]}"#;
+//! let body = Bytes::from([json.as_bytes(), &[7, 9]].concat());
+//! let model = ModelRef::new("m", None).unwrap();
+//! let decoded = rest::decode_request(model, &body, Some(json.len()), &Limits::default()).unwrap();
+//! let raw = decoded.request.input("x").unwrap().raw();
+//! assert_eq!(raw[..], [7, 9]);
+//! assert_eq!(raw.as_ptr(), body[json.len()..].as_ptr());
+//! ```
+
+mod body;
+mod metadata;
+mod request;
+mod response;
+mod tensor;
+
+pub use body::{EncodedBody, HEADER_LENGTH, NonFinite, parse_header_length};
+pub(crate) use metadata::{datatype_name, pattern_dims};
+pub use metadata::{error_body, json_body};
+pub use request::{BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, encode_request};
+pub use response::{decode_response, encode_response};

@@ -1,0 +1,261 @@
+use bytes::Bytes;
+use tensor_core::Quoted;
+
+use super::{
+    EncodedBody,
+    tensor::{TensorReader, missing, read_name, read_parameters, set_once, write_tensor},
+};
+use crate::{
+    InferInput, InferRequest, Limits, ModelRef, NonFinite, ParameterValue, Parameters, RequestedOutput,
+    ServiceError, check_parameter_name,
+    json::{Cursor, Writer},
+};
+
+/// On a request: whether outputs are binary unless they say otherwise.
+const BINARY_DATA_OUTPUT: &str = "binary_data_output";
+/// On a requested output: whether it is binary.
+const BINARY_DATA: &str = "binary_data";
+
+/// A request and the form in which its answer is wanted.
+#[derive(Clone, Debug)]
+pub struct DecodedRequest {
+    /// The request. The parameters that only concern its encoding are taken out.
+    pub request: InferRequest,
+    /// Which outputs are to be sent as binary data.
+    pub binary_outputs: BinaryOutputs,
+}
+
+/// Which outputs are to be sent as binary data.
+///
+/// An output's own `binary_data` decides; where it is not given, the request's `binary_data_output`; else JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BinaryOutputs {
+    default: bool,
+    named: Vec<(String, bool)>,
+}
+
+impl BinaryOutputs {
+    /// The same form for all outputs.
+    #[must_use]
+    pub fn all(binary: bool) -> Self {
+        Self {
+            default: binary,
+            named: Vec::new(),
+        }
+    }
+
+    /// Whether an output is to be sent as binary data.
+    #[must_use]
+    pub fn is_binary(&self, output: &str) -> bool {
+        let own = self.named.iter().find(|(name, _)| name == output);
+        own.map_or(self.default, |(_, binary)| *binary)
+    }
+}
+
+/// Decodes the body of an inference request.
+///
+/// `header_length` is the parsed [`HEADER_LENGTH`](super::HEADER_LENGTH), `None` when the header is absent and all of
+/// the body is JSON. Binary tensors share the body's bytes.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where;
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when JSON data takes more than [`Limits::tensor_bytes`] once decoded.
+///
+/// # Panics
+/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents it.
+pub fn decode_request(
+    model: ModelRef<'_>,
+    body: &Bytes,
+    header_length: Option<usize>,
+    limits: &Limits,
+) -> Result<DecodedRequest, ServiceError> {
+    let json_len = header_length.unwrap_or(body.len());
+    let mut cursor = Cursor::new(&body[..json_len])?;
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..));
+    let (mut id, mut parameters, mut inputs, mut outputs) = (None, None, None, None);
+    cursor.object(|cursor, member| match &*member {
+        "id" => set_once(&mut id, &member, read_id(cursor, limits)?),
+        "parameters" => set_once(&mut parameters, &member, read_parameters(cursor, limits)?),
+        "inputs" => set_once(&mut inputs, &member, read_inputs(cursor, &mut tensors, limits)?),
+        "outputs" => set_once(&mut outputs, &member, read_outputs(cursor, limits)?),
+        _ => cursor.skip(limits.json_depth),
+    })?;
+    cursor.finish()?;
+    tensors.finish()?;
+
+    let mut request = InferRequest::new(model);
+    request.id = id.flatten();
+    request.parameters = parameters.unwrap_or_default();
+    request.inputs = inputs.ok_or_else(|| missing("inputs"))?;
+    request.outputs = outputs.unwrap_or_default();
+    limits.check_tensors(request.inputs.len() + request.outputs.len())?;
+    request
+        .parameters
+        .keys()
+        .try_for_each(|name| check_parameter_name(name))?;
+
+    let mut binary_outputs = BinaryOutputs {
+        default: take_bool(&mut request.parameters, BINARY_DATA_OUTPUT)?.unwrap_or(false),
+        named: Vec::new(),
+    };
+    for output in &mut request.outputs {
+        let own = take_bool(&mut output.parameters, BINARY_DATA)
+            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+        binary_outputs
+            .named
+            .extend(own.map(|binary| (output.name.clone(), binary)));
+    }
+    Ok(DecodedRequest {
+        request,
+        binary_outputs,
+    })
+}
+
+fn read_id(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Option<String>, ServiceError> {
+    if cursor.eat_word("null") {
+        return Ok(None);
+    }
+    let id = cursor.string().map_err(|error| error.within("id"))?;
+    limits.id(id.into_owned())
+}
+
+fn read_inputs(
+    cursor: &mut Cursor<'_>,
+    tensors: &mut TensorReader<'_>,
+    limits: &Limits,
+) -> Result<Vec<InferInput>, ServiceError> {
+    let mut inputs = Vec::new();
+    cursor.array(|cursor| {
+        limits.check_tensors(inputs.len() + 1)?;
+        let tensor = tensors.read(cursor, "input", inputs.len())?;
+        inputs.push(InferInput {
+            name: tensor.name,
+            value: tensor.value,
+            parameters: tensor.parameters,
+        });
+        Ok(())
+    })?;
+    Ok(inputs)
+}
+
+fn read_outputs(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Vec<RequestedOutput>, ServiceError> {
+    let mut outputs = Vec::new();
+    if cursor.eat_word("null") {
+        return Ok(outputs);
+    }
+    cursor.array(|cursor| {
+        limits.check_tensors(outputs.len() + 1)?;
+        let (mut name, mut parameters) = (None, None);
+        let read = cursor.object(|cursor, member| match &*member {
+            "name" => set_once(&mut name, &member, read_name(cursor)?),
+            "parameters" => set_once(&mut parameters, &member, read_parameters(cursor, limits)?),
+            _ => cursor.skip(limits.json_depth),
+        });
+        let name = read.and_then(|()| name.ok_or_else(|| missing("name")));
+        let name = name.map_err(|error| error.within(format_args!("outputs[{}]", outputs.len())))?;
+        let parameters = parameters.unwrap_or_default();
+        if parameters.contains_key("shared_memory_region") {
+            let message = format!(
+                "output {}: shared memory is not offered by this server",
+                Quoted(&name)
+            );
+            return Err(ServiceError::invalid(message));
+        }
+        outputs.push(RequestedOutput {
+            name: name.into_owned(),
+            parameters,
+        });
+        Ok(())
+    })?;
+    Ok(outputs)
+}
+
+/// Takes a parameter that must be a boolean.
+fn take_bool(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ServiceError> {
+    let Some(value) = parameters.remove(name) else {
+        return Ok(None);
+    };
+    let wrong = || {
+        ServiceError::invalid(format!(
+            "parameter \"{name}\": expected true or false, found {value}"
+        ))
+    };
+    value.as_bool().map(Some).ok_or_else(wrong)
+}
+
+/// How a client wants a request encoded and answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestEncoding {
+    /// Send inputs as binary data rather than JSON.
+    pub binary_inputs: bool,
+    /// Ask for outputs as binary data rather than JSON.
+    pub binary_outputs: bool,
+    /// How floats without a JSON form are written.
+    pub non_finite: NonFinite,
+}
+
+/// Encodes an inference request; binary inputs are not copied.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that is not
+/// UTF-8, or a non-finite float under [`NonFinite::Error`].
+pub fn encode_request(
+    request: &InferRequest,
+    encoding: RequestEncoding,
+) -> Result<EncodedBody, ServiceError> {
+    let mut writer = Writer::default();
+    let mut binary = Vec::new();
+    writer.raw("{");
+    if let Some(id) = &request.id {
+        writer.raw("\"id\":");
+        writer.string(id);
+        writer.raw(",");
+    }
+    let mut parameters = request.parameters.clone();
+    if encoding.binary_outputs {
+        parameters.insert(BINARY_DATA_OUTPUT.to_owned(), ParameterValue::Bool(true));
+    }
+    if !parameters.is_empty() {
+        writer.raw("\"parameters\":");
+        writer.parameters(&parameters);
+        writer.raw(",");
+    }
+    writer.raw("\"inputs\":");
+    let mut failed = Ok(());
+    writer.array(&request.inputs, |writer, input| {
+        let tail = encoding.binary_inputs.then_some(&mut binary);
+        let written = write_tensor(
+            writer,
+            tail,
+            &input.name,
+            &input.value,
+            &input.parameters,
+            encoding.non_finite,
+        );
+        if let Err(error) = written {
+            failed = Err(error.within(format_args!("input {}", Quoted(&input.name))));
+        }
+    });
+    failed?;
+    if !request.outputs.is_empty() {
+        writer.raw(",\"outputs\":");
+        writer.array(&request.outputs, |writer, output| {
+            // Said for each output: Triton does not apply the request's default to outputs that are listed.
+            let mut parameters = output.parameters.clone();
+            parameters.insert(
+                BINARY_DATA.to_owned(),
+                ParameterValue::Bool(encoding.binary_outputs),
+            );
+            writer.raw("{\"name\":");
+            writer.string(&output.name);
+            writer.raw(",\"parameters\":");
+            writer.parameters(&parameters);
+            writer.raw("}");
+        });
+    }
+    writer.raw("}");
+    Ok(EncodedBody {
+        json: writer.into_bytes(),
+        binary,
+    })
+}

@@ -1,0 +1,121 @@
+use bytes::Bytes;
+use tensor_core::Quoted;
+
+use super::{
+    BinaryOutputs, EncodedBody,
+    tensor::{TensorReader, missing, read_parameters, set_once, write_tensor},
+};
+use crate::{
+    InferOutput, InferResponse, Limits, NonFinite, Parameters, ServiceError,
+    json::{Cursor, Writer},
+};
+
+/// Encodes an inference response; binary outputs are not copied.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that is not
+/// UTF-8, or a non-finite float under [`NonFinite::Error`]. Asking for binary data avoids both.
+pub fn encode_response(
+    response: &InferResponse,
+    binary_outputs: &BinaryOutputs,
+    non_finite: NonFinite,
+) -> Result<EncodedBody, ServiceError> {
+    let mut writer = Writer::with_capacity(256);
+    let mut binary = Vec::new();
+    writer.raw("{");
+    if let Some(id) = &response.id {
+        writer.raw("\"id\":");
+        writer.string(id);
+        writer.raw(",");
+    }
+    writer.raw("\"model_name\":");
+    writer.string(&response.model_name);
+    if let Some(version) = &response.model_version {
+        writer.raw(",\"model_version\":");
+        writer.string(version);
+    }
+    if !response.parameters.is_empty() {
+        writer.raw(",\"parameters\":");
+        writer.parameters(&response.parameters);
+    }
+    writer.raw(",\"outputs\":");
+    let mut failed = Ok(());
+    writer.array(&response.outputs, |writer, output| {
+        let none = Parameters::new();
+        let (tail, parameters) = match binary_outputs.is_binary(&output.name) {
+            true => (Some(&mut binary), &output.parameters),
+            // Triton's C++ client demands "binary_data_size" of an output that has parameters.
+            false => (None, &none),
+        };
+        let written = write_tensor(writer, tail, &output.name, &output.value, parameters, non_finite);
+        if let Err(error) = written {
+            failed = Err(error.within(format_args!("output {}", Quoted(&output.name))));
+        }
+    });
+    failed?;
+    writer.raw("}");
+    Ok(EncodedBody {
+        json: writer.into_bytes(),
+        binary,
+    })
+}
+
+/// Decodes the body of an inference response.
+///
+/// `header_length` is the parsed [`HEADER_LENGTH`](super::HEADER_LENGTH), `None` when the header is absent and all of
+/// the body is JSON. Binary tensors share the body's bytes.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+///
+/// # Panics
+/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents it.
+pub fn decode_response(
+    body: &Bytes,
+    header_length: Option<usize>,
+    limits: &Limits,
+) -> Result<InferResponse, ServiceError> {
+    let json_len = header_length.unwrap_or(body.len());
+    let mut cursor = Cursor::new(&body[..json_len])?;
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..));
+    let (mut model_name, mut model_version, mut id) = (None, None, None);
+    let (mut parameters, mut outputs) = (None, None);
+    cursor.object(|cursor, member| match &*member {
+        "model_name" => set_once(&mut model_name, &member, cursor.string()?.into_owned()),
+        "model_version" => set_once(&mut model_version, &member, string_or_null(cursor)?),
+        "id" => set_once(&mut id, &member, string_or_null(cursor)?),
+        "parameters" => set_once(&mut parameters, &member, read_parameters(cursor, limits)?),
+        "outputs" => {
+            let mut read = Vec::new();
+            cursor.array(|cursor| {
+                limits.check_tensors(read.len() + 1)?;
+                let tensor = tensors.read(cursor, "output", read.len())?;
+                let (name, value, parameters) = (tensor.name, tensor.value, tensor.parameters);
+                read.push(InferOutput {
+                    name,
+                    value,
+                    parameters,
+                });
+                Ok(())
+            })?;
+            set_once(&mut outputs, &member, read)
+        }
+        _ => cursor.skip(limits.json_depth),
+    })?;
+    cursor.finish()?;
+    tensors.finish()?;
+    Ok(InferResponse {
+        model_name: model_name.ok_or_else(|| missing("model_name"))?,
+        model_version: model_version.flatten(),
+        id: id.flatten(),
+        parameters: parameters.unwrap_or_default(),
+        outputs: outputs.ok_or_else(|| missing("outputs"))?,
+    })
+}
+
+fn string_or_null(cursor: &mut Cursor<'_>) -> Result<Option<String>, ServiceError> {
+    if cursor.eat_word("null") {
+        return Ok(None);
+    }
+    cursor.string().map(|string| Some(string.into_owned()))
+}

@@ -1,0 +1,302 @@
+//! The object that inputs of requests and outputs of responses share: name, datatype, shape, parameters, data.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use tensor_core::{Quoted, Shape};
+
+use crate::{
+    DataType, Limits, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue,
+    json::{Cursor, Writer, read_data, write_data},
+};
+
+/// Says how many bytes of the body's binary part belong to a tensor.
+const BINARY_DATA_SIZE: &str = "binary_data_size";
+
+/// Reads the tensors of one body: first from the JSON, in order, and from the binary part behind it.
+pub(super) struct TensorReader<'l> {
+    limits: &'l Limits,
+    /// Bytes that JSON data may still take once decoded.
+    budget: usize,
+    /// The binary part that is not yet handed out.
+    binary: Bytes,
+}
+
+/// A tensor as it stands in a body.
+pub(super) struct NamedTensor {
+    pub(super) name: String,
+    pub(super) value: TensorValue,
+    pub(super) parameters: Parameters,
+}
+
+impl<'l> TensorReader<'l> {
+    pub(super) fn new(limits: &'l Limits, binary: Bytes) -> Self {
+        Self {
+            limits,
+            budget: limits.tensor_bytes,
+            binary,
+        }
+    }
+
+    /// Reads the tensor object at the cursor. `kind` ("input") and `index` say which one, for messages.
+    pub(super) fn read(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        kind: &str,
+        index: usize,
+    ) -> Result<NamedTensor, ServiceError> {
+        let mut fields = Fields::default();
+        let read = cursor.object(|cursor, member| fields.read_member(cursor, &member, self));
+        let finished = read.and_then(|()| fields.finish(cursor, self));
+        let place = match &fields.name {
+            Some(name) => format!("{kind} {}", Quoted(name)),
+            None => format!("{kind}s[{index}]"),
+        };
+        let value = finished.map_err(|error| error.within(place))?;
+        let name = fields.name.map(Cow::into_owned).unwrap_or_default();
+        Ok(NamedTensor {
+            name,
+            value,
+            parameters: fields.parameters.unwrap_or_default(),
+        })
+    }
+
+    /// All tensors are read: the binary part must be used up.
+    pub(super) fn finish(self) -> Result<(), ServiceError> {
+        match self.binary.len() {
+            0 => Ok(()),
+            left => Err(ServiceError::invalid(format!(
+                "{left} bytes of binary data are left over after all tensors with \"{BINARY_DATA_SIZE}\""
+            ))),
+        }
+    }
+
+    fn take_binary(&mut self, size: u64) -> Result<Bytes, ServiceError> {
+        let left = self.binary.len();
+        if size > left as u64 {
+            let message = format!("expected {size} bytes of binary data, found {left}");
+            return Err(ServiceError::invalid(message));
+        }
+        Ok(self.binary.split_to(size as usize))
+    }
+}
+
+#[derive(Default)]
+struct Fields<'a> {
+    name: Option<Cow<'a, str>>,
+    datatype: Option<DataType>,
+    shape: Option<Shape>,
+    parameters: Option<Parameters>,
+    data: Option<Data>,
+}
+
+enum Data {
+    Read(TensorValue),
+    /// At a position that was passed over, because datatype and shape come after it.
+    Later(usize),
+}
+
+impl<'a> Fields<'a> {
+    fn read_member(
+        &mut self,
+        cursor: &mut Cursor<'a>,
+        member: &str,
+        tensors: &mut TensorReader<'_>,
+    ) -> Result<(), ServiceError> {
+        let limits = tensors.limits;
+        match member {
+            "name" => set_once(&mut self.name, member, read_name(cursor)?),
+            "datatype" => {
+                let name = cursor.string()?;
+                set_once(&mut self.datatype, member, DataType::from_name(&name)?)
+            }
+            "shape" => set_once(&mut self.shape, member, read_shape(cursor, limits)?),
+            "parameters" => set_once(&mut self.parameters, member, read_parameters(cursor, limits)?),
+            "data" => {
+                let data = match (self.datatype, &self.shape) {
+                    (Some(datatype), Some(shape)) => {
+                        let budget = &mut tensors.budget;
+                        Data::Read(read_data(cursor, datatype, shape, limits.json_depth, budget)?)
+                    }
+                    _ => {
+                        let start = cursor.position();
+                        cursor.skip_data()?;
+                        Data::Later(start)
+                    }
+                };
+                set_once(&mut self.data, member, data)
+            }
+            _ => cursor.skip(limits.json_depth),
+        }
+    }
+
+    fn finish(
+        &mut self,
+        cursor: &Cursor<'a>,
+        tensors: &mut TensorReader<'_>,
+    ) -> Result<TensorValue, ServiceError> {
+        if self.name.is_none() {
+            return Err(missing("name"));
+        }
+        let datatype = self.datatype.ok_or_else(|| missing("datatype"))?;
+        let shape = self.shape.take().ok_or_else(|| missing("shape"))?;
+        let parameters = self.parameters.get_or_insert_default();
+        if parameters.contains_key("shared_memory_region") {
+            return Err(ServiceError::invalid(
+                "shared memory is not offered by this server; send \"data\" or binary data",
+            ));
+        }
+        let binary_size = parameters.remove(BINARY_DATA_SIZE);
+        match (self.data.take(), binary_size) {
+            (Some(_), Some(_)) => Err(ServiceError::invalid(format!(
+                "expected either \"data\" or the parameter \"{BINARY_DATA_SIZE}\", found both"
+            ))),
+            (None, None) => Err(ServiceError::invalid(format!(
+                "expected \"data\" or the parameter \"{BINARY_DATA_SIZE}\", found neither"
+            ))),
+            (None, Some(size)) => {
+                let size = size.as_u64().ok_or_else(|| {
+                    ServiceError::invalid(format!(
+                        "{BINARY_DATA_SIZE}: expected a number of bytes, found {size}"
+                    ))
+                })?;
+                let raw = tensors.take_binary(size)?;
+                TensorValue::from_raw(datatype, shape, raw)
+            }
+            (Some(Data::Read(value)), None) => Ok(value),
+            (Some(Data::Later(start)), None) => {
+                let (depth, budget) = (tensors.limits.json_depth, &mut tensors.budget);
+                read_data(&mut cursor.at(start), datatype, &shape, depth, budget)
+            }
+        }
+    }
+}
+
+/// Keeps a member's value; a second one is an error.
+pub(super) fn set_once<T>(slot: &mut Option<T>, member: &str, value: T) -> Result<(), ServiceError> {
+    match slot.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(ServiceError::invalid(format!(
+            "member \"{member}\" is given more than once"
+        ))),
+    }
+}
+
+pub(super) fn missing(member: &str) -> ServiceError {
+    ServiceError::invalid(format!("member \"{member}\" is missing"))
+}
+
+/// Reads the name of a tensor.
+pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>) -> Result<Cow<'a, str>, ServiceError> {
+    let start = cursor.position();
+    let name = cursor.string()?;
+    if name.contains('\0') {
+        let message = format!("the name at byte {start} contains a NUL character");
+        return Err(ServiceError::invalid(message));
+    }
+    Ok(name)
+}
+
+fn read_shape(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Shape, ServiceError> {
+    let mut dims = Vec::new();
+    cursor.array(|cursor| {
+        let dim = match cursor.peek() {
+            Some(b'-' | b'0'..=b'9') => cursor.number()?,
+            _ => return Err(cursor.unexpected("a dimension")),
+        };
+        let value = dim
+            .to_integer()
+            .filter(|_| dim.is_plain())
+            .and_then(|value| i64::try_from(value).ok());
+        let value = value.ok_or_else(|| {
+            let shown: String = dim.text().chars().take(40).collect();
+            ServiceError::invalid(format!("shape: {shown} is no dimension of at most 63 bits"))
+        })?;
+        // Past the limit dimensions are only counted.
+        if dims.len() <= limits.rank {
+            dims.push(value);
+        }
+        Ok(())
+    })?;
+    limits.shape(&dims)
+}
+
+/// Reads an object of parameters; null counts as an empty one.
+pub(super) fn read_parameters(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Parameters, ServiceError> {
+    let mut parameters = Parameters::new();
+    if cursor.eat_word("null") {
+        return Ok(parameters);
+    }
+    cursor.object(|cursor, name| {
+        limits.check_parameters(parameters.len() + 1)?;
+        let value = read_parameter(cursor)
+            .map_err(|error| error.within(format_args!("parameter {}", Quoted(&name))))?;
+        match parameters.insert(name.clone().into_owned(), value) {
+            None => Ok(()),
+            Some(_) => Err(ServiceError::invalid(format!(
+                "parameter {} is given more than once",
+                Quoted(&name)
+            ))),
+        }
+    })?;
+    Ok(parameters)
+}
+
+fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceError> {
+    Ok(match cursor.peek() {
+        Some(b'"') => ParameterValue::String(cursor.string()?.into_owned()),
+        Some(b'-' | b'0'..=b'9') => {
+            let number = cursor.number()?;
+            let value = if number.is_plain() {
+                let integer = number.to_integer().and_then(|value| i64::try_from(value).ok());
+                integer.map(ParameterValue::Int64)
+            } else {
+                Some(number.to_f64())
+                    .filter(|value| value.is_finite())
+                    .map(ParameterValue::Double)
+            };
+            let shown: String = number.text().chars().take(40).collect();
+            value.ok_or_else(|| ServiceError::invalid(format!("{shown} does not fit 64 bits")))?
+        }
+        _ if cursor.eat_word("true") => ParameterValue::Bool(true),
+        _ if cursor.eat_word("false") => ParameterValue::Bool(false),
+        _ => return Err(cursor.unexpected("a boolean, a number or a string")),
+    })
+}
+
+/// Writes the tensor object; a binary tensor's bytes are appended to `binary`.
+pub(super) fn write_tensor(
+    writer: &mut Writer,
+    binary: Option<&mut Vec<Bytes>>,
+    name: &str,
+    value: &TensorValue,
+    parameters: &Parameters,
+    non_finite: NonFinite,
+) -> Result<(), ServiceError> {
+    writer.raw("{\"name\":");
+    writer.string(name);
+    writer.raw(",\"datatype\":\"");
+    writer.raw(value.datatype().name());
+    writer.raw("\",\"shape\":");
+    writer.array(value.shape().dims(), |writer, dim| writer.integer(*dim));
+    let mut parameters = Cow::Borrowed(parameters);
+    if binary.is_some() {
+        let size = i64::try_from(value.raw().len()).unwrap_or(i64::MAX);
+        parameters
+            .to_mut()
+            .insert(BINARY_DATA_SIZE.to_owned(), ParameterValue::Int64(size));
+    }
+    if !parameters.is_empty() {
+        writer.raw(",\"parameters\":");
+        writer.parameters(&parameters);
+    }
+    match binary {
+        Some(binary) => binary.push(value.raw().clone()),
+        None => {
+            writer.raw(",\"data\":");
+            write_data(writer, value, non_finite)?;
+        }
+    }
+    writer.raw("}");
+    Ok(())
+}

@@ -1,0 +1,116 @@
+use bytes::Bytes;
+use tensor_core::{Shape, Tensor, TensorSpec};
+
+use crate::{BytesTensor, DataType, ServiceError};
+
+/// What an input or output holds: a tensor of fixed-width elements or one of byte strings.
+///
+/// Either way it is a shape and shared bytes in the protocol's raw form, and the two are known to agree.
+///
+/// ```
+/// use oip_types::{DataType, TensorValue};
+/// use tensor_core::{Shape, Tensor};
+///
+/// let value: TensorValue = Tensor::scalar(1.5f32).into();
+/// assert_eq!(value.datatype(), DataType::FP32);
+///
+/// // Raw bytes from the wire are checked against datatype and shape.
+/// let error = TensorValue::from_raw(DataType::INT16, Shape::vector(2), vec![0; 3].into()).unwrap_err();
+/// assert_eq!(error.to_string(), "expected 4 bytes for INT16[2], found 3");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum TensorValue {
+    /// Elements of fixed width.
+    Fixed(Tensor),
+    /// Byte strings.
+    Bytes(BytesTensor),
+}
+
+impl TensorValue {
+    /// Checks raw bytes against datatype and shape and keeps them, without a copy.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the bytes are not what datatype and shape take,
+    /// or when that does not fit 64 bits.
+    pub fn from_raw(datatype: DataType, shape: Shape, raw: Bytes) -> Result<Self, ServiceError> {
+        let dtype = match datatype {
+            DataType::Bytes => return BytesTensor::new(shape, raw).map(Self::Bytes),
+            DataType::Fixed(dtype) => dtype,
+        };
+        let spec = TensorSpec::new(dtype, shape).map_err(|error| ServiceError::invalid(error.to_string()))?;
+        let (expected, found) = (spec.byte_len(), raw.len());
+        let mismatch = format!(
+            "expected {expected} bytes for {datatype}{}, found {found}",
+            spec.shape()
+        );
+        Tensor::new(spec, raw)
+            .map(Self::Fixed)
+            .map_err(|_| ServiceError::invalid(mismatch))
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn datatype(&self) -> DataType {
+        match self {
+            Self::Fixed(tensor) => DataType::Fixed(tensor.spec().dtype()),
+            Self::Bytes(_) => DataType::Bytes,
+        }
+    }
+
+    /// The dimensions.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        match self {
+            Self::Fixed(tensor) => tensor.shape(),
+            Self::Bytes(tensor) => tensor.shape(),
+        }
+    }
+
+    /// The elements in raw form: row-major and little-endian, or length-prefixed strings.
+    #[must_use]
+    pub fn raw(&self) -> &Bytes {
+        match self {
+            Self::Fixed(tensor) => tensor.bytes(),
+            Self::Bytes(tensor) => tensor.raw(),
+        }
+    }
+
+    /// Gives the raw form away.
+    #[must_use]
+    pub fn into_raw(self) -> Bytes {
+        match self {
+            Self::Fixed(tensor) => tensor.into_bytes(),
+            Self::Bytes(tensor) => tensor.into_raw(),
+        }
+    }
+
+    /// The tensor of fixed-width elements, `None` for byte strings.
+    #[must_use]
+    pub fn as_fixed(&self) -> Option<&Tensor> {
+        match self {
+            Self::Fixed(tensor) => Some(tensor),
+            Self::Bytes(_) => None,
+        }
+    }
+
+    /// The tensor of byte strings, `None` for fixed-width elements.
+    #[must_use]
+    pub fn as_bytes(&self) -> Option<&BytesTensor> {
+        match self {
+            Self::Bytes(tensor) => Some(tensor),
+            Self::Fixed(_) => None,
+        }
+    }
+}
+
+impl From<Tensor> for TensorValue {
+    fn from(tensor: Tensor) -> Self {
+        Self::Fixed(tensor)
+    }
+}
+
+impl From<BytesTensor> for TensorValue {
+    fn from(tensor: BytesTensor) -> Self {
+        Self::Bytes(tensor)
+    }
+}

@@ -1,0 +1,6 @@
+//! Bodies of the REST transport, through the public interface.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod requests;
+mod responses;
+mod round_trips;

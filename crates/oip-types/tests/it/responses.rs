@@ -1,0 +1,134 @@
+//! Response bodies: what is written, and that clients' rules hold.
+
+use bytes::Bytes;
+use oip_types::{
+    BytesTensor, InferOutput, InferResponse, Limits, ParameterValue, Parameters,
+    rest::{self, BinaryOutputs, NonFinite},
+};
+use tensor_core::{Element, Shape, Tensor};
+
+fn vector<T: Element>(elements: &[T]) -> Tensor {
+    Tensor::from_vec(Shape::vector(elements.len() as u64), elements.to_vec()).unwrap()
+}
+
+fn response(outputs: Vec<InferOutput>) -> InferResponse {
+    InferResponse {
+        model_name: "m".into(),
+        model_version: Some("1".into()),
+        id: Some("a\"b".into()),
+        parameters: Parameters::new(),
+        outputs,
+    }
+}
+
+fn json(outputs: Vec<InferOutput>, non_finite: NonFinite) -> Result<String, String> {
+    let encoded = rest::encode_response(&response(outputs), &BinaryOutputs::default(), non_finite);
+    let encoded = encoded.map_err(|error| error.to_string())?;
+    assert_eq!(encoded.header_length(), None);
+    Ok(String::from_utf8(encoded.into_bytes().to_vec()).unwrap())
+}
+
+#[test]
+fn json_is_flat_and_in_tritons_order() {
+    let tensor = vector(&[0.1f32, -2.0, 1e-7])
+        .reshape(Shape::new(&[3, 1]).unwrap())
+        .unwrap();
+    let mut output = InferOutput::new("y", tensor);
+    // Triton's C++ client gives up on JSON outputs with parameters.
+    output
+        .parameters
+        .insert("content_type".into(), ParameterValue::String("np".into()));
+    assert_eq!(
+        json(
+            vec![output, InferOutput::new("z", vector(&[true, false]))],
+            NonFinite::Null
+        )
+        .unwrap(),
+        r#"{"id":"a\"b","model_name":"m","model_version":"1","outputs":[{"name":"y","datatype":"FP32","shape":[3,1],"data":[0.1,-2.0,1e-7]},{"name":"z","datatype":"BOOL","shape":[2],"data":[true,false]}]}"#
+    );
+}
+
+/// HT-41: floats that JSON has no number for.
+#[test]
+fn ht_41_non_finite_floats_follow_the_rule() {
+    let outputs = || {
+        vec![InferOutput::new(
+            "y",
+            vector(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0]),
+        )]
+    };
+    for (rule, data) in [
+        (NonFinite::Null, "[null,null,null,-0.0]"),
+        (NonFinite::Literal, "[NaN,Infinity,-Infinity,-0.0]"),
+        (NonFinite::String, r#"["NaN","Infinity","-Infinity",-0.0]"#),
+    ] {
+        let text = json(outputs(), rule).unwrap();
+        assert!(text.ends_with(&format!("\"data\":{data}}}]}}")), "{text}");
+    }
+    assert_eq!(
+        json(outputs(), NonFinite::Error).unwrap_err(),
+        "output 'y': element 0: NaN has no JSON form; request this output with \"binary_data\": true"
+    );
+}
+
+#[test]
+fn strings_are_escaped_and_must_be_text() {
+    let strings = |elements: &[&[u8]]| {
+        let tensor = BytesTensor::from_elements(Shape::vector(elements.len() as u64), elements).unwrap();
+        json(vec![InferOutput::new("y", tensor)], NonFinite::Null)
+    };
+    let text = strings(&[b"a\"\\\n\x01", "é".as_bytes(), b""]).unwrap();
+    assert!(text.ends_with(r#""data":["a\"\\\n\u0001","é",""]}]}"#), "{text}");
+    let error = strings(&[b"ok", b"\xff\xfe"]).unwrap_err();
+    assert_eq!(
+        error,
+        "output 'y': element 1 is not UTF-8 and has no JSON form; request this output with \"binary_data\": true"
+    );
+}
+
+#[test]
+fn binary_outputs_follow_the_json_without_a_copy() {
+    let (a, b) = (vector(&[1i64, 2]), vector(&[3u8]));
+    let outputs = vec![InferOutput::new("a", a.clone()), InferOutput::new("b", b.clone())];
+    let encoded =
+        rest::encode_response(&response(outputs), &BinaryOutputs::all(true), NonFinite::Null).unwrap();
+    let expected = r#"{"id":"a\"b","model_name":"m","model_version":"1","outputs":[{"name":"a","datatype":"INT64","shape":[2],"parameters":{"binary_data_size":16}},{"name":"b","datatype":"UINT8","shape":[1],"parameters":{"binary_data_size":1}}]}"#;
+    assert_eq!(encoded.json, expected);
+    assert_eq!(encoded.header_length(), Some(expected.len()));
+    let addresses: Vec<*const u8> = encoded.binary.iter().map(|part| part.as_ptr()).collect();
+    assert_eq!(addresses, [a.bytes().as_ptr(), b.bytes().as_ptr()]);
+
+    let header_length = encoded.header_length();
+    let decoded = rest::decode_response(&encoded.into_bytes(), header_length, &Limits::default()).unwrap();
+    assert_eq!(decoded.output("a").unwrap().as_fixed(), Some(&a));
+    assert_eq!(decoded.id.as_deref(), Some("a\"b"));
+}
+
+#[test]
+fn binary_outputs_without_bytes_send_no_header() {
+    let outputs = vec![InferOutput::new("y", vector::<f32>(&[]))];
+    let encoded =
+        rest::encode_response(&response(outputs), &BinaryOutputs::all(true), NonFinite::Null).unwrap();
+    assert_eq!(encoded.header_length(), None);
+    assert!(String::from_utf8_lossy(&encoded.json).contains("\"binary_data_size\":0"));
+    let decoded = rest::decode_response(&encoded.into_bytes(), None, &Limits::default()).unwrap();
+    assert_eq!(decoded.output("y").unwrap().shape().dims(), [0]);
+}
+
+#[test]
+fn other_servers_answers_are_understood() {
+    let body = Bytes::from_static(
+        br#"{"model_name":"m","model_version":null,"parameters":null,"id":null,"extra":1,
+            "outputs":[{"name":"y","shape":[2,2],"datatype":"FP32","data":[[1,null],[NaN,4.5]]}]}"#,
+    );
+    let decoded = rest::decode_response(&body, None, &Limits::default()).unwrap();
+    let values = decoded
+        .output("y")
+        .unwrap()
+        .as_fixed()
+        .unwrap()
+        .to_vec::<f32>()
+        .unwrap();
+    assert!(values[0] == 1.0 && values[1].is_nan() && values[2].is_nan() && values[3] == 4.5);
+    assert_eq!((decoded.id, decoded.model_version), (None, None));
+}

@@ -1,0 +1,322 @@
+//! The house rules that a machine can hold.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, bail};
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+use crate::workspace;
+
+/// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
+/// in docs/ARCHITECTURE.md says why.
+const ARROWS: &[Arrows] = &[
+    Arrows {
+        from: "tensor-core",
+        to: &[],
+        never: &["serde", "tokio", "axum", "tonic"],
+    },
+    Arrows {
+        from: "bench-kit",
+        to: &[],
+        never: &["tokio"],
+    },
+    Arrows {
+        from: "oip-types",
+        to: &["tensor-core"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
+        from: "oip-service",
+        to: &["oip-types"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
+        from: "oip-listen",
+        to: &[],
+        never: &["axum", "tonic"],
+    },
+    Arrows {
+        from: "oip-http",
+        to: &["oip-types", "oip-service"],
+        never: &["tonic"],
+    },
+    Arrows {
+        from: "oip-grpc",
+        to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["axum"],
+    },
+    Arrows {
+        from: "oip-engine",
+        to: &["oip-types", "oip-service"],
+        never: &["axum", "tonic", "hyper"],
+    },
+    Arrows {
+        from: "backend-onnx",
+        to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
+        from: "oip-server",
+        to: &[
+            "oip-types",
+            "oip-service",
+            "oip-listen",
+            "oip-http",
+            "oip-grpc",
+            "oip-engine",
+            "backend-onnx",
+        ],
+        never: &[],
+    },
+    Arrows {
+        from: "xtask",
+        to: &[],
+        never: &[],
+    },
+];
+
+struct Arrows {
+    from: &'static str,
+    to: &'static [&'static str],
+    never: &'static [&'static str],
+}
+
+/// What may stand at the top of the repository, beside dotfiles.
+const TOP_LEVEL: &[&str] = &[
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "clippy.toml",
+    "crates",
+    "deny.toml",
+    "docs",
+    "proto",
+    "rustfmt.toml",
+    "schemas",
+    "target",
+    "xtask",
+];
+
+/// Lines before its tests above which a file is reported: it may hold two subjects.
+const LARGE_FILE: usize = 500;
+
+/// Checks all rules and prints the report.
+pub(crate) fn run() -> Result<()> {
+    let broken = broken_rules()?;
+    for (path, lines) in large_files()? {
+        println!(
+            "large: {} has {lines} lines before its tests",
+            workspace::display(&path)
+        );
+    }
+    if broken.is_empty() {
+        println!("the house is tidy");
+        return Ok(());
+    }
+    bail!(
+        "{} broken:\n  {}",
+        if broken.len() == 1 {
+            "a house rule is"
+        } else {
+            "house rules are"
+        },
+        broken.join("\n  ")
+    )
+}
+
+fn broken_rules() -> Result<Vec<String>> {
+    let mut broken = Vec::new();
+    check_layout(&mut broken)?;
+    check_arrows(&mut broken)?;
+    check_sources(&mut broken)?;
+    check_documents(&mut broken)?;
+    Ok(broken)
+}
+
+fn check_layout(broken: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(workspace::root())? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && !TOP_LEVEL.contains(&name.as_str()) {
+            broken.push(format!("{name}: not a part of the top level"));
+        }
+    }
+    Ok(())
+}
+
+fn check_arrows(broken: &mut Vec<String>) -> Result<()> {
+    let manifest = workspace::root().join("Cargo.toml");
+    let metadata = MetadataCommand::new()
+        .manifest_path(manifest)
+        .no_deps()
+        .other_options(["--offline".into()])
+        .exec()?;
+    let members: BTreeSet<&str> = metadata
+        .packages
+        .iter()
+        .map(|package| package.name.as_str())
+        .collect();
+    for package in &metadata.packages {
+        let Some(rule) = ARROWS.iter().find(|rule| rule.from == package.name.as_str()) else {
+            broken.push(format!(
+                "{}: has no row in the table of arrows (xtask/src/tidy.rs)",
+                package.name
+            ));
+            continue;
+        };
+        // Tests and benchmarks may look upwards.
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.kind != DependencyKind::Development)
+        {
+            let name = dependency.name.as_str();
+            if rule.never.contains(&name) {
+                broken.push(format!("{}: must not know {name}", package.name));
+            }
+            if members.contains(name) && !rule.to.contains(&name) {
+                broken.push(format!("{}: may not depend on {name}", package.name));
+            }
+        }
+        let manifest = fs::read_to_string(&package.manifest_path)?;
+        for line in manifest
+            .lines()
+            .filter(|line| line.contains("version = \"") && !line.starts_with("version"))
+        {
+            broken.push(format!("{}: gives a version of its own: {line}", package.name));
+        }
+        for inherited in ["edition.workspace = true", "[lints]\nworkspace = true"] {
+            if !manifest.contains(inherited) {
+                broken.push(format!(
+                    "{}: Cargo.toml lacks `{}`",
+                    package.name,
+                    inherited.replace('\n', " ")
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_sources(broken: &mut Vec<String>) -> Result<()> {
+    for path in sources()? {
+        let text = fs::read_to_string(&path)?;
+        let name = workspace::display(&path);
+        if !says_what_it_is(&text) {
+            broken.push(format!(
+                "{name}: says in its first lines nothing about its subject"
+            ));
+        }
+        // Put together here, so that this file does not find itself.
+        for unfinished in [
+            concat!("todo", "!("),
+            concat!("unimplemented", "!("),
+            concat!("FIX", "ME"),
+            concat!("#[ig", "nore"),
+        ] {
+            if text.contains(unfinished) {
+                broken.push(format!("{name}: contains `{unfinished}`"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file starts with its own documentation, or its first item has some.
+fn says_what_it_is(text: &str) -> bool {
+    let mut in_use = false;
+    for line in text.lines() {
+        if line.starts_with("//!") || line.starts_with("///") || line.starts_with("// Generated") {
+            return true;
+        }
+        let skipped = line.is_empty()
+            || line.starts_with("use ")
+            || line.starts_with("pub use ")
+            || line.starts_with("mod ");
+        in_use = (in_use || line.starts_with("use ")) && !line.ends_with(';');
+        if !skipped && !in_use && line != "};" {
+            return false;
+        }
+    }
+    false
+}
+
+fn check_documents(broken: &mut Vec<String>) -> Result<()> {
+    let read = |name: &str| fs::read_to_string(workspace::root().join(name)).unwrap_or_default();
+    let architecture = read("docs/ARCHITECTURE.md");
+    let readme = read("README.md");
+    for entry in fs::read_dir(workspace::root().join("crates"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        for (document, text) in [("README.md", &readme), ("docs/ARCHITECTURE.md", &architecture)] {
+            if !text.contains(&format!("`{name}`")) {
+                broken.push(format!("{document}: does not mention `{name}`"));
+            }
+        }
+    }
+    let lines = architecture.lines().count();
+    if lines >= 300 {
+        broken.push(format!(
+            "docs/ARCHITECTURE.md: {lines} lines; it should be read in one sitting (below 300)"
+        ));
+    }
+    Ok(())
+}
+
+fn large_files() -> Result<Vec<(PathBuf, usize)>> {
+    let mut large = Vec::new();
+    for path in sources()? {
+        let text = fs::read_to_string(&path)?;
+        let lines = text.lines().take_while(|line| *line != "#[cfg(test)]").count();
+        if lines > LARGE_FILE && !text.starts_with("// Generated") {
+            large.push((path, lines));
+        }
+    }
+    large.sort_by_key(|(_, lines)| std::cmp::Reverse(*lines));
+    Ok(large)
+}
+
+/// All Rust files of the workspace.
+fn sources() -> Result<Vec<PathBuf>> {
+    fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() && !path.ends_with("target") {
+                collect(&path, found)?;
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+        Ok(())
+    }
+    let mut found = Vec::new();
+    for folder in ["crates", "xtask"] {
+        collect(&workspace::root().join(folder), &mut found)?;
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_house_is_tidy() {
+        assert_eq!(broken_rules().unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn files_say_what_they_are() {
+        assert!(says_what_it_is(
+            "use a::{\n    b,\n    c,\n};\n\n/// A thing.\nstruct Thing;\n"
+        ));
+        assert!(says_what_it_is("//! A subject.\n"));
+        assert!(!says_what_it_is("use a;\n\nstruct Thing;\n"));
+        assert!(!says_what_it_is(""));
+    }
+}
