@@ -74,7 +74,7 @@ impl BudgetPermit {
         let Shared { limit, used } = &*self.budget.0;
         let more = |used: u64| used.checked_add(bytes).filter(|used| used <= limit);
         if used
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
             .is_ok()
         {
             self.bytes += bytes;

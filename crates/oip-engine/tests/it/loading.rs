@@ -1,0 +1,115 @@
+//! Models that do not load leave the others alone, and their reason is kept.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use oip_engine::{Engine, EngineConfig, ModelState, Repository};
+use oip_service::{InferenceService, Readiness};
+use oip_types::{ErrorCode, ModelRef};
+
+use crate::support::{WordBackend, engine, infer, repository, request, y};
+
+#[test]
+fn failures_are_kept_and_the_others_run() {
+    let folder = repository(&[
+        ("bad/1/model.word", "broken"),
+        ("good/1/model.word", "echo"),
+        ("mixed/1/model.word", "echo"),
+        ("mixed/2/model.word", "broken"),
+        ("worse/1/model.word", "panics while loading"),
+    ]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    assert_eq!(y(&infer(&engine, request("good", None, 7)).unwrap()), 7);
+
+    let error = infer(&engine, request("bad", None, 7)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unavailable);
+    assert_eq!(error.to_string(), "model 'bad' is not ready: it is broken");
+    // What a panic said is for the log: it names places in the code.
+    let error = infer(&engine, request("worse", None, 7)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "model 'worse' is not ready: the backend 'word' panicked while loading it"
+    );
+
+    // The highest version that is ready answers; the broken one says why it does not.
+    assert_eq!(
+        infer(&engine, request("mixed", None, 7))
+            .unwrap()
+            .model_version
+            .as_deref(),
+        Some("1")
+    );
+    let error = engine
+        .model_ready(ModelRef::new("mixed", Some("2")).unwrap())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "model 'mixed' version '2' is not ready: it is broken"
+    );
+    let metadata = engine
+        .model_metadata(ModelRef::new("mixed", None).unwrap())
+        .unwrap();
+    assert_eq!(metadata.versions, ["1"]);
+
+    assert_eq!(
+        engine.readiness(),
+        Readiness::NotReady("models not ready: bad, mixed, worse".into())
+    );
+    let states = engine
+        .models()
+        .into_iter()
+        .filter(|model| model.state == ModelState::Ready)
+        .count();
+    assert_eq!(states, 2);
+}
+
+#[test]
+fn readiness_can_be_lenient() {
+    let folder = repository(&[("bad/1/model.word", "broken"), ("good/1/model.word", "echo")]);
+    let config = EngineConfig {
+        strict_readiness: false,
+        ..EngineConfig::default()
+    };
+    assert_eq!(engine(folder.path(), config).0.readiness(), Readiness::Ready);
+}
+
+/// LC-08: a model that is being loaded is known but not ready.
+#[test]
+fn lc_08_requests_before_a_model_is_ready() {
+    let folder = repository(&[
+        ("slow/1/model.word", "never loads"),
+        ("good/1/model.word", "echo"),
+    ]);
+    let repository = Repository::scan(folder.path(), &[Arc::new(WordBackend::default())], None).unwrap();
+    let config = EngineConfig {
+        load_timeout: Duration::from_millis(300),
+        ..EngineConfig::default()
+    };
+    let start = Instant::now();
+    let engine = Engine::start(repository, config);
+    let error = infer(&engine, request("slow", None, 1)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unavailable);
+    assert_eq!(error.to_string(), "model 'slow' is not ready: it is being loaded");
+    assert!(!engine.readiness().is_ready());
+
+    // Its time ends, and only its.
+    engine.wait_until_loaded();
+    assert!(start.elapsed() < Duration::from_secs(60));
+    let error = infer(&engine, request("slow", None, 1)).unwrap_err();
+    assert!(error.message().contains("took longer than"), "{error}");
+    assert_eq!(y(&infer(&engine, request("good", None, 3)).unwrap()), 3);
+}
+
+#[test]
+fn an_empty_repository_is_ready() {
+    let folder = repository(&[]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    assert_eq!(engine.readiness(), Readiness::Ready);
+    engine.start_draining();
+    assert_eq!(
+        engine.readiness(),
+        Readiness::NotReady("the server is shutting down".into())
+    );
+}

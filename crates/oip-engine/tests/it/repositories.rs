@@ -1,0 +1,202 @@
+//! What is found in a folder, and what is said about the rest.
+
+use std::{fs, path::Path, sync::Arc};
+
+use oip_engine::{EngineConfig, ModelState, Repository};
+use oip_service::{Backend, InferenceService};
+use oip_types::ModelRef;
+
+use crate::support::{WordBackend, engine, infer, repository, request, write};
+
+fn backends() -> Vec<Arc<dyn Backend>> {
+    vec![Arc::new(WordBackend::default())]
+}
+
+/// Model, version and, if it is unavailable, the reason, for all that a folder holds.
+fn found(root: &Path) -> Vec<(String, Option<String>, Option<String>)> {
+    let (engine, _) = engine(root, EngineConfig::default());
+    let reason = |state| match state {
+        ModelState::Unavailable(reason) => Some(reason),
+        _ => None,
+    };
+    engine
+        .models()
+        .into_iter()
+        .map(|model| (model.name, model.version, reason(model.state)))
+        .collect()
+}
+
+fn reason_of(root: &Path, name: &str) -> String {
+    let model = found(root).into_iter().find(|model| model.0 == name);
+    model
+        .and_then(|model| model.2)
+        .unwrap_or_else(|| panic!("{name} is not unavailable"))
+}
+
+#[test]
+fn tritons_layout() {
+    let folder = repository(&[
+        ("digits/1/model.word", "echo"),
+        ("digits/10/model.word", "echo"),
+        ("digits/9/model.word", "echo"),
+        ("digits/config.pbtxt", ""),
+        ("other/v1.5/model.word", "echo"),
+        (".git/1/model.word", "echo"),
+        ("notes.txt", ""),
+    ]);
+    let version = |version: &str| Some(version.to_owned());
+    assert_eq!(
+        found(folder.path()),
+        [
+            ("digits".to_owned(), version("1"), None),
+            ("digits".to_owned(), version("9"), None),
+            ("digits".to_owned(), version("10"), None),
+            ("other".to_owned(), version("v1.5"), None),
+        ]
+    );
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    assert_eq!(
+        infer(&engine, request("digits", None, 1))
+            .unwrap()
+            .model_version
+            .as_deref(),
+        Some("10")
+    );
+    assert_eq!(
+        infer(&engine, request("digits", Some("9"), 1))
+            .unwrap()
+            .model_version
+            .as_deref(),
+        Some("9")
+    );
+    let metadata = engine
+        .model_metadata(ModelRef::new("digits", Some("1")).unwrap())
+        .unwrap();
+    assert_eq!(
+        (&*metadata.name, &metadata.versions[..]),
+        ("digits", &["1".to_owned(), "9".to_owned(), "10".to_owned()][..])
+    );
+    let error = infer(&engine, request("digits", Some("11"), 1)).unwrap_err();
+    assert_eq!(error.to_string(), "model 'digits' version '11' does not exist");
+}
+
+#[test]
+fn kserves_layout() {
+    let folder = repository(&[("model.word", "echo"), ("1/readme.txt", "")]);
+    let named = Repository::scan(folder.path(), &backends(), Some("mine")).unwrap();
+    assert_eq!(named.len(), 1);
+    let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
+    if !name.starts_with('.') {
+        assert_eq!(found(folder.path()), [(name.clone(), None, None)]);
+    }
+    let engine = oip_engine::Engine::start(named, EngineConfig::default());
+    engine.wait_until_loaded();
+    let response = infer(&engine, request("mine", None, 5)).unwrap();
+    assert_eq!(
+        (response.model_name.as_str(), response.model_version),
+        ("mine", None)
+    );
+    assert!(infer(&engine, request("mine", Some("1"), 5)).is_err());
+}
+
+/// MR-06: what stands in place of a model.
+#[test]
+fn mr_06_folders_without_a_model_say_why() {
+    let folder = repository(&[
+        ("empty/readme.txt", ""),
+        ("no_file/1/readme.txt", ""),
+        ("flat/model.word", "echo"),
+        ("file_for_folder/1", "echo"),
+        ("spaces/1 2/model.word", "echo"),
+        ("good/1/model.word", "echo"),
+        ("good/2/readme.txt", ""),
+    ]);
+    let root = folder.path();
+    assert_eq!(
+        reason_of(root, "empty"),
+        "it has no version folder with model.word in it"
+    );
+    assert_eq!(reason_of(root, "no_file"), "its version '1' has no model.word");
+    assert!(reason_of(root, "flat").ends_with("move it into a version folder such as 1)"));
+    assert_eq!(
+        reason_of(root, "file_for_folder"),
+        "it has no version folder with model.word in it"
+    );
+    assert_eq!(
+        reason_of(root, "spaces"),
+        "it has no version folder with model.word in it"
+    );
+    assert_eq!(found(root).iter().filter(|model| model.0 == "good").count(), 1);
+}
+
+/// MR-03: links that lead out of the repository are not followed; those within it are.
+#[cfg(unix)]
+#[test]
+fn mr_03_links_out_are_refused() {
+    use std::os::unix::fs::symlink;
+
+    let outside = repository(&[("1/model.word", "secret")]);
+    let folder = repository(&[("good/1/model.word", "echo")]);
+    let root = folder.path();
+    symlink(outside.path(), root.join("model_link")).unwrap();
+    fs::create_dir(root.join("version_link")).unwrap();
+    symlink(outside.path().join("1"), root.join("version_link/1")).unwrap();
+    fs::create_dir_all(root.join("file_link/1")).unwrap();
+    symlink(
+        outside.path().join("1/model.word"),
+        root.join("file_link/1/model.word"),
+    )
+    .unwrap();
+    fs::create_dir_all(root.join("dangling/1")).unwrap();
+    symlink("nowhere", root.join("dangling/1/model.word")).unwrap();
+    symlink("good", root.join("alias")).unwrap();
+
+    for name in ["model_link", "version_link", "file_link"] {
+        assert_eq!(
+            reason_of(root, name),
+            "model.word is a link that leads out of the repository"
+        );
+    }
+    assert!(reason_of(root, "dangling").starts_with("model.word cannot be opened"));
+    assert_eq!(found(root).iter().filter(|model| model.2.is_none()).count(), 2);
+}
+
+/// FS-07: what is no regular file is not opened.
+#[cfg(unix)]
+#[test]
+fn fs_07_folders_and_pipes_are_no_models() {
+    let folder = repository(&[("folder/1/model.word/x", ""), ("pipe/1/readme.txt", "")]);
+    let pipe = folder.path().join("pipe/1/model.word");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    for name in ["folder", "pipe"] {
+        assert_eq!(reason_of(folder.path(), name), "model.word is not a regular file");
+    }
+}
+
+#[test]
+fn a_missing_repository_is_an_error_that_names_it() {
+    let folder = repository(&[("file", "")]);
+    for (path, message) in [("nowhere", "does not exist"), ("file", "is not a folder")] {
+        let error = Repository::scan(&folder.path().join(path), &backends(), None)
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains(path) && error.ends_with(message), "{error}");
+    }
+}
+
+/// MR-11: what happens to the files of a loaded model does not matter.
+#[test]
+fn mr_11_a_loaded_model_needs_its_files_no_more() {
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    write(folder.path(), "m/1/model.word", "");
+    fs::remove_dir_all(folder.path().join("m")).unwrap();
+    assert!(infer(&engine, request("m", None, 1)).is_ok());
+}

@@ -1,0 +1,166 @@
+//! A backend whose model files say in a word what the model does.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_service::{Backend, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext};
+use oip_types::{
+    DataType, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+};
+use tempfile::TempDir;
+use tensor_core::{Shape, Tensor};
+
+/// Loads `model.word` files.
+#[derive(Default)]
+pub(crate) struct WordBackend {
+    pub(crate) runs: Arc<AtomicUsize>,
+}
+
+impl Backend for WordBackend {
+    fn name(&self) -> &'static str {
+        "word"
+    }
+
+    fn file_name(&self) -> &'static str {
+        "model.word"
+    }
+
+    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let word = String::from_utf8(source.content.to_vec()).unwrap();
+        match word.trim() {
+            "broken" => return Err(ServiceError::invalid("it is broken")),
+            "panics while loading" => panic!("loading at src/secret.rs"),
+            "never loads" => thread::sleep(Duration::from_secs(3600)),
+            _ => {}
+        }
+        let tensor = TensorMetadata::new("x", DataType::INT32, &[-1]);
+        let metadata = ModelMetadata {
+            name: String::new(),
+            versions: vec![],
+            platform: "test_word".into(),
+            inputs: vec![tensor.clone()],
+            outputs: vec![TensorMetadata {
+                name: "y".into(),
+                ..tensor
+            }],
+        };
+        Ok(Box::new(WordModel {
+            word: word.trim().to_owned(),
+            metadata,
+            runs: self.runs.clone(),
+        }))
+    }
+}
+
+struct WordModel {
+    word: String,
+    metadata: ModelMetadata,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Model for WordModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        cancel: &CancelToken,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        let x = request.take_input("x")?;
+        let first = x.as_fixed().unwrap().to_vec::<i32>().unwrap()[0];
+        match self.word.as_str() {
+            "panics on 13" if first == 13 => panic!("13 at src/secret.rs"),
+            "fails on 13" if first == 13 => return Err(ServiceError::invalid("13 is out of range")),
+            "gives another type" => return Ok(vec![InferOutput::new("y", Tensor::scalar(1u8))]),
+            "gives nothing" => return Ok(vec![]),
+            "sleeps" => thread::sleep(Duration::from_millis(first as u64)),
+            "waits to be cancelled" => {
+                while !cancel.is_cancelled() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            _ => {}
+        }
+        Ok(vec![InferOutput::new("y", x)])
+    }
+}
+
+/// A repository with model files at the given paths below its root.
+pub(crate) fn repository(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, content) in files {
+        write(folder.path(), path, content);
+    }
+    folder
+}
+
+pub(crate) fn write(root: &Path, path: &str, content: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+/// An engine that has loaded a repository, and how often its models ran.
+pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUsize>) {
+    let backend = WordBackend::default();
+    let runs = backend.runs.clone();
+    let engine = Engine::start(
+        Repository::scan(root, &[Arc::new(backend)], None).unwrap(),
+        config,
+    );
+    engine.wait_until_loaded();
+    (engine, runs)
+}
+
+/// An engine with one thread per model and a short queue.
+pub(crate) fn small_engine(files: &[(&str, &str)]) -> (Engine, Arc<AtomicUsize>, TempDir) {
+    let folder = repository(files);
+    let config = EngineConfig {
+        instances: 1,
+        queue_capacity: 2,
+        ..EngineConfig::default()
+    };
+    let (engine, runs) = engine(folder.path(), config);
+    (engine, runs, folder)
+}
+
+pub(crate) fn request(model: &str, version: Option<&str>, x: i32) -> InferRequest {
+    let x = Tensor::from_vec(Shape::vector(1), vec![x]).unwrap();
+    InferRequest::new(ModelRef::new(model, version).unwrap()).with_input("x", x)
+}
+
+/// Runs a request to its end.
+pub(crate) fn infer(engine: &Engine, request: InferRequest) -> Result<InferResponse, ServiceError> {
+    infer_within(engine, request, Duration::from_secs(60))
+}
+
+pub(crate) fn infer_within(
+    engine: &Engine,
+    request: InferRequest,
+    timeout: Duration,
+) -> Result<InferResponse, ServiceError> {
+    futures_executor::block_on(engine.infer(request, RequestContext::new(Some(Instant::now() + timeout))))
+}
+
+/// The one element of output `y`.
+pub(crate) fn y(response: &InferResponse) -> i32 {
+    response
+        .output("y")
+        .unwrap()
+        .as_fixed()
+        .unwrap()
+        .to_vec::<i32>()
+        .unwrap()[0]
+}
