@@ -1,0 +1,54 @@
+//! An accept loop for hyper services that stays calm, whatever its clients do.
+//!
+//! `axum::serve` and tonic's server accept connections and trust them: a client that connects and says nothing, sends
+//! half a header, stalls in the middle of a body or never reads its answer is waited for until the process ends, and
+//! holds up a graceful shutdown for ever. This crate serves the same services (an axum `Router`, tonic's `Routes`, any
+//! tower service) and bounds each of these:
+//!
+//! | what a client does | what ends it |
+//! |---|---|
+//! | connects and says nothing, or sends half a request's head or half an HTTP/2 preface | [`Limits::head_timeout`] |
+//! | keeps a connection open without requests | [`Limits::idle_timeout`] |
+//! | stops sending in the middle of a body | [`Limits::body_gap_timeout`] |
+//! | trickles a body | [`Limits::min_body_rate`] |
+//! | does not read its answer | [`Limits::write_timeout`] |
+//! | vanishes without a word (HTTP/2) | [`Limits::ping_interval`] |
+//! | opens more connections than there should be | [`Limits::connections`]: new ones wait |
+//! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
+//!
+//! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's
+//! patience is over, cuts what is left.
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use http_body_util::Full;
+//! use oip_listen::{Limits, Protocol, Shutdown, serve};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let service = tower::service_fn(|_request| async {
+//!     Ok::<_, Infallible>(http::Response::new(Full::new(bytes::Bytes::from("hello"))))
+//! });
+//! let shutdown = Shutdown::new();
+//! let server = tokio::spawn(serve(listener, Protocol::Http1, service, Limits::default(), shutdown.clone()));
+//! shutdown.drain();
+//! assert_eq!(server.await?, 0); // no connection had to be cut
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A request body that is ended for being slow fails with an [`std::io::Error`] of kind `TimedOut`, for the service to
+//! answer with 408 or its like.
+
+mod activity;
+mod body;
+mod io;
+mod limits;
+mod serve;
+mod shutdown;
+
+pub use body::{RequestBody, ResponseBody};
+pub use limits::{ConnectionCap, Limits};
+pub use serve::{Protocol, serve};
+pub use shutdown::Shutdown;

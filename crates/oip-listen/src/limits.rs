@@ -1,0 +1,62 @@
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Semaphore;
+
+/// How long clients may take for each thing they do, and how many there may be.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// From a connection's start, or a request's first byte, to the end of the request's head (20 s).
+    pub head_timeout: Duration,
+    /// How long a connection may be open without a request (75 s).
+    pub idle_timeout: Duration,
+    /// How long a body may pause (20 s).
+    pub body_gap_timeout: Duration,
+    /// Bytes per second that a body must come with on average, once [`Limits::body_rate_grace`] is over (1 KiB/s).
+    pub min_body_rate: u64,
+    /// For how long a body's rate does not count (5 s).
+    pub body_rate_grace: Duration,
+    /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
+    pub write_timeout: Duration,
+    /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so (20 s).
+    pub ping_interval: Duration,
+    /// Connections at once; share one cap between listeners to bound them together (10,240).
+    pub connections: ConnectionCap,
+    /// Streams at once on one HTTP/2 connection (100).
+    pub max_streams: u32,
+    /// Bytes of an HTTP/2 request's headers once decoded (16 KiB).
+    pub max_header_list_bytes: u32,
+    /// Bytes that an HTTP/2 client may send before a service has read them, per stream and per connection (16 MiB).
+    ///
+    /// Smaller windows throttle large bodies to one window per round trip.
+    pub receive_window: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(75),
+            body_gap_timeout: Duration::from_secs(20),
+            min_body_rate: 1024,
+            body_rate_grace: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(30),
+            ping_interval: Duration::from_secs(20),
+            connections: ConnectionCap::new(10_240),
+            max_streams: 100,
+            max_header_list_bytes: 16 << 10,
+            receive_window: 16 << 20,
+        }
+    }
+}
+
+/// How many connections there may be at once, over all listeners that share it.
+#[derive(Clone, Debug)]
+pub struct ConnectionCap(pub(crate) Arc<Semaphore>);
+
+impl ConnectionCap {
+    /// A cap of so many connections.
+    #[must_use]
+    pub fn new(connections: usize) -> Self {
+        Self(Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))))
+    }
+}

@@ -1,0 +1,245 @@
+use std::{
+    convert::Infallible,
+    error::Error,
+    io,
+    pin::{Pin, pin},
+    time::Duration,
+};
+
+use bytes::Buf;
+use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
+use http_body::Body;
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::OwnedSemaphorePermit,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tower_service::Service;
+
+use crate::{
+    Limits, RequestBody, ResponseBody, Shutdown,
+    activity::{Activity, Verdict},
+    body::Report,
+    io::WatchedStream,
+};
+
+/// What is spoken on a listener's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0 and 1.1.
+    Http1,
+    /// HTTP/2 from the first byte ("prior knowledge"), as gRPC clients speak it.
+    Http2,
+}
+
+/// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
+///
+/// When the shutdown begins, connections that wait to be accepted still are, then the listener is closed. HTTP/2
+/// clients are told to go away; HTTP/1 answers carry `Connection: close`, and connections that stay silent are closed
+/// after a moment, so that a request which is already on its way is answered.
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    protocol: Protocol,
+    service: S,
+    limits: Limits,
+    shutdown: Shutdown,
+) -> usize
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    B::Data: Buf + Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut connections = JoinSet::new();
+    let start = |connections: &mut JoinSet<bool>, stream, permit| {
+        let connection = Connection::new(protocol, limits.clone(), shutdown.clone());
+        connections.spawn(connection.serve(stream, service.clone(), permit));
+        // Those that are over are forgotten now, else they would be kept until the end.
+        while connections.try_join_next().is_some() {}
+    };
+    let accepting = async {
+        loop {
+            // The cap is kept by not accepting: clients beyond it wait in the system's queue.
+            let Ok(permit) = limits.connections.0.clone().acquire_owned().await else {
+                return;
+            };
+            let stream = accept(&listener).await;
+            start(&mut connections, stream, permit);
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = shutdown.draining() => {}
+    }
+    // Clients that the system has already connected must not be turned away. Asked directly, since the runtime may not
+    // have heard of them yet.
+    if let Ok(listener) = listener.into_std() {
+        while let Ok(permit) = limits.connections.0.clone().try_acquire_owned()
+            && let Ok((stream, _)) = listener.accept()
+            && stream.set_nonblocking(true).is_ok()
+            && let Ok(stream) = TcpStream::from_std(stream)
+        {
+            start(&mut connections, stream, permit);
+        }
+    }
+    let mut cut = 0;
+    while let Some(finished) = connections.join_next().await {
+        cut += usize::from(!finished.unwrap_or(true));
+    }
+    cut
+}
+
+/// Accepts the next connection, however often that fails.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    /// After this long there may be a descriptor again.
+    const PAUSE: Duration = Duration::from_millis(100);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            // The client gave up while it waited: not our trouble.
+            Err(error) if is_the_clients(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections, trying again");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn is_the_clients(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
+}
+
+/// One connection and its patience.
+struct Connection {
+    protocol: Protocol,
+    limits: Limits,
+    shutdown: Shutdown,
+    activity: Activity,
+}
+
+impl Connection {
+    fn new(protocol: Protocol, limits: Limits, shutdown: Shutdown) -> Self {
+        Self {
+            protocol,
+            limits,
+            shutdown,
+            activity: Activity::new(protocol),
+        }
+    }
+
+    /// Serves the connection to its end; false when it had to be cut for a shutdown.
+    async fn serve<S, B>(self, stream: TcpStream, service: S, _permit: OwnedSemaphorePermit) -> bool
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send,
+        B: Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        // Answers are written in one piece; waiting for more to send would only delay them.
+        let _ = stream.set_nodelay(true);
+        let stream = WatchedStream::new(stream, self.activity.clone(), self.limits.write_timeout);
+        let (activity, limits, shutdown) =
+            (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let report = Report::new(&activity);
+            let (shutdown, is_http1) = (shutdown.clone(), request.version() < Version::HTTP_2);
+            let answer = service
+                .clone()
+                .call(request.map(|body| RequestBody::new(body, &limits)));
+            async move {
+                let mut response = answer.await?.map(|body| ResponseBody::new(body, report));
+                if is_http1 && shutdown.is_draining() {
+                    response
+                        .headers_mut()
+                        .insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            }
+        });
+        match self.protocol {
+            Protocol::Http1 => {
+                let connection = http1::Builder::new()
+                    // The watchdog has timers for heads that this one would only double.
+                    .header_read_timeout(None)
+                    .serve_connection(TokioIo::new(Box::pin(stream)), service);
+                self.watch(connection, http1::Connection::graceful_shutdown).await
+            }
+            Protocol::Http2 => {
+                let limits = &self.limits;
+                let connection = http2::Builder::new(TokioExecutor::new())
+                    .timer(TokioTimer::new())
+                    .keep_alive_interval(limits.ping_interval)
+                    .keep_alive_timeout(limits.ping_interval)
+                    .max_concurrent_streams(limits.max_streams)
+                    .max_header_list_size(limits.max_header_list_bytes)
+                    .initial_stream_window_size(limits.receive_window)
+                    .initial_connection_window_size(limits.receive_window)
+                    .max_frame_size(1 << 20)
+                    .serve_connection(TokioIo::new(Box::pin(stream)), service);
+                self.watch(connection, http2::Connection::graceful_shutdown).await
+            }
+        }
+    }
+
+    /// Drives a connection, and ends it when patience with it is over.
+    async fn watch<C>(self, connection: C, close: fn(Pin<&mut C>)) -> bool
+    where
+        C: Future<Output = Result<(), hyper::Error>>,
+    {
+        let mut connection = pin!(connection);
+        let mut is_closing = false;
+        let mut wake = Instant::now();
+        let mut draining = pin!(self.close_for_shutdown());
+        loop {
+            tokio::select! {
+                ended = &mut connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection broke");
+                    }
+                    return true;
+                }
+                () = &mut draining, if !is_closing => {
+                    is_closing = true;
+                    close(connection.as_mut());
+                }
+                () = self.shutdown.cutting() => return false,
+                () = sleep_until(wake) => match self.activity.verdict(Instant::now(), &self.limits) {
+                    Verdict::WaitUntil(deadline) => wake = deadline,
+                    Verdict::Close if !is_closing => {
+                        is_closing = true;
+                        close(connection.as_mut());
+                        wake = Instant::now() + self.limits.head_timeout;
+                    }
+                    Verdict::Close => return true,
+                    Verdict::Cut(reason) => {
+                        tracing::debug!(reason, "cut a connection");
+                        return true;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Waits until a shutdown wants this connection closed.
+    async fn close_for_shutdown(&self) {
+        /// Time in which a client that just sent a request over an idle HTTP/1 connection is still answered.
+        const LINGER: Duration = Duration::from_secs(1);
+        self.shutdown.draining().await;
+        if self.protocol == Protocol::Http1 {
+            sleep(LINGER).await;
+        }
+    }
+}

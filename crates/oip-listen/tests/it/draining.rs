@@ -1,0 +1,133 @@
+//! Shutdowns: everything accepted is answered, and nothing can hold them up.
+
+use std::{
+    io::Write,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_listen::Protocol;
+
+use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
+
+/// LC-01: under load every request that a client could send is answered.
+#[test]
+fn lc_01_nothing_accepted_is_lost() {
+    for _ in 0..5 {
+        let server = Server::start(Protocol::Http1, limits());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                let (address, is_over) = (server.address, is_over.clone());
+                thread::spawn(move || client(address, &is_over))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(100));
+        server.shutdown.drain();
+        assert_eq!(server.join(), 0, "connections were cut");
+        is_over.store(true, Ordering::SeqCst);
+        for client in clients {
+            assert!(client.join().unwrap() > 0);
+        }
+    }
+}
+
+/// Sends requests over one connection after the other until the server has gone; returns how many were answered.
+fn client(address: std::net::SocketAddr, is_over: &AtomicBool) -> usize {
+    let mut answered = 0;
+    while let Ok(mut stream) = TcpStream::connect(address) {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut answered_here = 0;
+        loop {
+            let sent = stream.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+            let mut first = [0];
+            // The system may connect a client in the instant before the listener closes: that is a refusal.
+            if answered_here == 0 && (sent.is_err() || stream.peek(&mut first).is_err()) {
+                break;
+            }
+            let answer = read_answer(&mut stream, "hello");
+            assert!(answer.starts_with("HTTP/1.1 200"));
+            answered_here += 1;
+            if answer.contains("connection: close") {
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        answered += answered_here;
+        assert!(!is_over.load(Ordering::SeqCst));
+    }
+    answered
+}
+
+/// LC-02: stalled clients do not hold up a shutdown once it cuts.
+#[test]
+fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
+    let patient = || oip_listen::Limits {
+        head_timeout: Duration::from_secs(1000),
+        body_gap_timeout: Duration::from_secs(1000),
+        body_rate_grace: Duration::from_secs(1000),
+        write_timeout: Duration::from_secs(1000),
+        ping_interval: Duration::from_secs(1000),
+        ..limits()
+    };
+    for (protocol, openings) in [
+        (
+            Protocol::Http1,
+            &[
+                "",
+                "GET / HT",
+                "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+                "GET /big HTTP/1.1\r\nHost: x\r\n\r\n",
+            ][..],
+        ),
+        (Protocol::Http2, &["", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]),
+    ] {
+        let server = Server::start(protocol, patient());
+        let stalled: Vec<TcpStream> = openings.iter().map(|opening| server.send(opening)).collect();
+        thread::sleep(PATIENCE);
+        server.shutdown.drain();
+        thread::sleep(PATIENCE);
+        let start = Instant::now();
+        server.shutdown.cut();
+        let cut = server.join();
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(cut >= 1 && cut <= stalled.len(), "{cut}");
+    }
+}
+
+/// LC-05: a client with an idle connection is told to close it, and is answered if it just sent a request.
+#[test]
+fn lc_05_idle_connections_are_told_to_close() {
+    let server = Server::start(Protocol::Http1, limits());
+    let mut late = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    let mut idle = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(!read_answer(&mut late, "hello").contains("connection: close"));
+    read_answer(&mut idle, "hello");
+    server.shutdown.drain();
+    late.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let answer = read_to_end(&mut late);
+    assert!(
+        answer.contains("connection: close") && answer.ends_with("hello"),
+        "{answer}"
+    );
+    assert_eq!(read_to_end(&mut idle), "");
+    assert_eq!(server.join(), 0);
+}
+
+/// Work that is under way is finished, and a client that was waiting in the system's queue is served.
+#[test]
+fn work_under_way_is_finished() {
+    let server = Server::start(Protocol::Http1, limits());
+    let mut slow = server.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    thread::sleep(PATIENCE / 3);
+    let mut queued = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    server.shutdown.drain();
+    assert!(read_to_end(&mut queued).ends_with("hello"));
+    assert!(read_to_end(&mut slow).ends_with("slow"));
+    assert_eq!(server.join(), 0);
+}

@@ -1,0 +1,226 @@
+//! Clients that stall, trickle, vanish or crowd, and when patience with them ends.
+
+use std::{
+    io::{Read, Write},
+    net::Shutdown as Side,
+    sync::atomic::Ordering,
+    thread,
+    time::Duration,
+};
+
+use oip_listen::{ConnectionCap, Limits, Protocol};
+
+use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end, time_until_closed};
+
+/// Not at once, and not much later than patience ends.
+fn assert_timely(elapsed: Duration) {
+    assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
+}
+
+/// HT-01, HT-02: half a head, silence, and what looks like HTTP/2.
+#[test]
+fn ht_01_half_a_head_and_silence_are_cut() {
+    let server = Server::start(Protocol::Http1, limits());
+    for opening in ["GET /v2 HTTP/1.1\r\nHost: x\r\nX-a: ", "", "PRI * HT", "G"] {
+        let (elapsed, answer) = time_until_closed(server.send(opening));
+        assert_timely(elapsed);
+        assert_eq!(answer, "");
+    }
+    // One byte now and then does not help.
+    let mut trickle = server.send("GET /v2 HTTP/1.1\r\nX-a: ");
+    let mut writer = trickle.try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        while writer.write_all(b"b").is_ok() {
+            thread::sleep(PATIENCE / 6);
+        }
+    });
+    read_to_end(&mut trickle);
+    trickle.shutdown(Side::Both).ok();
+    writing.join().unwrap();
+    server.canary();
+}
+
+/// HT-01 on a connection that has had a request before.
+#[test]
+fn ht_01_half_a_second_head_is_cut() {
+    let server = Server::start(
+        Protocol::Http1,
+        Limits {
+            idle_timeout: 100 * PATIENCE,
+            ..limits()
+        },
+    );
+    let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    read_answer(&mut stream, "hello");
+    stream.write_all(b"GET /hello HT").unwrap();
+    assert_timely(time_until_closed(stream).0);
+}
+
+/// HT-03: a body that stops, and one that trickles.
+#[test]
+fn ht_03_slow_bodies_are_ended() {
+    let server = Server::start(Protocol::Http1, limits());
+    let head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
+    let (elapsed, answer) = time_until_closed(server.send(&format!("{head}abc")));
+    assert_timely(elapsed);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+
+    let mut trickle = server.send(head);
+    let mut writer = trickle.try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        while writer.write_all(b"b").is_ok() {
+            thread::sleep(PATIENCE / 6);
+        }
+    });
+    let answer = read_to_end(&mut trickle);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    trickle.shutdown(Side::Both).ok();
+    writing.join().unwrap();
+
+    // Steady and fast enough is good enough, however long it takes.
+    let mut steady =
+        server.send("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3000\r\n\r\n");
+    for _ in 0..20 {
+        steady.write_all(&[b'y'; 150]).unwrap();
+        thread::sleep(PATIENCE / 5);
+    }
+    assert!(read_to_end(&mut steady).ends_with(&"y".repeat(3000)));
+}
+
+/// HT-04: an answer that is not read.
+#[test]
+fn ht_04_an_answer_that_is_not_read_is_cut() {
+    let server = Server::start(Protocol::Http1, limits());
+    let mut stream = server.send("GET /big HTTP/1.1\r\nHost: x\r\n\r\n");
+    thread::sleep(6 * PATIENCE);
+    let mut received = Vec::new();
+    let _ = stream.read_to_end(&mut received);
+    assert!(received.len() < 32 << 20, "all of it was sent");
+    server.canary();
+}
+
+/// HT-05: an idle connection is closed, but not before its time.
+#[test]
+fn ht_05_idle_connections_are_closed() {
+    let server = Server::start(Protocol::Http1, limits());
+    let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+    read_answer(&mut stream, "hello");
+    thread::sleep(PATIENCE + PATIENCE / 3);
+    stream
+        .write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    read_answer(&mut stream, "hello");
+    let (elapsed, answer) = time_until_closed(stream);
+    assert!(
+        elapsed > PATIENCE && elapsed < 20 * PATIENCE && answer.is_empty(),
+        "{elapsed:?} {answer}"
+    );
+}
+
+/// A request that takes long is no reason to lose patience with its client.
+#[test]
+fn slow_services_are_waited_for() {
+    let server = Server::start(Protocol::Http1, limits());
+    let mut stream = server.send("GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(read_to_end(&mut stream).ends_with("slow"));
+    assert_eq!(server.abandoned.load(Ordering::SeqCst), 0);
+}
+
+/// HT-44: the work of a client that has left is given up.
+#[test]
+fn ht_44_work_for_nobody_is_given_up() {
+    let server = Server::start(Protocol::Http1, limits());
+    drop(server.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"));
+    eventually("the request was not given up", || {
+        server.abandoned.load(Ordering::SeqCst) == 1
+    });
+}
+
+/// HT-47: a client that says it is done sending still gets a quick answer.
+#[test]
+fn ht_47_a_half_closed_client_is_answered() {
+    let server = Server::start(Protocol::Http1, limits());
+    for _ in 0..50 {
+        let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.shutdown(Side::Write).unwrap();
+        assert!(read_to_end(&mut stream).ends_with("hello"));
+    }
+}
+
+/// HT-43: pipelined requests are answered in order.
+#[test]
+fn ht_43_pipelining() {
+    let server = Server::start(Protocol::Http1, limits());
+    let request =
+        |body: usize| format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n{body:04}");
+    let mut stream = server.send(&(0..1000).map(request).collect::<String>());
+    for body in 0..1000 {
+        assert!(read_answer(&mut stream, &format!("\r\n\r\n{body:04}")).starts_with("HTTP/1.1 200"));
+    }
+}
+
+/// HT-48: clients that connect and reset at once.
+#[test]
+fn ht_48_a_storm_of_resets() {
+    let server = Server::start(Protocol::Http1, limits());
+    for _ in 0..2000 {
+        drop(server.send("GET /hello HTTP/1.1\r\n"));
+    }
+    server.canary();
+}
+
+/// LC-12: clients beyond the cap wait for their turn.
+#[test]
+fn lc_12_connections_beyond_the_cap_wait() {
+    let server = Server::start(
+        Protocol::Http1,
+        Limits {
+            connections: ConnectionCap::new(3),
+            idle_timeout: 100 * PATIENCE,
+            ..limits()
+        },
+    );
+    let mut open: Vec<_> = (0..3)
+        .map(|_| server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"))
+        .collect();
+    open.iter_mut()
+        .for_each(|stream| drop(read_answer(stream, "hello")));
+    let mut waiting = server.send("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    waiting.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(waiting.read(&mut [0]).is_err(), "served beyond the cap");
+    drop(open.pop());
+    waiting.set_read_timeout(Some(20 * PATIENCE)).unwrap();
+    assert!(read_to_end(&mut waiting).ends_with("hello"));
+}
+
+/// GR-09: what is no HTTP/2 on an HTTP/2 port.
+#[test]
+fn gr_09_junk_on_the_http2_port_is_cut() {
+    let server = Server::start(Protocol::Http2, limits());
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for opening in [
+        "",
+        preface,
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "\u{16}\u{3}\u{1}\u{2}\0\u{1}",
+        "garbage garbage garbage garbage",
+    ] {
+        let (elapsed, _) = time_until_closed(server.send(opening));
+        assert!(elapsed < 10 * PATIENCE, "{opening:?}: {elapsed:?}");
+    }
+}
+
+/// GR-08: an HTTP/2 client that does not answer pings.
+#[test]
+fn gr_08_a_dead_peer_is_cut() {
+    let server = Server::start(
+        Protocol::Http2,
+        Limits {
+            idle_timeout: 1000 * PATIENCE,
+            ..limits()
+        },
+    );
+    // A preface and an empty SETTINGS frame, then nothing, not even an acknowledgement.
+    let stream = server.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0");
+    assert!(time_until_closed(stream).0 < 20 * PATIENCE);
+}

@@ -1,0 +1,179 @@
+//! A server for the tests, and clients that misbehave.
+
+use std::{
+    convert::Infallible,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use oip_listen::{ConnectionCap, Limits, Protocol, RequestBody, Shutdown, serve};
+use tokio::runtime::Runtime;
+
+/// What the timeouts of the tests are.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
+
+pub(crate) fn limits() -> Limits {
+    Limits {
+        head_timeout: PATIENCE,
+        idle_timeout: 2 * PATIENCE,
+        body_gap_timeout: PATIENCE,
+        min_body_rate: 1000,
+        body_rate_grace: 2 * PATIENCE,
+        write_timeout: PATIENCE,
+        ping_interval: PATIENCE,
+        connections: ConnectionCap::new(100),
+        ..Limits::default()
+    }
+}
+
+/// A server on a port of its own.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) shutdown: Shutdown,
+    /// Requests whose work was given up before it was done.
+    pub(crate) abandoned: Arc<AtomicUsize>,
+    runtime: Runtime,
+    task: tokio::task::JoinHandle<usize>,
+}
+
+impl Server {
+    pub(crate) fn start(protocol: Protocol, limits: Limits) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, abandoned) = (Shutdown::new(), Arc::new(AtomicUsize::new(0)));
+        let service = tower::service_fn({
+            let abandoned = abandoned.clone();
+            move |request| answer(request, abandoned.clone())
+        });
+        let task = runtime.spawn(serve(listener, protocol, service, limits, shutdown.clone()));
+        Self {
+            address,
+            shutdown,
+            abandoned,
+            runtime,
+            task,
+        }
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// Connects and sends something.
+    pub(crate) fn send(&self, text: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    }
+
+    /// A well-behaved client, to see that the server is well.
+    pub(crate) fn canary(&self) {
+        let mut stream = self.send("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let answer = read_to_end(&mut stream);
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"),
+            "{answer}"
+        );
+    }
+
+    /// Waits for the server to end after a shutdown, and returns how many connections were cut.
+    pub(crate) fn join(self) -> usize {
+        self.runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(20), self.task).await })
+            .unwrap()
+            .unwrap()
+    }
+}
+
+/// `/hello` answers at once, `/echo` with the body, `/big` with 32 MiB, `/slow` after five times the patience.
+async fn answer(
+    request: Request<RequestBody>,
+    abandoned: Arc<AtomicUsize>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let body = match body.collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => {
+            let is_slow = error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
+            let status = if is_slow { 408 } else { 400 };
+            return Ok(Response::builder().status(status).body(Full::default()).unwrap());
+        }
+    };
+    let body = match head.uri.path() {
+        "/echo" => body,
+        "/big" => vec![b'x'; 32 << 20].into(),
+        "/slow" => {
+            let guard = CountDrop(abandoned);
+            tokio::time::sleep(5 * PATIENCE).await;
+            std::mem::forget(guard);
+            Bytes::from("slow")
+        }
+        _ => Bytes::from("hello"),
+    };
+    Ok(Response::new(Full::new(body)))
+}
+
+struct CountDrop(Arc<AtomicUsize>);
+
+impl Drop for CountDrop {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+pub(crate) fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the connection stays open: {error}"),
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Reads one answer of a known body from a connection that stays open.
+pub(crate) fn read_answer(stream: &mut TcpStream, body: &str) -> String {
+    let mut answer = Vec::new();
+    let mut byte = [0];
+    while !answer.ends_with(body.as_bytes()) {
+        stream.read_exact(&mut byte).unwrap();
+        answer.push(byte[0]);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+/// How long it takes the server to end this connection.
+pub(crate) fn time_until_closed(mut stream: TcpStream) -> (Duration, String) {
+    let start = Instant::now();
+    let answer = read_to_end(&mut stream);
+    (start.elapsed(), answer)
+}
+
+/// Waits for something that must come true.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
