@@ -129,9 +129,7 @@ fn load((name, version): &Identity, file: &FoundFile, cx: &LoadContext) -> Loade
     match loading {
         Ok(Ok(model)) => Ok(model),
         Ok(Err(error)) => {
-            if let Some(cause) = std::error::Error::source(&error) {
-                tracing::debug!(model = name, cause = %chain(cause), "the cause of a load error");
-            }
+            tracing::debug!(model = name, error = error.report(), "a backend refused a model");
             Err(error.message().to_owned())
         }
         Err(panic) => {
@@ -166,12 +164,6 @@ fn read(path: &Path) -> io::Result<Bytes> {
     content.try_reserve_exact(usize::try_from(metadata.len()).unwrap_or(usize::MAX))?;
     io::Read::read_to_end(&mut file, &mut content)?;
     Ok(content.into())
-}
-
-/// An error with all its causes, for the log.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Puts what came of it into the registry and the log.

@@ -1,1 +1,69 @@
-//! gRPC.
+//! The Open Inference Protocol over gRPC: [`service`] gives any
+//! [`InferenceService`](oip_service::InferenceService) the gRPC side of the protocol, with `grpc.health.v1` and server
+//! reflection.
+//!
+//! What comes back is a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server. Messages and
+//! a client are in [`proto`]: the superset of KServe's and Triton's definitions, so that clients of both can call it.
+//! Calls that the service does not offer are answered with `UNIMPLEMENTED`.
+//!
+//! ```
+//! use oip_grpc::proto::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
+//! use oip_grpc::{GrpcConfig, service};
+//! # use std::sync::Arc;
+//! # use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! # use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+//! # struct Nothing;
+//! # impl InferenceService for Nothing {
+//! #     fn server_metadata(&self) -> ServerMetadata {
+//! #         ServerMetadata { name: "nothing".into(), version: "1.0".into(), extensions: vec![] }
+//! #     }
+//! #     fn readiness(&self) -> Readiness {
+//! #         Readiness::Ready
+//! #     }
+//! #     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+//! #         Err(ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))
+//! #     }
+//! #     fn infer(&self, request: InferRequest, _: RequestContext) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+//! #         Box::pin(async move { Err(self.model_metadata(request.model()).unwrap_err()) })
+//! #     }
+//! # }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! // A client can call the service right in the process; over a network it would call a channel.
+//! let mut client = GrpcInferenceServiceClient::new(service(Arc::new(Nothing), GrpcConfig::default()));
+//! let request = ModelInferRequest { model_name: "m".into(), ..Default::default() };
+//! let status = client.model_infer(request).await.unwrap_err();
+//! assert_eq!(status.code(), tonic::Code::NotFound);
+//! # }
+//! ```
+//!
+//! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository
+//! lists every call and status.
+
+mod admission;
+mod config;
+mod contents;
+mod convert;
+mod health;
+mod inference;
+mod service;
+mod status;
+
+/// Messages, client and server of the protocol, generated from `proto/inference.proto`.
+#[allow(
+    missing_docs,
+    clippy::pedantic,
+    clippy::doc_markdown,
+    rustdoc::all,
+    reason = "generated code"
+)]
+#[path = "generated/inference.rs"]
+pub mod proto;
+
+/// The descriptors of [`proto`], for reflection.
+pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
+
+pub use admission::AdmittedBody;
+pub use config::{GrpcConfig, GrpcOutput};
+pub use service::{GrpcService, service};

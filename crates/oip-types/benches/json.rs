@@ -112,8 +112,8 @@ fn response(tensor: Tensor) -> InferResponse {
     }
 }
 
-fn write<T: tensor_core::Element + Serialize>(title: &str, data: Vec<T>) {
-    let response = response(Tensor::from_vec(Shape::vector(data.len() as u64), data.clone()).unwrap());
+fn write<T: tensor_core::Element + Serialize>(title: &str, data: &[T]) {
+    let response = response(Tensor::from_vec(Shape::vector(data.len() as u64), data.to_vec()).unwrap());
     let encode = || rest::encode_response(&response, &BinaryOutputs::all(false), NonFinite::Null).unwrap();
     let mut comparison = Comparison::new(format!("write {title}, {:.1} MB", encode().len() as f64 / 1e6));
     comparison.add("oip-types", encode);
@@ -144,10 +144,10 @@ fn main() {
     read("1M FP32, whole numbers up to 255", "FP32", pixels.clone(), to_f32);
     read("1M INT64 up to 50,000", "INT64", ids.clone(), to_i64);
 
-    write("1M FP32, shortest form", floats.clone());
-    write("1M FP32, whole numbers up to 255", pixels);
-    write("1M FP64", widened);
-    write("1M INT64 up to 50,000", ids);
+    write("1M FP32, shortest form", &floats);
+    write("1M FP32, whole numbers up to 255", &pixels);
+    write("1M FP64", &widened);
+    write("1M INT64 up to 50,000", &ids);
 
     let body = body("FP32", floats);
     ALLOCATOR.reset_peak_usage();

@@ -178,6 +178,15 @@ impl ServiceError {
         self.0.retry_after.or(default)
     }
 
+    /// The message and all causes in one line, for the log.
+    #[must_use]
+    pub fn report(&self) -> String {
+        causes(self)
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": ")
+    }
+
     fn cut(&mut self) {
         let message = &mut self.0.message;
         if message.len() > Self::MAX_MESSAGE {
@@ -203,6 +212,11 @@ impl Error for ServiceError {
     }
 }
 
+/// An error, its cause, the cause of that, and so on.
+pub fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +226,14 @@ mod tests {
         let error = ServiceError::invalid("ä".repeat(10_000)).within("x".repeat(100));
         assert!(error.message().len() <= ServiceError::MAX_MESSAGE);
         assert!(error.message().ends_with('…'));
+    }
+
+    #[test]
+    fn reports_name_every_cause() {
+        let cause = ServiceError::internal("disk full").caused_by(std::io::Error::other("EIO"));
+        let error = ServiceError::internal("cannot answer").caused_by(cause);
+        assert_eq!(error.report(), "cannot answer: disk full: EIO");
+        assert_eq!(error.to_string(), "cannot answer");
     }
 
     #[test]

@@ -48,7 +48,7 @@ mod value;
 
 pub use bytes_tensor::BytesTensor;
 pub use datatype::DataType;
-pub use error::{ErrorCode, ServiceError};
+pub use error::{ErrorCode, ServiceError, causes};
 pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
 pub use limits::Limits;
 pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};

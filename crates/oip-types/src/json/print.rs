@@ -285,10 +285,10 @@ const ASCII_ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
 fn eight_digits(value: u32) -> u64 {
     // Halves, quarters, digits: each step divides all parts at once, by multiplication.
     let value = u64::from(value);
-    let fours = value / 10_000 | (value % 10_000) << 32;
-    let hundreds = (fours * 10_486 >> 20) & 0x0000_007f_0000_007f;
+    let fours = (value / 10_000) | ((value % 10_000) << 32);
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
     let twos = hundreds | (fours - hundreds * 100) << 16;
-    let tens = (twos * 103 >> 10) & 0x000f_000f_000f_000f;
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
     tens | (twos - tens * 10) << 8
 }
 

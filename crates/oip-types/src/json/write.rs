@@ -78,7 +78,7 @@ impl Writer {
                 ParameterValue::Int64(value) => self.integer(*value),
                 ParameterValue::Uint64(value) => self.integer(*value),
                 ParameterValue::Double(value) if value.is_finite() => {
-                    self.raw(zmij::Buffer::new().format_finite(*value))
+                    self.raw(zmij::Buffer::new().format_finite(*value));
                 }
                 ParameterValue::Double(_) => self.raw("null"),
                 ParameterValue::String(value) => self.string(value),

@@ -1,0 +1,109 @@
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::Body,
+    http::{
+        HeaderName, HeaderValue, StatusCode,
+        header::{ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
+    },
+    response::Response,
+};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use oip_service::BudgetPermit;
+use oip_types::{
+    ErrorCode, ServiceError,
+    rest::{EncodedBody, HEADER_LENGTH, error_body},
+};
+
+/// The exact type that KServe's client looks for: no charset.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// An answer with a JSON body.
+pub(crate) fn json(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+/// The answer to a request that failed: `{"error": ...}`, whatever went wrong.
+pub(crate) fn error(error: &ServiceError) -> Response {
+    if error.code() == ErrorCode::Internal {
+        tracing::error!(error = error.report(), "a request failed");
+    }
+    let mut response = json(status(error.code()), error_body(error));
+    retry_later(&mut response, error);
+    if error.code() == ErrorCode::UnsupportedEncoding {
+        response
+            .headers_mut()
+            .insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
+    }
+    response
+}
+
+/// Says when to try again, if that may help.
+pub(crate) fn retry_later(response: &mut Response, error: &ServiceError) {
+    if let Some(delay) = error.retry_delay() {
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(delay.as_secs().max(1)));
+    }
+}
+
+pub(crate) fn status(code: ErrorCode) -> StatusCode {
+    // The table has no number that is no status.
+    StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// The answer to an inference: JSON, or JSON and then each binary tensor right from where it is.
+pub(crate) fn inference(body: EncodedBody, permit: BudgetPermit) -> Response {
+    let header_length = body.header_length();
+    let parts = Parts {
+        parts: body.into_parts().collect(),
+        _permit: permit,
+    };
+    let mut response = Response::new(Body::new(parts));
+    let headers = response.headers_mut();
+    match header_length {
+        None => headers.insert(CONTENT_TYPE, JSON),
+        Some(length) => {
+            headers.insert(HeaderName::from_static(HEADER_LENGTH), HeaderValue::from(length));
+            headers.insert(CONTENT_TYPE, BINARY)
+        }
+    };
+    response
+}
+
+/// A body of known length in several pieces that are sent one by one, without being joined.
+struct Parts {
+    parts: VecDeque<Bytes>,
+    /// Tensors of the request may be in the answer, so its bytes count until that is sent.
+    _permit: BudgetPermit,
+}
+
+impl http_body::Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.parts.pop_front().map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.parts.iter().map(|part| part.len() as u64).sum())
+    }
+}

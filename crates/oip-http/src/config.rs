@@ -1,0 +1,38 @@
+use oip_service::{ByteBudget, TimeLimits};
+use oip_types::{Limits, rest::NonFinite};
+
+/// How the REST side works.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    /// Bytes that a body may have, as it is sent and again once it is decompressed (64 MiB).
+    pub max_body_bytes: usize,
+    /// Bytes that the body of an answer may have (2 GiB less one: clients count in 32 bits).
+    pub max_answer_bytes: usize,
+    /// Bytes that the headers of a request may have together (32 KiB).
+    pub max_header_bytes: usize,
+    /// Bytes that a request's target may have (8 KiB).
+    pub max_uri_bytes: usize,
+    /// What a request may ask for.
+    pub limits: Limits,
+    /// How long requests may take.
+    pub time: TimeLimits,
+    /// Bytes of bodies in memory at once; share one budget between transports (512 MiB).
+    pub budget: ByteBudget,
+    /// How floats without a JSON form are written.
+    pub non_finite: NonFinite,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 64 << 20,
+            max_answer_bytes: i32::MAX as usize,
+            max_header_bytes: 32 << 10,
+            max_uri_bytes: 8 << 10,
+            limits: Limits::default(),
+            time: TimeLimits::default(),
+            budget: ByteBudget::new(512 << 20),
+            non_finite: NonFinite::default(),
+        }
+    }
+}

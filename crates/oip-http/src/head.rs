@@ -1,0 +1,55 @@
+//! What a request's head must be like before anybody looks at the rest.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{StatusCode, Version, header::HOST},
+    middleware::Next,
+    response::Response,
+};
+use oip_types::{ServiceError, rest::error_body};
+
+use crate::{HttpConfig, answer};
+
+/// Refuses heads that are too large, and those without exactly one `Host`.
+pub(crate) async fn check(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
+    match find_fault(&request, &config) {
+        Some((status, message)) => answer::json(status, error_body(&ServiceError::invalid(message))),
+        None => next.run(request).await,
+    }
+}
+
+fn find_fault(request: &Request, config: &HttpConfig) -> Option<(StatusCode, String)> {
+    let uri_bytes = request
+        .uri()
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    if uri_bytes > config.max_uri_bytes {
+        let message = format!(
+            "the request's target has {uri_bytes} bytes, the limit is {}",
+            config.max_uri_bytes
+        );
+        return Some((StatusCode::URI_TOO_LONG, message));
+    }
+    let headers = request.headers();
+    let header_bytes: usize = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
+    if header_bytes > config.max_header_bytes {
+        let message = format!(
+            "the request's headers have {header_bytes} bytes, the limit is {}",
+            config.max_header_bytes
+        );
+        return Some((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
+    }
+    let hosts = headers.get_all(HOST).iter().count();
+    if request.version() == Version::HTTP_11 && hosts != 1 {
+        return Some((
+            StatusCode::BAD_REQUEST,
+            format!("expected one Host header, found {hosts}"),
+        ));
+    }
+    None
+}

@@ -1,0 +1,52 @@
+//! The Open Inference Protocol over HTTP: [`router`] gives any [`InferenceService`](oip_service::InferenceService) the
+//! REST side of the protocol, as an axum `Router`.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use axum::{body::Body, http::Request};
+//! use oip_http::{HttpConfig, router};
+//! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+//! use tower::ServiceExt;
+//!
+//! struct Nothing;
+//!
+//! impl InferenceService for Nothing {
+//!     fn server_metadata(&self) -> ServerMetadata {
+//!         ServerMetadata { name: "nothing".into(), version: "1.0".into(), extensions: vec![] }
+//!     }
+//!     fn readiness(&self) -> Readiness {
+//!         Readiness::Ready
+//!     }
+//!     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+//!         Err(ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))
+//!     }
+//!     fn infer(&self, request: InferRequest, _: RequestContext) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+//!         Box::pin(async move { Err(self.model_metadata(request.model()).unwrap_err()) })
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let app = router(Arc::new(Nothing), HttpConfig::default());
+//! let response = app.oneshot(Request::get("/v2/models/m").body(Body::empty()).unwrap()).await.unwrap();
+//! assert_eq!(response.status(), 404);
+//! # }
+//! ```
+//!
+//! Serve it with `oip-listen`, or with `axum::serve` behind something that protects it from slow clients. It needs a
+//! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed off the reactor's threads.
+//!
+//! `docs/oip.md` of the repository lists every endpoint, header and status.
+
+mod answer;
+mod config;
+mod content_encoding;
+mod head;
+mod infer;
+mod read_body;
+mod request_ids;
+mod routes;
+
+pub use config::HttpConfig;
+pub use routes::router;
