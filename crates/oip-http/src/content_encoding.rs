@@ -123,7 +123,7 @@ mod tests {
         let parse = |values: &[&str]| {
             let mut headers = HeaderMap::new();
             values.iter().for_each(|value| {
-                assert!(headers.append(CONTENT_ENCODING, value.parse().unwrap()) || headers.len() == 1)
+                assert!(headers.append(CONTENT_ENCODING, value.parse().unwrap()) || headers.len() == 1);
             });
             ContentEncoding::from_headers(&headers).map_err(|error| error.code())
         };

@@ -29,7 +29,8 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
 //! let app = router(Arc::new(Nothing), HttpConfig::default());
-//! let response = app.oneshot(Request::get("/v2/models/m").body(Body::empty()).unwrap()).await.unwrap();
+//! let request = Request::get("/v2/models/m").header("host", "localhost").body(Body::empty()).unwrap();
+//! let response = app.oneshot(request).await.unwrap();
 //! assert_eq!(response.status(), 404);
 //! # }
 //! ```

@@ -71,6 +71,8 @@ mod budget;
 mod cancel;
 mod model;
 mod service;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use budget::{BudgetPermit, ByteBudget};
 pub use cancel::{CancelGuard, CancelToken};

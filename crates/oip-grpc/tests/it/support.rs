@@ -1,0 +1,75 @@
+//! Clients and requests.
+
+use std::sync::Arc;
+
+use oip_grpc::{
+    GrpcConfig, GrpcService,
+    proto::{
+        InferParameter, InferTensorContents, ModelInferRequest,
+        grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
+        model_infer_request::InferInputTensor,
+    },
+    service,
+};
+use oip_service::testing::TestService;
+
+pub(crate) type Client = GrpcInferenceServiceClient<GrpcService>;
+
+pub(crate) fn client() -> Client {
+    client_with(GrpcConfig::default()).0
+}
+
+pub(crate) fn client_with(config: GrpcConfig) -> (Client, Arc<TestService>) {
+    let test = Arc::new(TestService::default());
+    (
+        GrpcInferenceServiceClient::new(service(test.clone(), config)),
+        test,
+    )
+}
+
+pub(crate) fn input(name: &str, datatype: &str, shape: &[i64]) -> InferInputTensor {
+    InferInputTensor {
+        name: name.into(),
+        datatype: datatype.into(),
+        shape: shape.into(),
+        ..Default::default()
+    }
+}
+
+/// A request to an identity model with raw contents.
+pub(crate) fn raw_x(model: &str, datatype: &str, shape: &[i64], raw: &[u8]) -> ModelInferRequest {
+    ModelInferRequest {
+        model_name: model.into(),
+        inputs: vec![input("x", datatype, shape)],
+        raw_input_contents: vec![raw.to_vec().into()],
+        ..Default::default()
+    }
+}
+
+/// A request to an identity model with typed contents.
+pub(crate) fn typed_x(
+    model: &str,
+    datatype: &str,
+    shape: &[i64],
+    contents: InferTensorContents,
+) -> ModelInferRequest {
+    let x = InferInputTensor {
+        contents: Some(contents),
+        ..input("x", datatype, shape)
+    };
+    ModelInferRequest {
+        model_name: model.into(),
+        inputs: vec![x],
+        ..Default::default()
+    }
+}
+
+pub(crate) fn good() -> ModelInferRequest {
+    raw_x("identity_fp32", "FP32", &[1], &1.5f32.to_le_bytes())
+}
+
+pub(crate) fn parameter(choice: ParameterChoice) -> InferParameter {
+    InferParameter {
+        parameter_choice: Some(choice),
+    }
+}

@@ -1,0 +1,278 @@
+//! Every endpoint that answers, on every path it answers on.
+
+use std::sync::atomic::Ordering;
+
+use axum::{
+    body::Body,
+    http::{Method, StatusCode},
+};
+use oip_http::HttpConfig;
+use serde_json::json;
+
+use crate::support::{app, app_with, get, infer, send, x};
+
+#[tokio::test]
+async fn server_endpoints_in_both_slash_forms() {
+    let app = app();
+    for (path, body) in [
+        (
+            "/v2",
+            json!({"name": "test", "version": "1.2.3", "extensions": ["binary_tensor_data"]}),
+        ),
+        ("/v2/health/live", json!({"live": true})),
+        ("/v2/health/ready", json!({"live": true, "ready": true})),
+    ] {
+        for path in [path.to_owned(), format!("{path}/")] {
+            let answer = get(&app, &path).await;
+            assert_eq!(
+                (answer.status, answer.json()),
+                (StatusCode::OK, body.clone()),
+                "{path}"
+            );
+            assert_eq!(answer.header("content-type"), Some("application/json"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_ready_says_why() {
+    let (app, service) = app_with(HttpConfig::default());
+    service.is_not_ready.store(true, Ordering::SeqCst);
+    let answer = get(&app, "/v2/health/ready").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        answer.json(),
+        json!({"live": true, "ready": false, "error": "models not ready: a, b"})
+    );
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(get(&app, "/v2/health/live").await.json(), json!({"live": true}));
+}
+
+#[tokio::test]
+async fn model_endpoints_with_and_without_versions() {
+    let app = app();
+    let metadata = json!({
+        "name": "matrix", "versions": ["1", "2"], "platform": "test_test",
+        "inputs": [{"name": "a", "datatype": "FP32", "shape": [-1, 2]}, {"name": "b", "datatype": "INT64", "shape": [1]}],
+        "outputs": [{"name": "sum", "datatype": "FP32", "shape": [-1]}, {"name": "b", "datatype": "INT64", "shape": [1]}],
+    });
+    for model in [
+        "matrix",
+        "matrix/",
+        "matrix/versions/1",
+        "matrix/versions/2/",
+        "m%61trix",
+    ] {
+        let answer = get(&app, &format!("/v2/models/{model}")).await;
+        assert_eq!(
+            (answer.status, answer.json()),
+            (StatusCode::OK, metadata.clone()),
+            "{model}"
+        );
+        let ready = get(&app, &format!("/v2/models/{}/ready", model.trim_end_matches('/'))).await;
+        assert_eq!(
+            (ready.status, ready.json()),
+            (StatusCode::OK, json!({"name": "matrix", "ready": true}))
+        );
+    }
+    // Models without versions do not show the member.
+    assert!(get(&app, "/v2/models/nan").await.json().get("versions").is_none());
+}
+
+#[tokio::test]
+async fn models_that_are_not_ready_or_do_not_exist() {
+    let app = app();
+    let answer = get(&app, "/v2/models/loading/ready").await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        answer.json(),
+        json!({"name": "loading", "ready": false, "error": "model 'loading' is not ready: it is being loaded"})
+    );
+    let answer = get(&app, "/v2/models/zz/ready").await;
+    assert_eq!(
+        (answer.status, answer.error()),
+        (StatusCode::NOT_FOUND, "model 'zz' does not exist".into())
+    );
+    let answer = get(&app, "/v2/models/matrix/versions/99").await;
+    assert_eq!(answer.error(), "model 'matrix' version '99' does not exist");
+    let answer = get(&app, "/v2/models/loading").await;
+    assert_eq!(
+        (answer.status, answer.header("retry-after")),
+        (StatusCode::SERVICE_UNAVAILABLE, Some("1"))
+    );
+}
+
+#[tokio::test]
+async fn inference_over_every_path() {
+    let app = app();
+    let body = r#"{"id":"42","inputs":[{"name":"a","datatype":"FP32","shape":[2,2],"data":[[1,2],[3,4.5]]},
+        {"name":"b","datatype":"INT64","shape":[1],"data":[9007199254740993]}]}"#;
+    for (model, version) in [
+        ("matrix", "2"),
+        ("matrix/versions/1", "1"),
+        ("matrix/versions/2", "2"),
+    ] {
+        for slash in ["", "/"] {
+            let path = format!("/v2/models/{model}/infer{slash}");
+            let answer = send(&app, Method::POST, &path, Body::from(body)).await;
+            assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+            let expected = format!(
+                r#"{{"id":"42","model_name":"matrix","model_version":"{version}","outputs":[{{"name":"sum","datatype":"FP32","shape":[2],"data":[3.0,7.5]}},{{"name":"b","datatype":"INT64","shape":[1],"data":[9007199254740993]}}]}}"#
+            );
+            assert_eq!(answer.text(), expected);
+            assert_eq!(answer.header("content-type"), Some("application/json"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn outputs_are_filtered_in_the_order_asked_for() {
+    let app = app();
+    for (outputs, expected) in [
+        (r#"[]"#, vec!["sum", "b"]),
+        (r#"[{"name":"b"}]"#, vec!["b"]),
+        (r#"[{"name":"b"},{"name":"sum"}]"#, vec!["b", "sum"]),
+    ] {
+        let body = format!(
+            r#"{{"inputs":[{{"name":"a","datatype":"FP32","shape":[1,2],"data":[1,2]}},{{"name":"b","datatype":"INT64","shape":[1],"data":[3]}}],"outputs":{outputs}}}"#
+        );
+        let json = infer(&app, "matrix", &body).await.json();
+        let names: Vec<&str> = json["outputs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|o| o["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, expected);
+    }
+}
+
+#[tokio::test]
+async fn ids_come_back_or_are_made() {
+    let app = app();
+    let answer = infer(
+        &app,
+        "identity_fp32",
+        &x("FP32", "[1]", "[1]").replacen('{', r#"{"id":"a\u0001\"b","#, 1),
+    )
+    .await;
+    assert_eq!(answer.json()["id"], "a\u{1}\"b");
+    let mut made = Vec::new();
+    for id in ["", r#""id":"","#, r#""id":null,"#] {
+        let body = x("FP32", "[1]", "[1]").replacen('{', &format!("{{{id}"), 1);
+        made.push(
+            infer(&app, "identity_fp32", &body).await.json()["id"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        );
+    }
+    made.sort();
+    made.dedup();
+    assert_eq!(made.len(), 3);
+}
+
+/// HT-14: methods that an endpoint does not have.
+#[tokio::test]
+async fn ht_14_methods() {
+    let app = app();
+    for path in [
+        "/v2",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/matrix",
+        "/v2/models/matrix/ready",
+    ] {
+        assert_eq!(
+            send(&app, Method::HEAD, path, Body::empty()).await.status,
+            StatusCode::OK,
+            "{path}"
+        );
+        for method in [
+            "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW",
+        ] {
+            let answer = send(
+                &app,
+                Method::from_bytes(method.as_bytes()).unwrap(),
+                path,
+                Body::empty(),
+            )
+            .await;
+            assert_eq!(
+                (answer.status, answer.header("allow")),
+                (StatusCode::METHOD_NOT_ALLOWED, Some("GET,HEAD"))
+            );
+            assert_eq!(answer.error(), "Method Not Allowed");
+        }
+    }
+    for method in [Method::GET, Method::PUT, Method::HEAD] {
+        let answer = send(&app, method, "/v2/models/matrix/infer", Body::empty()).await;
+        assert_eq!(
+            (answer.status, answer.header("allow")),
+            (StatusCode::METHOD_NOT_ALLOWED, Some("POST"))
+        );
+    }
+}
+
+/// HT-15, HT-16: paths that lead nowhere, or try to lead out.
+#[tokio::test]
+async fn ht_15_paths() {
+    let app = app();
+    for path in [
+        "/",
+        "/v1",
+        "/v2/",
+        "/v2/models",
+        "/v2/model/m",
+        "/v2/models/a/b",
+        "/v2/models/a/versions",
+        "/v3/health/live",
+        "//v2",
+    ] {
+        let answer = get(&app, path).await;
+        if path == "/v2/" {
+            assert_eq!(answer.status, StatusCode::OK);
+        } else {
+            assert_eq!(
+                (answer.status, answer.error()),
+                (StatusCode::NOT_FOUND, "Not Found".into()),
+                "{path}"
+            );
+        }
+    }
+    let long = "a".repeat(4096);
+    for model in [
+        "..%2f..%2fetc",
+        "%2e%2e",
+        "%00",
+        "%c0%ae",
+        "a%2fb",
+        "..",
+        "~",
+        ".hidden",
+        "x%0aERROR%20forged",
+        &long,
+    ] {
+        let answer = get(&app, &format!("/v2/models/{model}")).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{model}");
+        assert!(!answer.error().contains('\n'));
+    }
+    // A segment without characters names no model.
+    assert_eq!(
+        get(&app, "/v2/models//ready").await.status,
+        StatusCode::BAD_REQUEST
+    );
+    for version in ["-1", "01", "1e3", "99999999999999999999", "latest"] {
+        assert_eq!(
+            get(&app, &format!("/v2/models/matrix/versions/{version}"))
+                .await
+                .status,
+            StatusCode::NOT_FOUND
+        );
+    }
+    assert_eq!(
+        get(&app, "/v2/models/matrix/versions/..%2f1").await.status,
+        StatusCode::BAD_REQUEST
+    );
+    assert_eq!(get(&app, "/v2/models/%252e").await.status, StatusCode::NOT_FOUND);
+}

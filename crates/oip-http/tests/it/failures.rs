@@ -1,0 +1,158 @@
+//! Requests that fail: each with its status, and a body that every client can read.
+
+use axum::{
+    body::Body,
+    http::{Request, StatusCode, Version},
+};
+use oip_http::HttpConfig;
+
+use crate::support::{app, app_with, call, get, infer, infer_binary, infer_with, x};
+
+#[tokio::test]
+async fn the_body_is_judged_whatever_is_wrong_with_it() {
+    let app = app();
+    let good = x("FP32", "[1]", "[1]");
+    for (model, body, status, message) in [
+        ("zz", good.as_str(), 404, "model 'zz' does not exist"),
+        (
+            "loading",
+            &good,
+            503,
+            "model 'loading' is not ready: it is being loaded",
+        ),
+        ("failing", &good, 500, "model 'failing': it failed"),
+        (
+            "busy",
+            &good,
+            429,
+            "model 'busy': its queue is full; try again later",
+        ),
+        (
+            "identity_fp32",
+            "",
+            400,
+            "model 'identity_fp32': invalid JSON at byte 0: expected an object, found the end",
+        ),
+        (
+            "identity_fp32",
+            "{}",
+            400,
+            "model 'identity_fp32': member \"inputs\" is missing",
+        ),
+        (
+            "identity_fp32",
+            r#"{"inputs":[]}"#,
+            400,
+            "model 'identity_fp32': input 'x' (FP32[-1]) is missing: expected 1 inputs, found 0",
+        ),
+        (
+            "identity_int8",
+            &good,
+            400,
+            "model 'identity_int8': input 'x': expected datatype INT8, found FP32",
+        ),
+    ] {
+        let answer = infer(&app, model, body).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.error()),
+            (status, message.to_owned())
+        );
+        let retries = matches!(status, 429 | 503);
+        assert_eq!(answer.header("retry-after").is_some(), retries, "{message}");
+    }
+}
+
+/// HT-36, HT-37: the binary extension's numbers.
+#[tokio::test]
+async fn ht_36_header_lengths_and_sizes() {
+    let app = app();
+    let body = x("FP32", "[1]", "[1]");
+    for length in [
+        "99999999999",
+        "-1",
+        "abc",
+        "0",
+        "1e1",
+        "18446744073709551616",
+        &(body.len() + 1).to_string(),
+    ] {
+        let headers = [("inference-header-content-length", length)];
+        let answer = infer_with(&app, "identity_fp32", &headers, body.clone().into()).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{length}");
+        assert!(
+            answer.error().starts_with("Inference-Header-Content-Length"),
+            "{}",
+            answer.error()
+        );
+    }
+    // A header as long as the body is what Triton's C++ client always sends.
+    assert_eq!(
+        infer_binary(&app, "identity_fp32", &body, b"").await.status,
+        StatusCode::OK
+    );
+    let answer = infer_binary(&app, "identity_fp32", &body, b"x").await;
+    assert!(answer.error().contains("1 bytes of binary data are left over"));
+}
+
+/// HT-06: heads that are too large.
+#[tokio::test]
+async fn ht_06_large_heads() {
+    let app = app();
+    let target = |bytes: usize| format!("/v2?{}", "a".repeat(bytes - "/v2?".len()));
+    assert_eq!(get(&app, &target(8192)).await.status, StatusCode::OK);
+    let answer = get(&app, &target(8193)).await;
+    assert_eq!(
+        (answer.status, answer.error()),
+        (
+            StatusCode::URI_TOO_LONG,
+            "the request's target has 8193 bytes, the limit is 8192".into()
+        )
+    );
+    for (bytes, status) in [
+        (32 << 10, StatusCode::OK),
+        ((32 << 10) + 1, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
+    ] {
+        // "host: x" and a line for the large header, each with its colon, blank and line end.
+        let value = "a".repeat(bytes - "hostx".len() - 4 - "large".len() - 4);
+        let request = Request::get("/v2").header("host", "x").header("large", value);
+        let answer = call(&app, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, status);
+    }
+}
+
+/// HT-13: HTTP/1.1 demands exactly one Host.
+#[tokio::test]
+async fn ht_13_hosts() {
+    let app = app();
+    for (hosts, version, status) in [
+        (0, Version::HTTP_11, StatusCode::BAD_REQUEST),
+        (1, Version::HTTP_11, StatusCode::OK),
+        (2, Version::HTTP_11, StatusCode::BAD_REQUEST),
+        (0, Version::HTTP_10, StatusCode::OK),
+    ] {
+        let mut request = Request::get("/v2").version(version);
+        for _ in 0..hosts {
+            request = request.header("host", "x");
+        }
+        let answer = call(&app, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, status, "{hosts} {version:?}");
+        if status != StatusCode::OK {
+            assert_eq!(answer.error(), format!("expected one Host header, found {hosts}"));
+        }
+    }
+}
+
+/// HT-45: names from outside cannot break out of a line, or flood an answer.
+#[tokio::test]
+async fn ht_45_hostile_names_are_escaped_and_cut() {
+    let (app, _) = app_with(HttpConfig::default());
+    let name = format!("x\\u001b[2J\\n{}", "a".repeat(100_000));
+    let body = format!(
+        r#"{{"inputs":[{{"name":"{name}","datatype":"FP32","shape":[1],"data":[1]}}],"outputs":[{{"name":"{name}"}}]}}"#
+    );
+    let message = infer(&app, "identity_fp32", &body).await.error();
+    assert!(
+        message.starts_with(r"model 'identity_fp32': unexpected input 'x\u{1b}[2J\naaa"),
+        "{message}"
+    );
+}

@@ -1,0 +1,230 @@
+//! A service in memory, for tests of transports and clients (feature `testing`).
+//!
+//! Its models are chosen to reach every corner of a transport; none of them needs files or threads.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
+    ServerMetadata, ServiceError, TensorMetadata,
+};
+use tensor_core::{DType, Shape, Tensor};
+
+use crate::{BoxFuture, InferenceService, Readiness, RequestContext};
+
+/// Models that do simple things:
+///
+/// | model | input | output | what it does |
+/// |---|---|---|---|
+/// | `identity_fp32`, `identity_bytes`, ... for each datatype | `x [-1]` | `y [-1]` | gives back the very same bytes |
+/// | `matrix` | `a FP32[-1, 2]`, `b INT64[1]` | `sum FP32[-1]`, `b INT64[1]` | adds up rows, passes `b` on |
+/// | `nan` | `x [-1] FP32` | `y FP32[3]` | NaN and the infinities |
+/// | `not_text` | `x [-1] BYTES` | `y BYTES[1]` | bytes that are not UTF-8 |
+/// | `slow` | `x [-1] FP32` | `y FP32[-1]` | never answers |
+/// | `failing` | `x [-1] FP32` | `y FP32[-1]` | fails with an internal error |
+/// | `busy` | `x [-1] FP32` | `y FP32[-1]` | is overloaded |
+/// | `loading` | | | is not ready |
+///
+/// `matrix` has the versions `1` and `2`, the others have none.
+#[derive(Debug, Default)]
+pub struct TestService {
+    /// Requests to `slow` that are waiting.
+    waiting: Arc<AtomicUsize>,
+    /// Says that the server is not ready.
+    pub is_not_ready: std::sync::atomic::AtomicBool,
+}
+
+impl TestService {
+    /// How many requests to `slow` wait for their answer; a transport that drops them brings it back to 0.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+}
+
+/// The name of the identity model for a datatype.
+#[must_use]
+pub fn identity(datatype: DataType) -> String {
+    format!("identity_{}", datatype.name().to_ascii_lowercase())
+}
+
+/// Every datatype of the protocol.
+pub fn datatypes() -> impl Iterator<Item = DataType> {
+    DType::ALL
+        .into_iter()
+        .map(DataType::Fixed)
+        .chain([DataType::Bytes])
+}
+
+fn metadata(name: &str) -> Option<ModelMetadata> {
+    let vector = |name: &str, datatype| TensorMetadata::new(name, datatype, &[-1]);
+    let (inputs, outputs) = match name {
+        "matrix" => (
+            vec![
+                TensorMetadata::new("a", DataType::FP32, &[-1, 2]),
+                TensorMetadata::new("b", DataType::INT64, &[1]),
+            ],
+            vec![
+                vector("sum", DataType::FP32),
+                TensorMetadata::new("b", DataType::INT64, &[1]),
+            ],
+        ),
+        "nan" => (
+            vec![vector("x", DataType::FP32)],
+            vec![TensorMetadata::new("y", DataType::FP32, &[3])],
+        ),
+        "not_text" => (
+            vec![vector("x", DataType::BYTES)],
+            vec![TensorMetadata::new("y", DataType::BYTES, &[1])],
+        ),
+        "slow" | "failing" | "busy" => (
+            vec![vector("x", DataType::FP32)],
+            vec![vector("y", DataType::FP32)],
+        ),
+        _ => {
+            let datatype = datatypes().find(|datatype| identity(*datatype) == name)?;
+            (vec![vector("x", datatype)], vec![vector("y", datatype)])
+        }
+    };
+    let versions = if name == "matrix" {
+        vec!["1".to_owned(), "2".to_owned()]
+    } else {
+        vec![]
+    };
+    Some(ModelMetadata {
+        name: name.to_owned(),
+        versions,
+        platform: "test_test".to_owned(),
+        inputs,
+        outputs,
+    })
+}
+
+impl InferenceService for TestService {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata {
+            name: "test".into(),
+            version: "1.2.3".into(),
+            extensions: vec!["binary_tensor_data".into()],
+        }
+    }
+
+    fn readiness(&self) -> Readiness {
+        match self.is_not_ready.load(Ordering::SeqCst) {
+            true => Readiness::NotReady("models not ready: a, b".into()),
+            false => Readiness::Ready,
+        }
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        if model.name() == "loading" {
+            let message = format!("{model} is not ready: it is being loaded");
+            return Err(ServiceError::new(ErrorCode::Unavailable, message));
+        }
+        let found = metadata(model.name());
+        let found = found.filter(|found| {
+            model
+                .version()
+                .is_none_or(|version| found.versions.iter().any(|v| v == version))
+        });
+        found
+            .map(Arc::new)
+            .ok_or_else(|| ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            let metadata = self.model_metadata(request.model())?;
+            let model = format!("model '{}'", metadata.name);
+            metadata
+                .check_request(&request)
+                .map_err(|error| error.within(&model))?;
+            let version = request.model().version().map(str::to_owned);
+            let outputs = match metadata.name.as_str() {
+                "slow" => {
+                    let _waiting = Waiting::new(&self.waiting);
+                    pending().await
+                }
+                "failing" => {
+                    Err(ServiceError::internal("it failed").caused_by("disk on fire at src/secret.rs"))
+                }
+                "busy" => Err(ServiceError::new(
+                    ErrorCode::Overloaded,
+                    "its queue is full; try again later",
+                )),
+                name => run(name, &mut request),
+            };
+            let outputs = outputs.map_err(|error| error.within(&model))?;
+            Ok(InferResponse {
+                model_name: metadata.name.clone(),
+                model_version: version.or_else(|| metadata.versions.last().cloned()),
+                id: request.id,
+                parameters: Parameters::new(),
+                outputs: metadata.pick_outputs(&request.outputs, outputs)?,
+            })
+        })
+    }
+}
+
+fn run(name: &str, request: &mut InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
+    let internal = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
+    Ok(match name {
+        "matrix" => {
+            let a = request.take_input("a")?;
+            let a = a
+                .as_fixed()
+                .map(Tensor::to_vec::<f32>)
+                .transpose()
+                .map_err(|error| internal(&error))?;
+            let sums: Vec<f32> = a
+                .unwrap_or_default()
+                .chunks(2)
+                .map(|row| row.iter().sum())
+                .collect();
+            let sums =
+                Tensor::from_vec(Shape::vector(sums.len() as u64), sums).map_err(|error| internal(&error))?;
+            vec![
+                InferOutput::new("sum", sums),
+                InferOutput::new("b", request.take_input("b")?),
+            ]
+        }
+        "nan" => {
+            let values = vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+            let values = Tensor::from_vec(Shape::vector(3), values).map_err(|error| internal(&error))?;
+            vec![InferOutput::new("y", values)]
+        }
+        "not_text" => {
+            vec![InferOutput::new(
+                "y",
+                oip_types::BytesTensor::from_elements(Shape::vector(1), [b"\xff\xfe"])?,
+            )]
+        }
+        _ => vec![InferOutput::new("y", request.take_input("x")?)],
+    })
+}
+
+/// Counts a request for as long as it is waited for.
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(waiting.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
