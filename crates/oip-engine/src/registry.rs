@@ -44,6 +44,7 @@ pub enum ModelState {
 
 /// A version of a model and how it is.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ModelStatus {
     /// The model's name.
     pub name: String,
@@ -55,6 +56,39 @@ pub struct ModelStatus {
     pub metadata: Option<Arc<ModelMetadata>>,
     /// How long loading took.
     pub load_time: Option<Duration>,
+}
+
+impl ModelStatus {
+    /// A version without metadata, which was not loaded.
+    #[must_use]
+    pub fn new(name: &str, version: Option<&str>, state: ModelState) -> Self {
+        let (name, version) = (name.to_owned(), version.map(str::to_owned));
+        Self {
+            name,
+            version,
+            state,
+            metadata: None,
+            load_time: None,
+        }
+    }
+
+    /// The same with what the model takes and gives.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
+        Self {
+            metadata: Some(metadata),
+            ..self
+        }
+    }
+
+    /// The same with the time that loading took.
+    #[must_use]
+    pub fn with_load_time(self, load_time: Duration) -> Self {
+        Self {
+            load_time: Some(load_time),
+            ..self
+        }
+    }
 }
 
 impl Registry {

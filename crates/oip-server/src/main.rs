@@ -1,3 +1,67 @@
-//! The server.
+//! `oip-server`: serves the models of a folder over the Open Inference Protocol, HTTP and gRPC.
+//!
+//! The binary only puts libraries together: options become a configuration, the configuration an engine and two
+//! transports, and those run until a signal ends them.
 
-fn main() {}
+mod app;
+mod config;
+mod options;
+mod report;
+mod signals;
+mod telemetry;
+mod units;
+
+use std::{
+    io::{Write, stderr},
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use crate::{config::Config, options::Options};
+
+/// What went wrong before or while serving, in one line, and the code the process ends with.
+struct Failure {
+    message: String,
+    exit_code: u8,
+}
+
+impl Failure {
+    /// The command line, the environment or the configuration file cannot be used.
+    fn usage(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            exit_code: 2,
+        }
+    }
+
+    /// Everything else.
+    fn run(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            exit_code: 1,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) if error.use_stderr() => return fail(&Failure::usage(options::one_line(&error))),
+        // Help and version are no errors.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+    };
+    match Config::resolve(options).and_then(app::run) {
+        Ok(exit_code) => exit_code,
+        Err(failure) => fail(&failure),
+    }
+}
+
+fn fail(failure: &Failure) -> ExitCode {
+    // When nobody can read it, it cannot be said.
+    let _ = writeln!(stderr(), "error: {}", failure.message);
+    ExitCode::from(failure.exit_code)
+}

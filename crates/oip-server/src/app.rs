@@ -1,0 +1,197 @@
+use std::{
+    net::{SocketAddr, TcpListener},
+    pin::pin,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use oip_engine::{Engine, Repository};
+use oip_listen::{Protocol, Shutdown, serve};
+use oip_service::{Backend, InferenceService};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{Failure, config::Config, options::LogFormat, report, signals::Signals, telemetry};
+
+/// The code a second signal ends the process with.
+const INTERRUPTED: i32 = 130;
+
+/// Serves until a signal, and returns the code to end with.
+pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
+    let start = Instant::now();
+    telemetry::start(&config)?;
+    let repository = Repository::scan(
+        &config.model_repository,
+        &backends(),
+        config.model_name.as_deref(),
+    )
+    .map_err(|error| Failure::run(error.to_string()))?;
+    let http = bind("HTTP", "--http-address", config.http_address)?;
+    let grpc = bind("gRPC", "--grpc-address", config.grpc_address)?;
+    let runtime = Builder::new_multi_thread().enable_all().thread_name("io").build();
+    let runtime = runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))?;
+
+    let drain_timeout = config.drain_timeout;
+    let app = App::start(&runtime, config, repository, http, grpc, start)?;
+    let is_clean = runtime.block_on(app.run_until_signal(drain_timeout));
+    // A thread that hangs must not keep the process.
+    runtime.shutdown_background();
+    Ok(if is_clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What loads models, by the files they are in.
+fn backends() -> Vec<Arc<dyn Backend>> {
+    vec![
+        #[cfg(feature = "onnx")]
+        Arc::new(backend_onnx::OnnxBackend::default()),
+    ]
+}
+
+/// A listening socket and where it really listens.
+struct Bound {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+fn bind(transport: &str, option: &str, address: SocketAddr) -> Result<Bound, Failure> {
+    let bound = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Bound { listener, address })
+    });
+    bound.map_err(|error| {
+        Failure::run(format!(
+            "cannot listen on {address} for {transport}: {error} ({option} takes another address)"
+        ))
+    })
+}
+
+/// The running server.
+struct App {
+    engine: Arc<Engine>,
+    shutdown: Shutdown,
+    transports: Vec<JoinHandle<usize>>,
+    signals: Signals,
+}
+
+impl App {
+    /// Starts both transports, which answer at once, and loading models, which goes on in the background.
+    fn start(
+        runtime: &Runtime,
+        config: Config,
+        repository: Repository,
+        http: Bound,
+        grpc: Bound,
+        start: Instant,
+    ) -> Result<Self, Failure> {
+        let _guard = runtime.enter();
+        let system =
+            |error: std::io::Error| Failure::run(format!("the system does not let the server run: {error}"));
+        let signals = Signals::catch().map_err(system)?;
+        let (http_address, grpc_address) = (http.address, grpc.address);
+        let is_text = matches!(config.log_format, LogFormat::Text);
+        if is_text {
+            report::listening(http_address, grpc_address);
+        }
+        tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
+
+        let engine = Arc::new(Engine::start(repository, config.engine));
+        let service: Arc<dyn InferenceService> = engine.clone();
+        let shutdown = Shutdown::new();
+        let http_listener = tokio::net::TcpListener::from_std(http.listener).map_err(system)?;
+        let grpc_listener = tokio::net::TcpListener::from_std(grpc.listener).map_err(system)?;
+        let rest = oip_http::router(service.clone(), config.http);
+        let grpc = oip_grpc::service(service, config.grpc);
+        let limits = config.connections;
+        let transports = vec![
+            runtime.spawn(serve(
+                http_listener,
+                Protocol::Http1,
+                rest,
+                limits.clone(),
+                shutdown.clone(),
+            )),
+            runtime.spawn(serve(
+                grpc_listener,
+                Protocol::Http2,
+                grpc,
+                limits,
+                shutdown.clone(),
+            )),
+        ];
+
+        let loading = engine.clone();
+        runtime.spawn_blocking(move || {
+            loading.wait_until_loaded();
+            let elapsed = start.elapsed();
+            if is_text {
+                report::models(&loading.models(), http_address, elapsed);
+            }
+            tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
+        });
+        Ok(Self {
+            engine,
+            shutdown,
+            transports,
+            signals,
+        })
+    }
+
+    /// Serves until the first signal, then drains; true when nothing had to be cut.
+    async fn run_until_signal(mut self, drain_timeout: Duration) -> bool {
+        let signal = self.signals.next().await;
+        tracing::info!(signal, "draining");
+        self.engine.start_draining();
+        self.shutdown.drain();
+        tokio::select! {
+            is_clean = drain(self.engine, self.shutdown, self.transports, drain_timeout) => is_clean,
+            signal = self.signals.next() => {
+                tracing::warn!(signal, "ending at once");
+                std::process::exit(INTERRUPTED);
+            }
+        }
+    }
+}
+
+/// Waits for the transports and then the models to finish; what has not when time is over is cut.
+async fn drain(
+    engine: Arc<Engine>,
+    shutdown: Shutdown,
+    transports: Vec<JoinHandle<usize>>,
+    drain_timeout: Duration,
+) -> bool {
+    let start = Instant::now();
+    let finishing = async {
+        let mut cut = 0;
+        for transport in transports {
+            cut += transport.await.unwrap_or(1);
+        }
+        cut
+    };
+    let mut finishing = pin!(finishing);
+    let cut = match timeout(drain_timeout, &mut finishing).await {
+        Ok(cut) => cut,
+        Err(_) => {
+            shutdown.cut();
+            finishing.await
+        }
+    };
+    let stopping = tokio::task::spawn_blocking(move || engine.stop(start + drain_timeout));
+    let is_stopped = stopping.await.unwrap_or(false);
+    let milliseconds = start.elapsed().as_millis() as u64;
+    tracing::info!(
+        milliseconds,
+        connections_cut = cut,
+        models_stopped = is_stopped,
+        "ended"
+    );
+    cut == 0 && is_stopped
+}

@@ -1,0 +1,129 @@
+use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+
+use oip_engine::EngineConfig;
+use oip_grpc::{GrpcConfig, GrpcOutput};
+use oip_http::HttpConfig;
+use oip_listen::{ConnectionCap, Limits};
+use oip_service::{ByteBudget, TimeLimits};
+use oip_types::rest::NonFinite;
+
+use crate::{
+    Failure,
+    options::{GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
+    units::{ByteSize, HumanDuration},
+};
+
+/// Everything that the server needs to know, complete and checked.
+pub(crate) struct Config {
+    pub(crate) model_repository: PathBuf,
+    pub(crate) model_name: Option<String>,
+    pub(crate) http_address: SocketAddr,
+    pub(crate) grpc_address: SocketAddr,
+    pub(crate) engine: EngineConfig,
+    pub(crate) http: HttpConfig,
+    pub(crate) grpc: GrpcConfig,
+    pub(crate) connections: Limits,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) log_format: LogFormat,
+    pub(crate) log: String,
+}
+
+impl Config {
+    /// Completes the options of the command line and the environment with those of the file and with defaults.
+    pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
+        let options = match &options.config {
+            None => options,
+            Some(path) => {
+                let file = read_file(path)?;
+                options.or(file)
+            }
+        };
+        let model_repository = options.model_repository.ok_or_else(|| {
+            Failure::usage("no model repository: give --model-repository DIR (--help shows all options)")
+        })?;
+        let address = |option: &str, address: Option<String>, default: &str| {
+            resolve(option, address.as_deref().unwrap_or(default)).map_err(Failure::usage)
+        };
+        let http_address = address("--http-address", options.http_address, "127.0.0.1:8080")?;
+        let grpc_address = address("--grpc-address", options.grpc_address, "127.0.0.1:9000")?;
+        if let Some(name) = &options.model_name {
+            oip_types::check_name("--model-name", name).map_err(|error| Failure::usage(error.message()))?;
+        }
+
+        let duration = |option: Option<HumanDuration>, default| option.map_or(default, |option| option.0);
+        let time = TimeLimits {
+            default: duration(options.request_timeout, TimeLimits::default().default),
+            max: duration(options.max_request_timeout, TimeLimits::default().max),
+        };
+        let max_request_size = options.max_request_size.map_or(64 << 20, |ByteSize(bytes)| bytes);
+        let max_request_bytes = usize::try_from(max_request_size).unwrap_or(usize::MAX);
+        let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
+        let limits = oip_types::Limits {
+            tensor_bytes: max_request_bytes,
+            ..oip_types::Limits::default()
+        };
+        let engine = EngineConfig::default();
+        let connections = Limits::default();
+        Ok(Self {
+            model_repository,
+            model_name: options.model_name,
+            http_address,
+            grpc_address,
+            engine: EngineConfig {
+                server_name: "tensorwire".to_owned(),
+                server_version: env!("CARGO_PKG_VERSION").to_owned(),
+                instances: options.instances.unwrap_or(engine.instances).max(1),
+                queue_capacity: options.queue_size.unwrap_or(engine.queue_capacity),
+                load_timeout: duration(options.load_timeout, engine.load_timeout),
+                strict_readiness: options.strict_readiness.unwrap_or(engine.strict_readiness),
+                ..engine
+            },
+            http: HttpConfig {
+                max_body_bytes: max_request_bytes,
+                limits: limits.clone(),
+                time,
+                budget: budget.clone(),
+                non_finite: match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
+                    JsonNonFinite::Null => NonFinite::Null,
+                    JsonNonFinite::Literal => NonFinite::Literal,
+                    JsonNonFinite::String => NonFinite::String,
+                    JsonNonFinite::Error => NonFinite::Error,
+                },
+                ..HttpConfig::default()
+            },
+            grpc: GrpcConfig {
+                max_message_bytes: max_request_bytes,
+                limits,
+                time,
+                budget,
+                output: match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
+                    GrpcForm::Mirror => GrpcOutput::Mirror,
+                    GrpcForm::Raw => GrpcOutput::Raw,
+                    GrpcForm::Typed => GrpcOutput::Typed,
+                },
+            },
+            connections: Limits {
+                connections: options
+                    .max_connections
+                    .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
+                ..connections
+            },
+            drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
+            log_format: options.log_format.unwrap_or(LogFormat::Text),
+            log: options.log.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+}
+
+fn read_file(path: &PathBuf) -> Result<Options, Failure> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
+    toml::from_str(&text).map_err(|error| {
+        let line = error
+            .span()
+            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+        let message = error.message().replace('\n', " ");
+        Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
+    })
+}

@@ -1,0 +1,258 @@
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Parser, ValueEnum, builder::styling::Styles};
+use serde::Deserialize;
+
+use crate::units::{ByteSize, HumanDuration};
+
+const AFTER_HELP: &str = "\
+A repository holds models as <model>/<version>/model.onnx; every version is served and the highest is the default.
+A folder with model.onnx right in it is one model without versions.
+
+Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
+configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
+environment over the file.
+
+Try:
+  oip-server --model-repository models
+  curl http://127.0.0.1:8080/v2/models/digits
+
+SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
+had to be cut after --drain-timeout. A second signal ends it at once with code 130.";
+
+/// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
+#[derive(Debug, Default, Parser, Deserialize)]
+#[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub(crate) struct Options {
+    /// The folder with the models
+    #[arg(long, env = "OIP_MODEL_REPOSITORY", hide_env = true, value_name = "DIR")]
+    pub(crate) model_repository: Option<PathBuf>,
+
+    /// The name of the model when the folder is a single one [default: the folder's name]
+    #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
+    pub(crate) model_name: Option<String>,
+
+    /// Where to listen for HTTP; port 0 takes a free one [default: 127.0.0.1:8080]
+    #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
+    pub(crate) http_address: Option<String>,
+
+    /// Where to listen for gRPC; port 0 takes a free one [default: 127.0.0.1:9000]
+    #[arg(long, env = "OIP_GRPC_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
+    pub(crate) grpc_address: Option<String>,
+
+    /// A TOML file with any of these options
+    #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
+    #[serde(skip)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Threads per model version [default: the number of cores]
+    #[arg(long, env = "OIP_INSTANCES", hide_env = true, value_name = "N")]
+    pub(crate) instances: Option<usize>,
+
+    /// Requests that may wait for one model version [default: 256]
+    #[arg(long, env = "OIP_QUEUE_SIZE", hide_env = true, value_name = "N")]
+    pub(crate) queue_size: Option<usize>,
+
+    /// Whether a model that fails to load makes the server not ready [default: true]
+    #[arg(long, env = "OIP_STRICT_READINESS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) strict_readiness: Option<bool>,
+
+    /// Largest request, as sent and again once decompressed [default: 64MiB]
+    #[arg(long, env = "OIP_MAX_REQUEST_SIZE", hide_env = true, value_name = "SIZE")]
+    pub(crate) max_request_size: Option<ByteSize>,
+
+    /// Memory for requests in work, over both transports; beyond it new ones are refused [default: 512MiB]
+    #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
+    pub(crate) memory_budget: Option<ByteSize>,
+
+    /// Connections at once, over both transports; more of them wait [default: 10240]
+    #[arg(long, env = "OIP_MAX_CONNECTIONS", hide_env = true, value_name = "N")]
+    pub(crate) max_connections: Option<usize>,
+
+    /// Time for a request that does not say how long it may take [default: 30s]
+    #[arg(long, env = "OIP_REQUEST_TIMEOUT", hide_env = true, value_name = "TIME")]
+    pub(crate) request_timeout: Option<HumanDuration>,
+
+    /// Longest time that a request may ask for [default: 5m]
+    #[arg(long, env = "OIP_MAX_REQUEST_TIMEOUT", hide_env = true, value_name = "TIME")]
+    pub(crate) max_request_timeout: Option<HumanDuration>,
+
+    /// Time for loading one model [default: 2m]
+    #[arg(long, env = "OIP_LOAD_TIMEOUT", hide_env = true, value_name = "TIME")]
+    pub(crate) load_timeout: Option<HumanDuration>,
+
+    /// Time for open requests to finish when the server is told to stop [default: 30s]
+    #[arg(long, env = "OIP_DRAIN_TIMEOUT", hide_env = true, value_name = "TIME")]
+    pub(crate) drain_timeout: Option<HumanDuration>,
+
+    /// How JSON answers write NaN and the infinities [default: null]
+    #[arg(long, env = "OIP_JSON_NONFINITE", hide_env = true, value_name = "FORM")]
+    pub(crate) json_nonfinite: Option<JsonNonFinite>,
+
+    /// In which form gRPC answers carry tensors [default: mirror]
+    #[arg(long, env = "OIP_GRPC_OUTPUT", hide_env = true, value_name = "FORM")]
+    pub(crate) grpc_output: Option<GrpcForm>,
+
+    /// How the log is written [default: text]
+    #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// What is logged: a level, or levels by target such as `info,oip_engine=debug` [default: info]
+    #[arg(long, env = "OIP_LOG", hide_env = true, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+/// How JSON answers write NaN and the infinities.
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum JsonNonFinite {
+    /// As null: valid JSON, infinities are lost
+    Null,
+    /// As NaN, Infinity and -Infinity: not JSON by the letter
+    Literal,
+    /// As strings
+    String,
+    /// Not at all: the request fails
+    Error,
+}
+
+/// In which form gRPC answers carry tensors.
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum GrpcForm {
+    /// As the request did
+    Mirror,
+    /// As raw bytes, like Triton
+    Raw,
+    /// As typed contents
+    Typed,
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl Options {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            model_repository: self.model_repository.or(other.model_repository),
+            model_name: self.model_name.or(other.model_name),
+            http_address: self.http_address.or(other.http_address),
+            grpc_address: self.grpc_address.or(other.grpc_address),
+            config: self.config.or(other.config),
+            instances: self.instances.or(other.instances),
+            queue_size: self.queue_size.or(other.queue_size),
+            strict_readiness: self.strict_readiness.or(other.strict_readiness),
+            max_request_size: self.max_request_size.or(other.max_request_size),
+            memory_budget: self.memory_budget.or(other.memory_budget),
+            max_connections: self.max_connections.or(other.max_connections),
+            request_timeout: self.request_timeout.or(other.request_timeout),
+            max_request_timeout: self.max_request_timeout.or(other.max_request_timeout),
+            load_timeout: self.load_timeout.or(other.load_timeout),
+            drain_timeout: self.drain_timeout.or(other.drain_timeout),
+            json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
+            grpc_output: self.grpc_output.or(other.grpc_output),
+            log_format: self.log_format.or(other.log_format),
+            log: self.log.or(other.log),
+        }
+    }
+}
+
+/// What clap says about a wrong command line, in one line.
+pub(crate) fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let wanted =
+        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let joined = wanted
+        .map(|line| line.trim_start_matches("error: "))
+        .collect::<Vec<_>>()
+        .join("; ");
+    format!("{joined} (--help shows all options)")
+}
+
+/// Where a listener is to be, as the system understands it.
+pub(crate) fn resolve(option: &str, address: &str) -> Result<SocketAddr, String> {
+    use std::net::ToSocketAddrs;
+    let wrong = || format!("{option}: expected HOST:PORT, found '{address}'");
+    address
+        .to_socket_addrs()
+        .map_err(|_| wrong())?
+        .next()
+        .ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_has_its_place_in_environment_file_and_merging() {
+        let command = Options::command();
+        for argument in command
+            .get_arguments()
+            .filter(|argument| argument.get_id() != "help" && argument.get_id() != "version")
+        {
+            let name = argument.get_long().unwrap();
+            let variable = argument.get_env().unwrap().to_str().unwrap();
+            let expected = format!("OIP_{}", name.replace('-', "_").to_uppercase());
+            assert_eq!(variable, expected);
+            if name == "config" {
+                continue;
+            }
+            // A value that every kind of option understands in some form.
+            let accepted = [
+                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"x\"",
+            ];
+            let parsed = accepted
+                .iter()
+                .find_map(|value| toml::from_str::<Options>(&format!("{name} = {value}")).ok());
+            let merged =
+                Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
+            assert_ne!(
+                format!("{merged:?}"),
+                format!("{:?}", Options::default()),
+                "{name} is not merged"
+            );
+        }
+        assert!(toml::from_str::<Options>("htp-address = \"x\"").is_err());
+    }
+
+    #[test]
+    fn wrong_command_lines_are_told_in_one_line() {
+        for (arguments, expected) in [
+            (
+                &["--htp-address", "x"][..],
+                "unexpected argument '--htp-address' found; tip: a similar argument exists: '--http-address'",
+            ),
+            (
+                &["--instances", "many"],
+                "invalid value 'many' for '--instances <N>'",
+            ),
+            (&["extra"], "unexpected argument 'extra' found"),
+            (
+                &["--grpc-output", "x"],
+                "invalid value 'x' for '--grpc-output <FORM>'; [possible values: mirror, raw, typed]",
+            ),
+        ] {
+            let error = Options::try_parse_from([&["oip-server"], arguments].concat()).unwrap_err();
+            let line = one_line(&error);
+            assert!(line.starts_with(expected) && !line.contains('\n'), "{line}");
+        }
+    }
+}

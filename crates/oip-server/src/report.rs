@@ -1,0 +1,159 @@
+use std::{
+    fmt::Write as _,
+    io::{Write, stdout},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use oip_engine::{ModelState, ModelStatus};
+use oip_types::TensorMetadata;
+
+/// Prints to standard output; when nobody can read it, it is not printed.
+fn print(text: &str) {
+    let _ = stdout().write_all(text.as_bytes());
+    let _ = stdout().flush();
+}
+
+/// Says where the server listens, before it loads anything.
+pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
+    let version = env!("CARGO_PKG_VERSION");
+    print(&format!(
+        "oip-server {version}\n  HTTP  http://{http}\n  gRPC  {grpc}\n"
+    ));
+}
+
+/// Says what is served, once everything is loaded or has failed.
+pub(crate) fn models(models: &[ModelStatus], http: SocketAddr, elapsed: Duration) {
+    let mut text = String::new();
+    if models.is_empty() {
+        text.push_str("\nThe repository holds no models.\n");
+    } else {
+        text.push('\n');
+        text.push_str(&table(models));
+    }
+    let failed = models
+        .iter()
+        .filter(|model| model.state != ModelState::Ready)
+        .count();
+    let outcome = match failed {
+        0 => "ready".to_owned(),
+        failed => format!("{failed} of {} model versions unavailable", models.len()),
+    };
+    let _ = writeln!(text, "\n{outcome} after {} ms", elapsed.as_millis());
+    if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
+        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", model.name);
+    }
+    print(&text);
+}
+
+/// A row per version; more rows where it has several inputs or outputs.
+fn table(models: &[ModelStatus]) -> String {
+    let mut rows = vec![["MODEL", "VERSION", "STATE", "LOADED IN", "INPUTS", "OUTPUTS"].map(str::to_owned)];
+    let mut reasons = Vec::new();
+    for model in models {
+        let version = model.version.clone().unwrap_or_else(|| "-".to_owned());
+        let state = match &model.state {
+            ModelState::Ready => "READY",
+            ModelState::Loading => "LOADING",
+            ModelState::Unavailable(reason) => {
+                reasons.push(format!("{} {version}: {reason}\n", model.name));
+                "UNAVAILABLE"
+            }
+            _ => "UNKNOWN",
+        };
+        let load_time = model
+            .load_time
+            .map_or(String::new(), |time| format!("{} ms", time.as_millis()));
+        let (inputs, outputs) = model.metadata.as_ref().map_or((&[][..], &[][..]), |metadata| {
+            (&metadata.inputs, &metadata.outputs)
+        });
+        let cell =
+            |tensors: &[TensorMetadata], line: usize| tensors.get(line).map(tensor).unwrap_or_default();
+        rows.push([
+            model.name.clone(),
+            version,
+            state.to_owned(),
+            load_time,
+            cell(inputs, 0),
+            cell(outputs, 0),
+        ]);
+        for line in 1..inputs.len().max(outputs.len()) {
+            let empty = String::new;
+            rows.push([
+                empty(),
+                empty(),
+                empty(),
+                empty(),
+                cell(inputs, line),
+                cell(outputs, line),
+            ]);
+        }
+    }
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row: &[String; 6]| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+    if !reasons.is_empty() {
+        text.push('\n');
+        text.extend(reasons);
+    }
+    text
+}
+
+fn tensor(tensor: &TensorMetadata) -> String {
+    format!("{} {}{}", tensor.name, tensor.datatype, tensor.shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use oip_types::{DataType, ModelMetadata};
+
+    use super::*;
+
+    #[test]
+    fn the_table_shows_everything_once() {
+        let metadata = ModelMetadata {
+            name: "digits".into(),
+            versions: vec!["1".into()],
+            platform: "onnx_onnxv1".into(),
+            inputs: vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
+            outputs: vec![
+                TensorMetadata::new("label", DataType::INT64, &[-1]),
+                TensorMetadata::new("probabilities", DataType::FP32, &[-1, 10]),
+            ],
+        };
+        let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready)
+            .with_metadata(Arc::new(metadata))
+            .with_load_time(Duration::from_millis(12));
+        let failed = ModelStatus::new(
+            "broken",
+            Some("3"),
+            ModelState::Unavailable("it is cut off".into()),
+        );
+        assert_eq!(
+            table(&[ready, failed]),
+            "\
+MODEL   VERSION  STATE        LOADED IN  INPUTS          OUTPUTS
+digits  1        READY        12 ms      X FP32[-1, 64]  label INT64[-1]
+                                                         probabilities FP32[-1, 10]
+broken  3        UNAVAILABLE
+
+broken 3: it is cut off
+"
+        );
+    }
+}
