@@ -6,7 +6,7 @@ use bytes::Bytes;
 use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ModelRef,
     ParameterValue, Parameters, RequestedOutput, ServiceError, TensorMetadata, TensorValue,
-    check_parameter_name,
+    check_parameter_name, take_bool,
 };
 use tensor_core::Quoted;
 
@@ -60,12 +60,8 @@ fn read_request_of(
         .parameters
         .keys()
         .try_for_each(|name| check_parameter_name(name))?;
-    let wants_raw = match (request.parameters.remove(BINARY_DATA_OUTPUT), output) {
-        (Some(ParameterValue::Bool(binary)), _) => binary,
-        (Some(other), _) => {
-            let message = format!("parameter '{BINARY_DATA_OUTPUT}': expected a boolean, found {other}");
-            return Err(ServiceError::invalid(message));
-        }
+    let wants_raw = match (take_bool(&mut request.parameters, BINARY_DATA_OUTPUT)?, output) {
+        (Some(binary), _) => binary,
         (None, GrpcOutput::Mirror) => is_raw,
         (None, GrpcOutput::Raw) => true,
         (None, GrpcOutput::Typed) => false,

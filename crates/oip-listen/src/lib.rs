@@ -22,11 +22,11 @@
 //! ```
 //! use std::convert::Infallible;
 //! use http_body_util::Full;
-//! use oip_listen::{Limits, Protocol, Shutdown, serve};
+//! use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let listener = listen("127.0.0.1:0".parse().unwrap())?;
 //! let service = tower::service_fn(|_request| async {
 //!     Ok::<_, Infallible>(http::Response::new(Full::new(bytes::Bytes::from("hello"))))
 //! });
@@ -50,5 +50,5 @@ mod shutdown;
 
 pub use body::{RequestBody, ResponseBody};
 pub use limits::{ConnectionCap, Limits};
-pub use serve::{Protocol, serve};
+pub use serve::{Protocol, listen, serve};
 pub use shutdown::Shutdown;

@@ -2,6 +2,7 @@ use std::{
     convert::Infallible,
     error::Error,
     io,
+    net::SocketAddr,
     pin::{Pin, pin},
     time::Duration,
 };
@@ -15,7 +16,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::OwnedSemaphorePermit,
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
@@ -36,6 +37,26 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 from the first byte ("prior knowledge"), as gRPC clients speak it.
     Http2,
+}
+
+/// Opens a listening socket.
+///
+/// The system may queue more connections for it than the standard library asks for, so that a burst of clients is not
+/// made to try again. Needs a Tokio runtime.
+///
+/// # Errors
+/// When the address is taken, or not one of this machine's.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    const QUEUE: u32 = 1024;
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    // A server that was just stopped leaves its address in use for a while, unless the next one says that this is fine.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE)
 }
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.

@@ -1,5 +1,5 @@
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     pin::pin,
     process::ExitCode,
     sync::Arc,
@@ -7,11 +7,12 @@ use std::{
 };
 
 use oip_engine::{Engine, Repository};
-use oip_listen::{Protocol, Shutdown, serve};
+use oip_listen::{Protocol, Shutdown, listen, serve};
 use oip_service::{Backend, InferenceService};
 use tokio::{
-    runtime::{Builder, Runtime},
-    task::JoinHandle,
+    net::TcpListener,
+    runtime::Builder,
+    task::{JoinHandle, spawn_blocking},
     time::timeout,
 };
 
@@ -30,13 +31,15 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
         config.model_name.as_deref(),
     )
     .map_err(|error| Failure::run(error.to_string()))?;
-    let http = bind("HTTP", "--http-address", config.http_address)?;
-    let grpc = bind("gRPC", "--grpc-address", config.grpc_address)?;
     let runtime = Builder::new_multi_thread().enable_all().thread_name("io").build();
     let runtime = runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))?;
+    let guard = runtime.enter();
+    let http = bind("HTTP", "--http-address", config.http_address)?;
+    let grpc = bind("gRPC", "--grpc-address", config.grpc_address)?;
 
     let drain_timeout = config.drain_timeout;
-    let app = App::start(&runtime, config, repository, http, grpc, start)?;
+    let app = App::start(config, repository, http, grpc, start)?;
+    drop(guard);
     let is_clean = runtime.block_on(app.run_until_signal(drain_timeout));
     // A thread that hangs must not keep the process.
     runtime.shutdown_background();
@@ -62,10 +65,11 @@ struct Bound {
 }
 
 fn bind(transport: &str, option: &str, address: SocketAddr) -> Result<Bound, Failure> {
-    let bound = TcpListener::bind(address).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        Ok(Bound { listener, address })
+    let bound = listen(address).and_then(|listener| {
+        Ok(Bound {
+            address: listener.local_addr()?,
+            listener,
+        })
     });
     bound.map_err(|error| {
         Failure::run(format!(
@@ -85,17 +89,17 @@ struct App {
 impl App {
     /// Starts both transports, which answer at once, and loading models, which goes on in the background.
     fn start(
-        runtime: &Runtime,
         config: Config,
         repository: Repository,
         http: Bound,
         grpc: Bound,
         start: Instant,
     ) -> Result<Self, Failure> {
-        let _guard = runtime.enter();
-        let system =
-            |error: std::io::Error| Failure::run(format!("the system does not let the server run: {error}"));
-        let signals = Signals::catch().map_err(system)?;
+        let signals = Signals::catch().map_err(|error| {
+            Failure::run(format!(
+                "the system does not let the server catch signals: {error}"
+            ))
+        })?;
         let (http_address, grpc_address) = (http.address, grpc.address);
         let is_text = matches!(config.log_format, LogFormat::Text);
         if is_text {
@@ -106,30 +110,28 @@ impl App {
         let engine = Arc::new(Engine::start(repository, config.engine));
         let service: Arc<dyn InferenceService> = engine.clone();
         let shutdown = Shutdown::new();
-        let http_listener = tokio::net::TcpListener::from_std(http.listener).map_err(system)?;
-        let grpc_listener = tokio::net::TcpListener::from_std(grpc.listener).map_err(system)?;
         let rest = oip_http::router(service.clone(), config.http);
-        let grpc = oip_grpc::service(service, config.grpc);
+        let calls = oip_grpc::service(service, config.grpc);
         let limits = config.connections;
         let transports = vec![
-            runtime.spawn(serve(
-                http_listener,
+            tokio::spawn(serve(
+                http.listener,
                 Protocol::Http1,
                 rest,
                 limits.clone(),
                 shutdown.clone(),
             )),
-            runtime.spawn(serve(
-                grpc_listener,
+            tokio::spawn(serve(
+                grpc.listener,
                 Protocol::Http2,
-                grpc,
+                calls,
                 limits,
                 shutdown.clone(),
             )),
         ];
 
         let loading = engine.clone();
-        runtime.spawn_blocking(move || {
+        spawn_blocking(move || {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
             if is_text {
@@ -184,7 +186,7 @@ async fn drain(
             finishing.await
         }
     };
-    let stopping = tokio::task::spawn_blocking(move || engine.stop(start + drain_timeout));
+    let stopping = spawn_blocking(move || engine.stop(start + drain_timeout));
     let is_stopped = stopping.await.unwrap_or(false);
     let milliseconds = start.elapsed().as_millis() as u64;
     tracing::info!(

@@ -6,18 +6,23 @@ use std::{
 };
 
 use tracing_subscriber::{
-    Layer, filter::Targets, fmt, fmt::MakeWriter, layer::SubscriberExt, registry, util::SubscriberInitExt,
+    Layer,
+    filter::{LevelFilter, Targets},
+    fmt,
+    fmt::MakeWriter,
+    layer::SubscriberExt,
+    registry,
+    util::SubscriberInitExt,
 };
 
 use crate::{Failure, config::Config, options::LogFormat};
 
 /// Sends the log to standard error, and panics to the log.
 pub(crate) fn start(config: &Config) -> Result<(), Failure> {
-    let filter: Targets = config.log.parse().map_err(|_| {
+    let filter = parse_filter(&config.log).ok_or_else(|| {
         let log = &config.log;
-        Failure::usage(format!(
-            "--log: expected a level, or levels by target such as info,oip_engine=debug, found '{log}'"
-        ))
+        let expected = "expected a level, or levels by target such as info,oip_engine=debug";
+        Failure::usage(format!("--log: {expected}, found '{log}'"))
     })?;
     let layer = fmt::layer()
         .with_writer(LogWriter::start())
@@ -34,6 +39,15 @@ pub(crate) fn start(config: &Config) -> Result<(), Failure> {
         tracing::error!(thread, place, text, "panicked");
     }));
     Ok(())
+}
+
+/// Reads a filter. A word alone must be a level: one that is misspelled would else be taken for a target.
+fn parse_filter(text: &str) -> Option<Targets> {
+    let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    text.split(',')
+        .map(str::trim)
+        .all(is_sound)
+        .then(|| text.parse().ok())?
 }
 
 /// Writes lines to standard error on a thread of its own.

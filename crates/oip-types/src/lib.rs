@@ -53,7 +53,7 @@ pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedO
 pub use limits::Limits;
 pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};
 pub use name::{ModelRef, check_name};
-pub use parameters::{ParameterValue, Parameters, check_parameter_name};
+pub use parameters::{ParameterValue, Parameters, check_parameter_name, take_bool};
 pub use value::TensorValue;
 
 #[cfg(feature = "rest")]

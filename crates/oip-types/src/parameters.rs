@@ -86,3 +86,19 @@ pub fn check_parameter_name(name: &str) -> Result<(), ServiceError> {
     }
     Ok(())
 }
+
+/// Takes a parameter out that must be a boolean if it is there.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is something else.
+pub fn take_bool(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ServiceError> {
+    let Some(value) = parameters.remove(name) else {
+        return Ok(None);
+    };
+    let wrong = || {
+        ServiceError::invalid(format!(
+            "parameter '{name}': expected true or false, found {value}"
+        ))
+    };
+    value.as_bool().map(Some).ok_or_else(wrong)
+}

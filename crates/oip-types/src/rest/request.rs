@@ -6,9 +6,10 @@ use super::{
     tensor::{TensorReader, missing, read_name, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferInput, InferRequest, Limits, ModelRef, NonFinite, ParameterValue, Parameters, RequestedOutput,
-    ServiceError, check_parameter_name,
+    InferInput, InferRequest, Limits, ModelRef, NonFinite, ParameterValue, RequestedOutput, ServiceError,
+    check_parameter_name,
     json::{Cursor, Writer},
+    take_bool,
 };
 
 /// On a request: whether outputs are binary unless they say otherwise.
@@ -168,19 +169,6 @@ fn read_outputs(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Vec<Requeste
         Ok(())
     })?;
     Ok(outputs)
-}
-
-/// Takes a parameter that must be a boolean.
-fn take_bool(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ServiceError> {
-    let Some(value) = parameters.remove(name) else {
-        return Ok(None);
-    };
-    let wrong = || {
-        ServiceError::invalid(format!(
-            "parameter \"{name}\": expected true or false, found {value}"
-        ))
-    };
-    value.as_bool().map(Some).ok_or_else(wrong)
 }
 
 /// How a client wants a request encoded and answered.

@@ -45,14 +45,18 @@ impl<'l> TensorReader<'l> {
         kind: &str,
         index: usize,
     ) -> Result<NamedTensor, ServiceError> {
+        let start = cursor.clone();
         let mut fields = Fields::default();
         let read = cursor.object(|cursor, member| fields.read_member(cursor, &member, self));
         let finished = read.and_then(|()| fields.finish(cursor, self));
-        let place = match &fields.name {
-            Some(name) => format!("{kind} {}", Quoted(name)),
-            None => format!("{kind}s[{index}]"),
-        };
-        let value = finished.map_err(|error| error.within(place))?;
+        let value = finished.map_err(|error| {
+            // What went wrong may stand before the name.
+            let place = match fields.name.take().or_else(|| find_name(start, self.limits)) {
+                Some(name) => format!("{kind} {}", Quoted(&name)),
+                None => format!("{kind}s[{index}]"),
+            };
+            error.within(place)
+        })?;
         let name = fields.name.map(Cow::into_owned).unwrap_or_default();
         Ok(NamedTensor {
             name,
@@ -195,6 +199,18 @@ pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>) -> Result<Cow<'a, str>, Ser
         return Err(ServiceError::invalid(message));
     }
     Ok(name)
+}
+
+/// Looks for the name in a tensor object that could not be read.
+fn find_name<'a>(mut cursor: Cursor<'a>, limits: &Limits) -> Option<Cow<'a, str>> {
+    let mut name = None;
+    // The object may be broken further on; the name counts if it stands before that.
+    let _ = cursor.object(|cursor, member| match &*member {
+        "name" => read_name(cursor).map(|found| name = Some(found)),
+        "data" => cursor.skip_data(),
+        _ => cursor.skip(limits.json_depth),
+    });
+    name
 }
 
 fn read_shape(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Shape, ServiceError> {

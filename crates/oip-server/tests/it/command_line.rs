@@ -1,0 +1,171 @@
+//! LC-07: what is wrong before the server runs is said in one line, with a code.
+
+use std::{fs, net::TcpListener, process::Command};
+
+use crate::support::{Server, command, failing};
+
+#[test]
+fn lc_07_wrong_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for (arguments, message) in [
+        (&[][..], "no model repository: give --model-repository DIR"),
+        (
+            &["--htp-address", "x"],
+            "unexpected argument '--htp-address' found; tip: a similar argument exists: '--http-address'",
+        ),
+        (
+            &["--model-repository", folder, "--http-address", "nonsense"],
+            "--http-address: expected HOST:PORT, found 'nonsense'",
+        ),
+        (
+            &["--model-repository", folder, "--instances", "-1"],
+            "unexpected argument '-1' found",
+        ),
+        (
+            &["--model-repository", folder, "--request-timeout", "30"],
+            "invalid value '30' for '--request-timeout <TIME>'",
+        ),
+        (
+            &["--model-repository", folder, "--max-request-size", "64MB"],
+            "invalid value '64MB' for '--max-request-size <SIZE>'",
+        ),
+        (
+            &["--model-repository", folder, "--log", "chatty!!"],
+            "--log: expected a level",
+        ),
+        (
+            &["--model-repository", folder, "--model-name", "../x"],
+            "--model-name '../x' must not contain a path separator",
+        ),
+        (
+            &["--config", "/nowhere.toml"],
+            "the configuration file /nowhere.toml cannot be read",
+        ),
+    ] {
+        let (code, line) = failing(arguments);
+        assert!(code == 2 && line.starts_with(message), "{code}: {line}");
+    }
+}
+
+#[test]
+fn lc_07_wrong_surroundings() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    let (code, line) = failing(&["--model-repository", "/nowhere"]);
+    assert_eq!(
+        (code, &*line),
+        (1, "the model repository /nowhere does not exist")
+    );
+    let file = format!("{folder}/file");
+    fs::write(&file, "").unwrap();
+    assert_eq!(
+        failing(&["--model-repository", &file]),
+        (1, format!("the model repository {file} is not a folder"))
+    );
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (option, transport) in [("--http-address", "HTTP"), ("--grpc-address", "gRPC")] {
+        let other = if option == "--http-address" {
+            "--grpc-address"
+        } else {
+            "--http-address"
+        };
+        let (code, line) = failing(&[
+            "--model-repository",
+            folder,
+            option,
+            &address,
+            other,
+            "127.0.0.1:0",
+        ]);
+        assert!(
+            code == 1
+                && line.starts_with(&format!(
+                    "cannot listen on {address} for {transport}: Address already in use"
+                )),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn the_configuration_file_is_checked_and_told_by_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("server.toml");
+    for (text, message) in [
+        (
+            "http-address = \"127.0.0.1:0\"\nhttp-adress = 1",
+            "line 2: unknown field `http-adress`",
+        ),
+        (
+            "instances = \"many\"",
+            "line 1: invalid type: string \"many\", expected usize",
+        ),
+        ("\n\nqueue-size = ", "line 3: "),
+    ] {
+        fs::write(&path, text).unwrap();
+        let (code, line) = failing(&["--config", path.to_str().unwrap()]);
+        assert!(code == 2 && line.contains(message), "{line}");
+    }
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = folder.path().join("models");
+    fs::create_dir(&models).unwrap();
+    let config = folder.path().join("server.toml");
+    // The file's addresses cannot be listened on, the environment's can, and the command line has the last word.
+    fs::write(&config, format!("model-repository = {models:?}\nhttp-address = \"192.0.2.1:1\"\ngrpc-address = \"192.0.2.1:1\"\nlog = \"off\""))
+        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command
+        .env("OIP_CONFIG", &config)
+        .env("OIP_HTTP_ADDRESS", "127.0.0.1:0")
+        .env("OIP_GRPC_ADDRESS", "192.0.2.1:2");
+    let server = Server::spawn(command.args(["--grpc-address", "127.0.0.1:0"]));
+    assert_eq!(server.get("/v2/health/live").status, 200);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for (flag, expected) in [("--help", "Usage: oip-server"), ("--version", "oip-server 0.1.0")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .arg(flag)
+            .output()
+            .unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        assert!(String::from_utf8(output.stdout).unwrap().contains(expected));
+    }
+}
+
+#[test]
+fn logs_can_be_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(folder.path(), &["--log-format", "json"]);
+    let mut child = command
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stderr.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stdout.is_empty(), "a table between JSON lines");
+    let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(event["message"], "listening");
+    assert!(
+        event["http"]
+            .as_str()
+            .unwrap()
+            .parse::<std::net::SocketAddr>()
+            .is_ok()
+    );
+}

@@ -1,0 +1,167 @@
+//! Starting, draining and ending.
+
+use std::{
+    io::{Read, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Server, connect, receive, send, try_receive};
+
+fn empty_server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), arguments);
+    server.wait_until_loaded();
+    (server, folder)
+}
+
+/// LC-01: under load each request is answered or refused before it was taken, and the process ends with 0.
+#[test]
+fn lc_01_draining_under_load_loses_nothing() {
+    for _ in 0..3 {
+        let (mut server, _folder) = empty_server(&[]);
+        let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                let (address, is_over, answered) = (server.http, is_over.clone(), answered.clone());
+                thread::spawn(move || {
+                    let mut stream = connect(address);
+                    while !is_over.load(Ordering::SeqCst) {
+                        send(&mut stream, "GET", "/v2/health/live", &[], b"");
+                        let answer = receive(&mut stream);
+                        assert_eq!(answer.status, 200);
+                        answered.fetch_add(1, Ordering::SeqCst);
+                        if answer.header("connection") == Some("close") {
+                            return;
+                        }
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(100));
+        server.signal("TERM");
+        assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
+        is_over.store(true, Ordering::SeqCst);
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        assert!(answered.load(Ordering::SeqCst) > 0);
+    }
+}
+
+/// LC-01: from the signal on the server is not ready, but alive.
+#[test]
+fn lc_01_a_draining_server_says_so() {
+    let (mut server, _folder) = empty_server(&[]);
+    let mut stream = server.connect();
+    send(&mut stream, "GET", "/v2/health/ready", &[], b"");
+    assert_eq!(receive(&mut stream).status, 200);
+    let mut live = server.connect();
+    send(&mut live, "GET", "/v2/health/live", &[], b"");
+    receive(&mut live);
+    server.signal("TERM");
+    thread::sleep(Duration::from_millis(200));
+    send(&mut stream, "GET", "/v2/health/ready", &[], b"");
+    let answer = receive(&mut stream);
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.json()["error"], "the server is shutting down");
+    send(&mut live, "GET", "/v2/health/live", &[], b"");
+    assert_eq!(receive(&mut live).status, 200);
+    assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
+}
+
+/// LC-02: stalled clients hold the end up to the drain timeout, not longer; the code says that something was cut.
+#[test]
+fn lc_02_stalled_clients_end_with_the_drain_timeout() {
+    let (mut server, _folder) = empty_server(&["--drain-timeout", "2s"]);
+    let body = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc";
+    let mut stalled = Vec::new();
+    for (address, opening) in [
+        (server.http, ""),
+        (server.http, "GET / HT"),
+        (server.http, body),
+        (server.grpc, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    ] {
+        let mut stream = connect(address);
+        stream.write_all(opening.as_bytes()).unwrap();
+        stalled.push(stream);
+    }
+    thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    server.signal("TERM");
+    let status = server.wait(Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert_eq!(status.code(), Some(1));
+}
+
+/// LC-03: the second signal ends the process at once.
+#[test]
+fn lc_03_a_second_signal_ends_at_once() {
+    for second in ["TERM", "INT"] {
+        let (mut server, _folder) = empty_server(&["--drain-timeout", "60s"]);
+        // A half-open HTTP/2 connection keeps the drain waiting.
+        let mut stalled = connect(server.grpc);
+        stalled.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        thread::sleep(Duration::from_millis(100));
+        server.signal("TERM");
+        thread::sleep(Duration::from_millis(200));
+        assert!(
+            server.child.try_wait().unwrap().is_none(),
+            "the drain did not wait"
+        );
+        let start = Instant::now();
+        server.signal(second);
+        assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+}
+
+/// LC-15: signals that are no reason to end.
+#[test]
+fn lc_15_other_signals_are_survived() {
+    let (server, _folder) = empty_server(&[]);
+    for signal in ["PIPE", "HUP", "XFSZ", "STOP", "CONT"] {
+        server.signal(signal);
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(server.get("/v2/health/live").status, 200);
+}
+
+/// LC-16: a log that nobody reads does not stop the server.
+#[test]
+fn lc_16_a_log_that_nobody_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = crate::support::command(folder.path(), &["--log", "trace"]);
+    let mut server = Server::spawn(command.stderr(std::process::Stdio::piped()));
+    // More than a pipe holds, by far: each connection logs several lines.
+    for _ in 0..2000 {
+        assert_eq!(server.get("/v2/health/live").status, 200);
+    }
+    let mut stderr = server.child.stderr.take().unwrap();
+    let mut some = [0; 1000];
+    assert!(stderr.read(&mut some).unwrap() > 0);
+    drop(stderr);
+    for _ in 0..10 {
+        assert_eq!(server.get("/v2/health/live").status, 200);
+    }
+}
+
+/// LC-06: killed and started again on the same port.
+#[test]
+fn lc_06_the_port_is_free_again_after_a_kill() {
+    let (mut server, folder) = empty_server(&[]);
+    let address = server.http.to_string();
+    let mut open = server.connect();
+    send(&mut open, "GET", "/v2", &[], b"");
+    receive(&mut open);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    assert!(try_receive(&mut open).is_err());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command.arg("--model-repository").arg(folder.path());
+    let again = Server::spawn(command.args(["--http-address", &address, "--grpc-address", "127.0.0.1:0"]));
+    assert_eq!(again.http.to_string(), address);
+}

@@ -1,0 +1,8 @@
+//! The server as its users meet it: a process, its sockets, its exit codes; and both transports side by side.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod command_line;
+mod life_cycle;
+mod parity;
+mod pressure;
+mod support;
