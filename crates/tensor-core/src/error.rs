@@ -3,6 +3,13 @@ use std::{fmt, ops::Range};
 use crate::{DType, Shape, TensorSpec};
 
 /// Why a dtype, a shape and some bytes are not a tensor, or not the one asked for.
+///
+/// ```
+/// use tensor_core::{Shape, SpecError};
+/// let error = Shape::new(&[1 << 32, 1 << 32]).unwrap_err();
+/// assert!(matches!(error, SpecError::ElementCountOverflow { .. }));
+/// assert_eq!(error.to_string(), "the element count of shape [4294967296, 4294967296] does not fit 64 bits");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -88,6 +95,12 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 /// Why bytes cannot be seen as a slice of a Rust type.
+///
+/// ```
+/// use tensor_core::{CastError, DType, Tensor};
+/// let error = Tensor::scalar(1.5f32).view().as_slice::<i32>().unwrap_err();
+/// assert_eq!(error, CastError::DType { expected: DType::I32, found: DType::F32 });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CastError {
@@ -138,6 +151,15 @@ impl fmt::Display for CastError {
 impl std::error::Error for CastError {}
 
 /// Why coordinates and values are not a sparse tensor, or one too large to make dense.
+///
+/// ```
+/// use tensor_core::{Shape, SparseCoo, SparseError, Tensor};
+/// let indices = Tensor::from_vec(Shape::new(&[1, 1])?, vec![3u64])?;
+/// let values = Tensor::from_vec(Shape::vector(1), vec![1i8])?;
+/// let error = SparseCoo::new(Shape::vector(3), indices, values).unwrap_err();
+/// assert_eq!(error, SparseError::IndexOutOfRange { entry: 0, axis: 0, index: 3, dim: 3 });
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SparseError {

@@ -1,0 +1,101 @@
+//! A hand-written model behind both transports, without the engine.
+//!
+//! ```sh
+//! cargo run --package oip-http --example both_transports
+//! curl http://127.0.0.1:8080/v2/models/double/infer \
+//!     -d '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 3.5]}]}'
+//! ```
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::sync::Arc;
+
+use oip_grpc::GrpcConfig;
+use oip_http::HttpConfig;
+use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
+    ServerMetadata, ServiceError, TensorMetadata,
+};
+use tensor_core::Tensor;
+
+/// One model, `double`, that doubles its input.
+struct Double;
+
+impl InferenceService for Double {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata {
+            name: "double".into(),
+            version: "1.0".into(),
+            extensions: vec!["binary_tensor_data".into()],
+        }
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        if (model.name(), model.version()) != ("double", None) {
+            return Err(ServiceError::new(
+                ErrorCode::NotFound,
+                format!("{model} does not exist"),
+            ));
+        }
+        Ok(Arc::new(ModelMetadata {
+            name: "double".into(),
+            versions: vec![],
+            platform: "example_double".into(),
+            inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1])],
+            outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1])],
+        }))
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            let metadata = self.model_metadata(request.model())?;
+            metadata.check_request(&request)?;
+            let internal = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
+            let x = request.take_input("x")?;
+            let x = x
+                .as_fixed()
+                .ok_or_else(|| internal(&"x was checked to be FP32"))?;
+            let doubled: Vec<f32> = x
+                .view()
+                .iter::<f32>()
+                .map_err(|e| internal(&e))?
+                .map(|x| 2.0 * x)
+                .collect();
+            let y = Tensor::from_vec(x.shape().clone(), doubled).map_err(|e| internal(&e))?;
+            Ok(InferResponse {
+                model_name: "double".into(),
+                model_version: None,
+                id: request.id,
+                parameters: Parameters::new(),
+                outputs: metadata.pick_outputs(&request.outputs, vec![InferOutput::new("y", y)])?,
+            })
+        })
+    }
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let (limits, shutdown) = (Limits::default(), Shutdown::new());
+    let rest = oip_http::router(Arc::new(Double), HttpConfig::default());
+    let calls = oip_grpc::service(Arc::new(Double), GrpcConfig::default());
+    let (http, grpc) = (([127, 0, 0, 1], 8080).into(), ([127, 0, 0, 1], 9000).into());
+    println!("HTTP on {http}, gRPC on {grpc}");
+    tokio::spawn(serve(
+        listen(http)?,
+        Protocol::Http1,
+        rest,
+        limits.clone(),
+        shutdown.clone(),
+    ));
+    serve(listen(grpc)?, Protocol::Http2, calls, limits, shutdown).await;
+    Ok(())
+}
