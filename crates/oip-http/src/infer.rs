@@ -10,7 +10,7 @@ use oip_types::{
 };
 use tokio::{task::spawn_blocking, time::timeout_at};
 
-use crate::{answer, content_encoding::ContentEncoding, read_body::read_body, routes::App};
+use crate::{answer, app::App, content_encoding::ContentEncoding, read_body::read_body};
 
 /// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
 /// is when other connections would begin to notice.

@@ -41,6 +41,7 @@
 //! `docs/oip.md` of the repository lists every endpoint, header and status.
 
 mod answer;
+mod app;
 mod config;
 mod content_encoding;
 mod head;

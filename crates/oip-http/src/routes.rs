@@ -15,27 +15,15 @@ use oip_types::{
 };
 use serde_json::json;
 
-use crate::{HttpConfig, answer, head, infer::infer, request_ids::RequestIds};
-
-/// What every handler needs.
-#[derive(Clone)]
-pub(crate) struct App {
-    pub(crate) service: Arc<dyn InferenceService>,
-    pub(crate) config: Arc<HttpConfig>,
-    pub(crate) request_ids: Arc<RequestIds>,
-}
+use crate::{HttpConfig, answer, app::App, head, infer::infer};
 
 /// The REST side of the protocol for a service.
 ///
 /// Paths may end in a slash. Every failed request, on any path and by any method, is answered with a JSON object that
 /// has a string `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
-    let config = Arc::new(config);
-    let app = App {
-        service,
-        config: config.clone(),
-        request_ids: Arc::new(RequestIds::new()),
-    };
+    let app = App::new(service, config);
+    let config = app.config.clone();
     let routes: [(&str, MethodRouter<App>); 6] = [
         ("/v2", get(server_metadata)),
         ("/v2/health/live", get(server_live)),
