@@ -34,14 +34,14 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
     ];
     let mut router = Router::new();
     for (path, handler) in routes {
-        let versioned = path.replace("{model}", "{model}/versions/{version}");
-        for path in [path.to_owned(), versioned.clone()]
-            .iter()
-            .take(if versioned == path { 1 } else { 2 })
-        {
+        let mut paths = vec![path.to_owned()];
+        if path.contains("{model}") {
+            paths.push(path.replace("{model}", "{model}/versions/{version}"));
+        }
+        for path in paths {
             router = router
-                .route(path, handler.clone())
-                .route(&format!("{path}/"), handler.clone());
+                .route(&format!("{path}/"), handler.clone())
+                .route(&path, handler.clone());
         }
     }
     router
