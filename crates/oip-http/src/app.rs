@@ -1,0 +1,23 @@
+use std::sync::Arc;
+
+use oip_service::InferenceService;
+
+use crate::{HttpConfig, request_ids::RequestIds};
+
+/// What every handler needs.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) service: Arc<dyn InferenceService>,
+    pub(crate) config: Arc<HttpConfig>,
+    pub(crate) request_ids: Arc<RequestIds>,
+}
+
+impl App {
+    pub(crate) fn new(service: Arc<dyn InferenceService>, config: HttpConfig) -> Self {
+        Self {
+            service,
+            config: Arc::new(config),
+            request_ids: Arc::new(RequestIds::new()),
+        }
+    }
+}
