@@ -6,55 +6,62 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{codegen, workspace};
 
-/// Each check by name, with the cargo arguments and environment that run it.
-const CHECKS: &[(&str, &[&str], &[(&str, &str)])] = &[
-    ("fmt", &["fmt", "--all", "--check"], &[]),
-    (
-        "clippy",
-        &["clippy", "--workspace", "--all-targets", "--quiet"],
-        &[("RUSTFLAGS", "-Dwarnings")],
-    ),
-    (
-        "minimal features",
-        &[
+/// One call of cargo that must succeed.
+struct Check {
+    name: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const CHECKS: &[Check] = &[
+    Check {
+        name: "fmt",
+        arguments: &["fmt", "--all", "--check"],
+    },
+    Check {
+        name: "clippy",
+        arguments: &["clippy", "--workspace", "--all-targets", "--quiet"],
+    },
+    Check {
+        name: "minimal features",
+        arguments: &[
             "clippy",
             "--package",
             "oip-types",
             "--no-default-features",
             "--quiet",
         ],
-        &[("RUSTFLAGS", "-Dwarnings")],
-    ),
-    // With the same flags as clippy, so that dependencies are built once.
-    (
-        "tests",
-        &["test", "--workspace", "--quiet"],
-        &[("RUSTFLAGS", "-Dwarnings")],
-    ),
-    (
-        "rustdoc",
-        &["doc", "--workspace", "--no-deps", "--quiet"],
-        &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")],
-    ),
+    },
+    Check {
+        name: "tests",
+        arguments: &["test", "--workspace", "--quiet"],
+    },
+    Check {
+        name: "rustdoc",
+        arguments: &["doc", "--workspace", "--no-deps", "--quiet"],
+    },
 ];
 
 /// Runs all checks, one after the other, and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
     step("codegen", || codegen::run(true))?;
-    for (name, arguments, environment) in CHECKS {
-        step(name, || {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo
-                .args(*arguments)
-                .envs(environment.iter().copied())
-                .current_dir(workspace::root());
-            let status = cargo.status().context("starting cargo")?;
-            ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
-            Ok(())
-        })?;
+    for check in CHECKS {
+        step(check.name, || cargo(check.arguments))?;
     }
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        // One set of flags for every check, so that dependencies are built once.
+        .env("RUSTFLAGS", "-Dwarnings")
+        .env("RUSTDOCFLAGS", "-Dwarnings")
+        .current_dir(workspace::root())
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
     Ok(())
 }
 
