@@ -31,7 +31,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-service",
-        to: &["oip-types"],
+        to: &["tensor-core", "oip-types"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -41,7 +41,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-http",
-        to: &["oip-types", "oip-service"],
+        to: &["tensor-core", "oip-types", "oip-service"],
         never: &["tonic"],
     },
     Arrows {
@@ -51,7 +51,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-engine",
-        to: &["oip-types", "oip-service"],
+        to: &["tensor-core", "oip-types", "oip-service"],
         never: &["axum", "tonic", "hyper"],
     },
     Arrows {
@@ -62,6 +62,7 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "oip-server",
         to: &[
+            "tensor-core",
             "oip-types",
             "oip-service",
             "oip-listen",
