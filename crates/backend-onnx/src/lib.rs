@@ -4,6 +4,7 @@ mod convert;
 mod dtype;
 mod foresee;
 mod lower;
+mod ml;
 mod model;
 mod ops;
 mod payload;

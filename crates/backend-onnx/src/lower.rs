@@ -11,7 +11,8 @@ use tensor_core::Quoted;
 use tract_onnx::pb;
 
 use crate::{
-    dtype, ops,
+    dtype,
+    ops::{self, Outputs},
     payload::{self, Data, Payload},
     proto::{AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType},
     signature::canonical_domain,
@@ -114,7 +115,7 @@ impl Lowering<'_> {
             }
         }
         for node in nodes {
-            let node = self.node(node, &scope)?;
+            let node = self.node(node, &scope, &used)?;
             lowered.node.push(node);
         }
         let mut outputs = HashSet::new();
@@ -209,7 +210,12 @@ impl Lowering<'_> {
         })
     }
 
-    fn node(&mut self, node: &NodeProto, scope: &Scope<'_>) -> Result<pb::NodeProto, ServiceError> {
+    fn node(
+        &mut self,
+        node: &NodeProto,
+        scope: &Scope<'_>,
+        used: &HashSet<&str>,
+    ) -> Result<pb::NodeProto, ServiceError> {
         let label = label(node);
         if self.labels.len() >= MAX_NODES {
             return Err(ServiceError::invalid(format!(
@@ -220,19 +226,14 @@ impl Lowering<'_> {
         self.labels.push(label.clone());
         let domain = canonical_domain(&node.domain);
 
-        let names = |names: &[String]| -> Result<Vec<String>, ServiceError> {
-            names
-                .iter()
-                .map(|name| match name.as_str() {
-                    "" => Ok(String::new()),
-                    name => self.name(scope, name),
-                })
-                .collect()
-        };
-        let (input, output) = (
-            names(&node.input).map_err(|error| error.within(&label))?,
-            names(&node.output)?,
-        );
+        let mut input = Vec::with_capacity(node.input.len());
+        for name in &node.input {
+            input.push(match name.as_str() {
+                "" => String::new(),
+                name => self.name(scope, name).map_err(|error| error.within(&label))?,
+            });
+        }
+        let output = self.outputs(node, domain, scope, used).map_err(|error| error.within(&label))?;
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
             attribute.push(
@@ -252,6 +253,32 @@ impl Lowering<'_> {
         let opset = self.opsets.get(domain).copied();
         ops::check(&lowered, domain, &node.op_type, opset).map_err(|error| error.within(&label))?;
         Ok(lowered)
+    }
+
+    /// The names of a node's outputs: no gaps, and none at the end that is neither needed nor used.
+    fn outputs(
+        &mut self,
+        node: &NodeProto,
+        domain: &str,
+        scope: &Scope<'_>,
+        used: &HashSet<&str>,
+    ) -> Result<Vec<String>, ServiceError> {
+        let named = &node.output;
+        let last_used = named.iter().rposition(|name| used.contains(name.as_str()));
+        let count = match ops::outputs(domain, &node.op_type) {
+            Some(Outputs::Exactly(count)) if named.len() > count => {
+                return Err(ServiceError::invalid(format!("has {} outputs, expected {count}", named.len())));
+            }
+            Some(Outputs::Exactly(count)) => count,
+            Some(Outputs::Optional) => last_used.map_or(1, |last| last + 1),
+            Some(Outputs::AsNamed) | None => named.len(),
+        };
+        (0..count)
+            .map(|index| match named.get(index).map(String::as_str) {
+                None | Some("") => Ok(self.value_name()),
+                Some(name) => self.name(scope, name),
+            })
+            .collect()
     }
 
     fn attribute(

@@ -55,11 +55,21 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// The operator's name.
     fn name(&self) -> &'static str;
 
+    /// The number of outputs.
+    fn output_count(&self) -> usize {
+        1
+    }
+
     /// What comes out for what goes in, or why it can't be computed.
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>;
+
+    /// The kernel to run for inputs of these types, if it is another one.
+    fn specialized(&self, _inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
+        None
+    }
 }
 
 /// Wraps a kernel for tract.
@@ -155,6 +165,10 @@ impl InferenceOp for KernelOp {
         Ok((inputs, inferred, observed.into_iter().cloned().collect()))
     }
 
+    fn nboutputs(&self) -> TractResult<usize> {
+        Ok(self.0.output_count())
+    }
+
     fn to_typed(
         &self,
         _source: &InferenceModel,
@@ -163,9 +177,12 @@ impl InferenceOp for KernelOp {
         mapping: &HashMap<OutletId, OutletId>,
     ) -> TractResult<TVec<OutletId>> {
         let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
-        let mut outputs = target.wire_node(&*node.name, self.clone(), &inputs)?;
-        outputs.truncate(node.outputs.len());
-        Ok(outputs)
+        let mut facts = Vec::with_capacity(inputs.len());
+        for input in &inputs {
+            facts.push(Fact::of(target.outlet_fact(*input)?));
+        }
+        let op = self.0.specialized(&facts).map_or_else(|| self.clone(), KernelOp);
+        target.wire_node(&*node.name, op, &inputs)
     }
 
     as_op!();

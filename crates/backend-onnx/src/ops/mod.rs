@@ -1,6 +1,6 @@
 //! Operators: which are known, how tract's are held to what ONNX means, and those that are computed here.
 
-mod access;
+pub(crate) mod access;
 mod attributes;
 mod cast;
 mod conditions;
@@ -16,9 +16,11 @@ mod types;
 
 use std::fmt;
 
+pub(crate) use attributes::Attributes;
 pub(crate) use elementwise::has_zero;
 pub(crate) use guard::Refusal;
-pub(crate) use rules::{OUTPUT, check, onnx, registered_name};
+pub(crate) use kernel::{Fact, Kernel, kernel};
+pub(crate) use rules::{OUTPUT, Outputs, check, onnx, outputs, registered_name};
 
 /// What is wrong with the values of an input, found while a model runs.
 #[derive(Debug)]

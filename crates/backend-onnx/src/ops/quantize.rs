@@ -144,6 +144,10 @@ impl Kernel for QuantizeDynamically {
         "DynamicQuantizeLinear"
     }
 
+    fn output_count(&self) -> usize {
+        3
+    }
+
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());

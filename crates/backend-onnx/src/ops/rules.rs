@@ -27,15 +27,27 @@ use super::{
     quantize, reduce,
     types::Types,
 };
+use crate::ml;
 
 /// The versions of ONNX's own operator set that models may use.
-pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 6..=23;
+pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=23;
 
 /// Makes an operator from a node, as tract's own functions do.
 type Build = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Box<dyn InferenceOp>>;
 
 /// A condition on a node by itself: says why it is refused.
 type Condition = fn(Attributes<'_>, opset: i64) -> Result<(), String>;
+
+/// How many outputs a node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outputs {
+    /// So many, wanted or not.
+    Exactly(usize),
+    /// One, and more if they are wanted.
+    Optional,
+    /// As many as the node names.
+    AsNamed,
+}
 
 /// A row of the table.
 #[derive(Clone, Copy)]
@@ -45,6 +57,7 @@ pub(crate) struct Rule {
     /// The operator set it came with.
     since: i64,
     attributes: &'static [&'static str],
+    outputs: Outputs,
     condition: Option<Condition>,
     check: Option<Check>,
     guard: Guard,
@@ -61,6 +74,7 @@ const fn op(name: &'static str) -> Rule {
         name,
         since: 1,
         attributes: &[],
+        outputs: Outputs::Exactly(1),
         condition: None,
         check: None,
         guard: Guard {
@@ -90,6 +104,11 @@ impl Rule {
 
     const fn takes(mut self, attributes: &'static [&'static str]) -> Self {
         self.attributes = attributes;
+        self
+    }
+
+    const fn gives(mut self, outputs: Outputs) -> Self {
+        self.outputs = outputs;
         self
     }
 
@@ -194,6 +213,7 @@ static RULES: &[Rule] = &[
         .wide()
         .when(when::average_pool),
     op("BatchNormalization")
+        .gives(Outputs::Optional)
         .takes(&["epsilon", "is_test", "momentum", "spatial", "training_mode"])
         .of(FLOATS)
         .wide()
@@ -255,7 +275,7 @@ static RULES: &[Rule] = &[
         .when(when::not_blocked)
         .own(quantize::dequantize),
     op("Div").takes(LEGACY).of(NUMBERS),
-    op("Dropout")
+    op("Dropout").gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
         .given(when::dropout_inputs),
@@ -277,6 +297,7 @@ static RULES: &[Rule] = &[
     op("Flatten").takes(AXIS),
     op("Floor").of(FLOATS),
     op("GRU")
+        .gives(Outputs::Optional)
         .takes(&[
             "activations",
             "clip",
@@ -324,7 +345,7 @@ static RULES: &[Rule] = &[
         .instead(Types::F64, elementwise::double),
     op("Hardmax").takes(AXIS).of(FLOATS),
     op("Identity"),
-    op("If").takes(&["else_branch", "then_branch"]),
+    op("If").gives(Outputs::AsNamed).takes(&["else_branch", "then_branch"]),
     op("InstanceNormalization").takes(&["epsilon"]).of(FLOATS).wide(),
     op("IsInf")
         .since(10)
@@ -337,6 +358,7 @@ static RULES: &[Rule] = &[
         .wide()
         .when(when::lrn),
     op("LSTM")
+        .gives(Outputs::Optional)
         .takes(&[
             "activations",
             "clip",
@@ -366,6 +388,7 @@ static RULES: &[Rule] = &[
     op("MatMulInteger").since(10),
     op("Max").of(NUMBERS),
     op("MaxPool")
+        .gives(Outputs::Optional)
         .takes(&[
             "auto_pad",
             "ceil_mode",
@@ -412,6 +435,7 @@ static RULES: &[Rule] = &[
         .when(when::not_blocked)
         .own(quantize::quantize),
     op("RNN")
+        .gives(Outputs::Optional)
         .takes(&["activations", "clip", "direction", "hidden_size", "layout"])
         .of(Types::F32)
         .when(when::recurrent),
@@ -475,7 +499,7 @@ static RULES: &[Rule] = &[
         .of(FLOATS)
         .instead(Types::F64, elementwise::double),
     op("STFT").since(17).takes(&["onesided"]).of(FLOATS).single(),
-    op("Scan").since(9).takes(&[
+    op("Scan").since(9).gives(Outputs::AsNamed).takes(&[
         "body",
         "num_scan_inputs",
         "scan_input_axes",
@@ -505,7 +529,7 @@ static RULES: &[Rule] = &[
     op("Softplus").of(FLOATS).wide(),
     op("Softsign").of(FLOATS).wide(),
     op("SpaceToDepth").takes(&["blocksize"]).of(FIXED),
-    op("Split").takes(&["axis", "num_outputs", "split"]),
+    op("Split").gives(Outputs::AsNamed).takes(&["axis", "num_outputs", "split"]),
     op("Sqrt").of(FLOATS).wide(),
     op("Squeeze").takes(&["axes"]),
     op("Sub").takes(LEGACY).of(NUMBERS),
@@ -523,6 +547,111 @@ static RULES: &[Rule] = &[
     op("Unsqueeze").takes(&["axes"]),
     op("Where").since(9).by_input(1),
     op("Xor").takes(LEGACY).of(Types::BOOL),
+    ml("ArrayFeatureExtractor", ml::extractor),
+    ml("Binarizer", ml::binarizer).takes(&["threshold"]),
+    ml("FeatureVectorizer", ml::vectorizer).takes(&["inputdimensions"]),
+    ml("Imputer", ml::imputer).takes(&[
+        "imputed_value_floats",
+        "imputed_value_int64s",
+        "replaced_value_float",
+        "replaced_value_int64",
+    ]),
+    ml("LabelEncoder", ml::label_encoder).takes(&[
+        "classes_strings",
+        "default_float",
+        "default_int64",
+        "default_string",
+        "default_tensor",
+        "keys_floats",
+        "keys_int64s",
+        "keys_strings",
+        "keys_tensor",
+        "values_floats",
+        "values_int64s",
+        "values_strings",
+        "values_tensor",
+    ]),
+    ml("LinearClassifier", ml::linear_classifier).gives(Outputs::Exactly(2)).takes(&[
+        "classlabels_ints",
+        "classlabels_strings",
+        "coefficients",
+        "intercepts",
+        "multi_class",
+        "post_transform",
+    ]),
+    ml("LinearRegressor", ml::linear_regressor).takes(&["coefficients", "intercepts", "post_transform", "targets"]),
+    ml("Normalizer", ml::normalizer).takes(&["norm"]),
+    ml("OneHotEncoder", ml::one_hot).takes(&["cats_int64s", "cats_strings", "zeros"]),
+    ml("SVMClassifier", ml::svm_classifier).gives(Outputs::Exactly(2)).takes(&[
+        "classlabels_ints",
+        "classlabels_strings",
+        "coefficients",
+        "kernel_params",
+        "kernel_type",
+        "post_transform",
+        "prob_a",
+        "prob_b",
+        "rho",
+        "support_vectors",
+        "vectors_per_class",
+    ]),
+    ml("SVMRegressor", ml::svm_regressor).takes(&[
+        "coefficients",
+        "kernel_params",
+        "kernel_type",
+        "n_supports",
+        "one_class",
+        "post_transform",
+        "rho",
+        "support_vectors",
+    ]),
+    ml("Scaler", ml::scaler).takes(&["offset", "scale"]),
+    ml("TreeEnsembleClassifier", ml::tree_classifier).gives(Outputs::Exactly(2)).takes(&[
+        "base_values",
+        "base_values_as_tensor",
+        "class_ids",
+        "class_nodeids",
+        "class_treeids",
+        "class_weights",
+        "class_weights_as_tensor",
+        "classlabels_int64s",
+        "classlabels_strings",
+        "nodes_falsenodeids",
+        "nodes_featureids",
+        "nodes_hitrates",
+        "nodes_hitrates_as_tensor",
+        "nodes_missing_value_tracks_true",
+        "nodes_modes",
+        "nodes_nodeids",
+        "nodes_treeids",
+        "nodes_truenodeids",
+        "nodes_values",
+        "nodes_values_as_tensor",
+        "post_transform",
+    ]),
+    ml("TreeEnsembleRegressor", ml::tree_regressor).takes(&[
+        "aggregate_function",
+        "base_values",
+        "base_values_as_tensor",
+        "n_targets",
+        "nodes_falsenodeids",
+        "nodes_featureids",
+        "nodes_hitrates",
+        "nodes_hitrates_as_tensor",
+        "nodes_missing_value_tracks_true",
+        "nodes_modes",
+        "nodes_nodeids",
+        "nodes_treeids",
+        "nodes_truenodeids",
+        "nodes_values",
+        "nodes_values_as_tensor",
+        "post_transform",
+        "target_ids",
+        "target_nodeids",
+        "target_treeids",
+        "target_weights",
+        "target_weights_as_tensor",
+    ]),
 ];
 
 /// The table by registered name.
@@ -563,6 +692,11 @@ pub(crate) fn onnx() -> Onnx {
 
 /// The registered name of what stands before each output of a model.
 pub(crate) const OUTPUT: &str = "Output";
+
+/// How many outputs an operator has, `None` for unknown ones.
+pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
+    BY_NAME.get(&registered_name(domain, op_type)).map(|rule| rule.outputs)
+}
 
 /// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
 pub(crate) fn check(
