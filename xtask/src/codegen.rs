@@ -23,11 +23,18 @@ struct Target {
     has_service: bool,
 }
 
-const TARGETS: &[Target] = &[Target {
-    proto: "inference.proto",
-    folder: "crates/oip-grpc/src/generated",
-    has_service: true,
-}];
+const TARGETS: &[Target] = &[
+    Target {
+        proto: "inference.proto",
+        folder: "crates/oip-grpc/src/generated",
+        has_service: true,
+    },
+    Target {
+        proto: "onnx.proto",
+        folder: "crates/backend-onnx/src/generated",
+        has_service: false,
+    },
+];
 
 /// Generates all code; with `check` only compares it with what is committed.
 pub(crate) fn run(check: bool) -> Result<()> {
