@@ -233,7 +233,9 @@ impl Lowering<'_> {
                 name => self.name(scope, name).map_err(|error| error.within(&label))?,
             });
         }
-        let output = self.outputs(node, domain, scope, used).map_err(|error| error.within(&label))?;
+        let output = self
+            .outputs(node, domain, scope, used)
+            .map_err(|error| error.within(&label))?;
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
             attribute.push(
@@ -267,7 +269,10 @@ impl Lowering<'_> {
         let last_used = named.iter().rposition(|name| used.contains(name.as_str()));
         let count = match ops::outputs(domain, &node.op_type) {
             Some(Outputs::Exactly(count)) if named.len() > count => {
-                return Err(ServiceError::invalid(format!("has {} outputs, expected {count}", named.len())));
+                return Err(ServiceError::invalid(format!(
+                    "has {} outputs, expected {count}",
+                    named.len()
+                )));
             }
             Some(Outputs::Exactly(count)) => count,
             Some(Outputs::Optional) => last_used.map_or(1, |last| last + 1),

@@ -10,6 +10,7 @@ use tract_onnx::{
         DatumType, InferenceModelExt, IntoRunnable, Symbol, TValue, TVec, TractError, TractResult,
         TypedRunnableModel,
     },
+    tract_core::ops::array::DynSlice,
     tract_hir::{
         infer::InferenceFact,
         internal::{SimpleState, TDim, ToDim, TypedFact, bail, ensure, tvec},
@@ -53,6 +54,7 @@ impl Plan {
             .iter()
             .map(|port| metadata(port, None))
             .collect::<Result<_, _>>()?;
+        refuse_unsound(&runnable, &labels)?;
         let facts: TractResult<Vec<TypedFact>> = (0..signature.outputs.len())
             .map(|index| runnable.model().output_fact(index).cloned())
             .collect();
@@ -312,21 +314,35 @@ fn named_dims(inputs: &[Port]) -> Vec<NamedDim> {
     dims
 }
 
+/// Refuses operators of tract that came out of the optimization and would fail on values that ONNX admits.
+fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<(), ServiceError> {
+    let slice = runnable
+        .model()
+        .nodes()
+        .iter()
+        .find(|node| node.op_is::<DynSlice>());
+    slice.map_or(Ok(()), |node| {
+        let label = label(&node.name, labels).unwrap_or("a Slice");
+        Err(ServiceError::invalid(format!(
+            "{label}: starts and ends that are computed from values of inputs are not supported"
+        )))
+    })
+}
+
 /// Says which node tract stopped at, if it does.
 fn unprepared(error: &TractError, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");
-    // The innermost node is named last.
-    let number = chain
-        .rsplit(lower::NODE)
-        .next()
-        .and_then(|rest| rest.split('~').next()?.parse::<usize>().ok());
-    let label = number
-        .filter(|_| chain.contains(lower::NODE))
-        .and_then(|number| labels.get(number));
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
     let reason = reason.map_or("is used in a way that is not supported", |Refusal(reason)| reason);
-    let label = label.map_or("an operator", String::as_str);
+    let label = label(&chain, labels).unwrap_or("an operator");
     ServiceError::invalid(format!("{label}: {reason}"))
+}
+
+/// How to call the node that is named in a text of tract's; the innermost is named last.
+fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
+    let (_, number) = text.rsplit_once(lower::NODE)?;
+    let number: usize = number.split('~').next()?.parse().ok()?;
+    labels.get(number).map(String::as_str)
 }
 
 fn into_cause(error: TractError) -> Box<dyn std::error::Error + Send + Sync> {

@@ -53,7 +53,10 @@ enum Categories {
 
 /// Each category's column. The last of equal ones counts.
 fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> HashMap<C, usize> {
-    categories.enumerate().map(|(index, category)| (category, index)).collect()
+    categories
+        .enumerate()
+        .map(|(index, category)| (category, index))
+        .collect()
 }
 
 impl Kernel for OneHotEncoder {
@@ -65,7 +68,9 @@ impl Kernel for OneHotEncoder {
         use DatumType::{F32, F64, I32, I64, String};
         match (&self.categories, inputs[0].datum_type) {
             (Categories::Strings(_), String) | (Categories::Ints(_), F32 | F64 | I32 | I64) => {}
-            _ => bail!(Refusal("has categories of another type than its input".to_owned())),
+            _ => bail!(Refusal(
+                "has categories of another type than its input".to_owned()
+            )),
         }
         if inputs[0].rank() == 0 {
             bail!(Refusal("is not supported for scalars".to_owned()));
@@ -114,7 +119,11 @@ impl Kernel for FeatureVectorizer {
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         if inputs.is_empty() || inputs.len() != self.widths.len() {
-            bail!(Refusal(format!("has {} inputs for {} dimensions", inputs.len(), self.widths.len())));
+            bail!(Refusal(format!(
+                "has {} inputs for {} dimensions",
+                inputs.len(),
+                self.widths.len()
+            )));
         }
         let count = super::rows::count(&inputs[0])?;
         for input in &inputs[1..] {
@@ -157,7 +166,9 @@ impl Kernel for ArrayFeatureExtractor {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         if positions.datum_type != DatumType::I64 || data.rank() == 0 {
-            bail!(Refusal("takes a tensor with columns, and their positions as INT64".to_owned()));
+            bail!(Refusal(
+                "takes a tensor with columns, and their positions as INT64".to_owned()
+            ));
         }
         let count = positions.shape.iter().cloned().product::<TDim>();
         let mut shape = data.shape.clone();
@@ -176,7 +187,9 @@ impl Kernel for ArrayFeatureExtractor {
             .iter()
             .map(|&position| match usize::try_from(position) {
                 Ok(column) if column < width => Ok(column),
-                _ => bail!(BadInput(format!("the index {position} is outside of a dimension of {width}"))),
+                _ => bail!(BadInput(format!(
+                    "the index {position} is outside of a dimension of {width}"
+                ))),
             })
             .collect::<TractResult<_>>()?;
         let mut shape: TVec<usize> = data.shape().into();
@@ -185,7 +198,9 @@ impl Kernel for ArrayFeatureExtractor {
             shape.push(1);
         }
         shape.push(positions.len());
-        Ok(tvec![dispatch_datum!(columns(data.datum_type())(data, &positions, &shape))?])
+        Ok(tvec![dispatch_datum!(columns(data.datum_type())(
+            data, &positions, &shape
+        ))?])
     }
 }
 

@@ -10,24 +10,34 @@ use tract_onnx::{
 
 use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
 
-pub(crate) fn label_encoder(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn label_encoder(
+    context: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     if attributes.has("classes_strings") {
         return first_version(attributes);
     }
     let keys = list(context, attributes, "keys")?;
     let values = list(context, attributes, "values")?;
-    let default = match attributes.get("default_tensor").and_then(|attribute| attribute.t.as_ref()) {
+    let default = match attributes
+        .get("default_tensor")
+        .and_then(|attribute| attribute.t.as_ref())
+    {
         Some(tensor) => read(context, tensor)?,
         None => match values.datum_type() {
             DatumType::String => tensor1(&[attributes.text("default_string", UNUSED).to_owned()]),
             DatumType::F32 => tensor1(&[attributes.float("default_float", -0.0)]),
-            _ => tensor1(&[attributes.int("default_int64", -1)]).cast_to_dt(values.datum_type())?.into_owned(),
+            _ => tensor1(&[attributes.int("default_int64", -1)])
+                .cast_to_dt(values.datum_type())?
+                .into_owned(),
         },
     };
     if keys.len() != values.len() || default.len() != 1 || default.datum_type() != values.datum_type() {
         let (keys, values) = (keys.len(), values.len());
-        bail!(Refusal(format!("has {keys} keys, {values} values and a default that do not fit together")));
+        bail!(Refusal(format!(
+            "has {keys} keys, {values} values and a default that do not fit together"
+        )));
     }
     Ok(kernel(LabelEncoder::new(&keys, &values, &default)?))
 }
@@ -47,13 +57,25 @@ fn first_version(attributes: Attributes<'_>) -> TractResult<Box<dyn InferenceOp>
 
 /// The list of an attribute whose name tells its type.
 fn list(context: &ParsingContext<'_>, attributes: Attributes<'_>, what: &str) -> TractResult<Tensor> {
-    let tensor = attributes.get(&format!("{what}_tensor")).and_then(|attribute| attribute.t.as_ref());
+    let tensor = attributes
+        .get(&format!("{what}_tensor"))
+        .and_then(|attribute| attribute.t.as_ref());
     let tensor = tensor.map(|tensor| read(context, tensor)).transpose()?;
     let strings = attributes.texts(&format!("{what}_strings"))?;
-    let (ints, floats) = (attributes.ints(&format!("{what}_int64s")), attributes.floats(&format!("{what}_floats")));
-    let given = [tensor.is_some(), !strings.is_empty(), !ints.is_empty(), !floats.is_empty()];
+    let (ints, floats) = (
+        attributes.ints(&format!("{what}_int64s")),
+        attributes.floats(&format!("{what}_floats")),
+    );
+    let given = [
+        tensor.is_some(),
+        !strings.is_empty(),
+        !ints.is_empty(),
+        !floats.is_empty(),
+    ];
     if given.iter().filter(|given| **given).count() != 1 {
-        bail!(Refusal(format!("needs its {what} in exactly one of the attributes for them")));
+        bail!(Refusal(format!(
+            "needs its {what} in exactly one of the attributes for them"
+        )));
     }
     Ok(match tensor {
         Some(tensor) => tensor,
@@ -96,12 +118,32 @@ impl Key {
 
     fn all(keys: &Tensor) -> TractResult<Vec<Self>> {
         Ok(match keys.datum_type() {
-            DatumType::String => access::elements::<String>(keys)?.iter().cloned().map(Self::Text).collect(),
-            DatumType::F32 => access::elements::<f32>(keys)?.iter().map(|&key| Self::float(key.into())).collect(),
-            DatumType::F64 => access::elements::<f64>(keys)?.iter().map(|&key| Self::float(key)).collect(),
-            DatumType::I64 => access::elements::<i64>(keys)?.iter().copied().map(Self::Int).collect(),
-            DatumType::I32 => access::elements::<i32>(keys)?.iter().map(|&key| Self::Int(key.into())).collect(),
-            DatumType::I16 => access::elements::<i16>(keys)?.iter().map(|&key| Self::Int(key.into())).collect(),
+            DatumType::String => access::elements::<String>(keys)?
+                .iter()
+                .cloned()
+                .map(Self::Text)
+                .collect(),
+            DatumType::F32 => access::elements::<f32>(keys)?
+                .iter()
+                .map(|&key| Self::float(key.into()))
+                .collect(),
+            DatumType::F64 => access::elements::<f64>(keys)?
+                .iter()
+                .map(|&key| Self::float(key))
+                .collect(),
+            DatumType::I64 => access::elements::<i64>(keys)?
+                .iter()
+                .copied()
+                .map(Self::Int)
+                .collect(),
+            DatumType::I32 => access::elements::<i32>(keys)?
+                .iter()
+                .map(|&key| Self::Int(key.into()))
+                .collect(),
+            DatumType::I16 => access::elements::<i16>(keys)?
+                .iter()
+                .map(|&key| Self::Int(key.into()))
+                .collect(),
             _ => bail!(Refusal("has keys of a type that is not supported".to_owned())),
         })
     }
@@ -138,10 +180,16 @@ impl Kernel for LabelEncoder {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let default = self.values.len() - 1;
         let keys = Key::all(&inputs[0])?;
-        let places: Vec<usize> =
-            keys.iter().map(|key| self.places.get(key).copied().unwrap_or(default)).collect();
+        let places: Vec<usize> = keys
+            .iter()
+            .map(|key| self.places.get(key).copied().unwrap_or(default))
+            .collect();
         let values = &self.values;
-        Ok(tvec![dispatch_datum!(picked(values.datum_type())(values, &places, inputs[0].shape()))?])
+        Ok(tvec![dispatch_datum!(picked(values.datum_type())(
+            values,
+            &places,
+            inputs[0].shape()
+        ))?])
     }
 }
 

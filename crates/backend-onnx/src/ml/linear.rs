@@ -26,7 +26,10 @@ pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
     let classes = if intercepts == 0 { labels.len() } else { intercepts };
     let is_binary = classes == 1 && labels.len() == 2;
     if classes != labels.len() && !is_binary {
-        bail!(Refusal(format!("has {} labels for {classes} classes", labels.len())));
+        bail!(Refusal(format!(
+            "has {} labels for {classes} classes",
+            labels.len()
+        )));
     }
     if classes == 1 && !is_binary {
         bail!(Refusal("has a single class".to_owned()));
@@ -55,7 +58,11 @@ impl Scores {
         if intercepts.is_empty() {
             intercepts = vec![0.0; count];
         }
-        if count == 0 || intercepts.len() != count || coefficients.is_empty() || coefficients.len() % count != 0 {
+        if count == 0
+            || intercepts.len() != count
+            || coefficients.is_empty()
+            || coefficients.len() % count != 0
+        {
             let (coefficients, intercepts) = (coefficients.len(), intercepts.len());
             bail!(Refusal(format!(
                 "has {coefficients} coefficients and {intercepts} intercepts for {count} scores"
@@ -84,7 +91,9 @@ impl Scores {
             return Ok(());
         }
         let (needed, found) = (self.features, rows.width);
-        bail!(crate::ops::BadInput(format!("{needed} features are needed, found {found}")))
+        bail!(crate::ops::BadInput(format!(
+            "{needed} features are needed, found {found}"
+        )))
     }
 }
 
@@ -164,6 +173,9 @@ impl Kernel for Classifier {
                 self.post.apply(out);
             }
         }
-        Ok(tvec![self.labels.of(&classes)?, access::tensor(&[rows.count, width], out)?])
+        Ok(tvec![
+            self.labels.of(&classes)?,
+            access::tensor(&[rows.count, width], out)?
+        ])
     }
 }

@@ -45,7 +45,9 @@ impl PostTransform {
             Self::Probit => scores.iter_mut().for_each(|score| *score = probit(*score)),
             Self::Softmax => {
                 let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                scores.iter_mut().for_each(|score| *score = (*score - greatest).exp());
+                scores
+                    .iter_mut()
+                    .for_each(|score| *score = (*score - greatest).exp());
                 divide_by_sum(scores);
             }
             Self::SoftmaxZero => {

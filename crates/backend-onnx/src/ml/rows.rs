@@ -57,7 +57,10 @@ pub(crate) fn count(input: &Fact) -> TractResult<TDim> {
     match &*input.shape {
         [_] => Ok(1.to_dim()),
         [count, _] => Ok(count.clone()),
-        _ => bail!(Refusal(format!("takes a matrix, found {} dimensions", input.rank()))),
+        _ => bail!(Refusal(format!(
+            "takes a matrix, found {} dimensions",
+            input.rank()
+        ))),
     }
 }
 
@@ -66,7 +69,9 @@ pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
     if width >= needed {
         return Ok(());
     }
-    bail!(crate::ops::BadInput(format!("{needed} features are needed, found {width}")))
+    bail!(crate::ops::BadInput(format!(
+        "{needed} features are needed, found {width}"
+    )))
 }
 
 /// The classes of a classifier.
@@ -107,9 +112,10 @@ impl Labels {
         let shape = [classes.len()];
         match self {
             Self::Ints(ints) => access::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
-            Self::Strings(strings) => {
-                access::tensor(&shape, classes.iter().map(|&class| strings[class].clone()).collect())
-            }
+            Self::Strings(strings) => access::tensor(
+                &shape,
+                classes.iter().map(|&class| strings[class].clone()).collect(),
+            ),
         }
     }
 }

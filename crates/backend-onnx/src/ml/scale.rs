@@ -10,7 +10,10 @@ use crate::ops::{Attributes, BadInput, Fact, Kernel, Refusal, access, kernel};
 /// `(x - offset) * scale`, for each feature or for all alike.
 pub(crate) fn scaler(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let (offset, scale) = (attributes.floats("offset").to_vec(), attributes.floats("scale").to_vec());
+    let (offset, scale) = (
+        attributes.floats("offset").to_vec(),
+        attributes.floats("scale").to_vec(),
+    );
     if scale.is_empty() || scale.len() != offset.len() {
         let (offset, scale) = (offset.len(), scale.len());
         bail!(Refusal(format!("has {offset} offsets and {scale} scales")));
@@ -38,7 +41,10 @@ pub(crate) fn binarizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
 /// Other values for the one that stands for a missing one.
 pub(crate) fn imputer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
-    let (floats, ints) = (attributes.floats("imputed_value_floats"), attributes.ints("imputed_value_int64s"));
+    let (floats, ints) = (
+        attributes.floats("imputed_value_floats"),
+        attributes.ints("imputed_value_int64s"),
+    );
     Ok(kernel(match (floats, ints) {
         ([], []) => bail!(Refusal("has no values to impute".to_owned())),
         (floats, []) => Imputer::Floats {
@@ -171,7 +177,8 @@ impl Kernel for Imputer {
         let input = &inputs[0];
         let width = input.shape().last().copied().unwrap_or(1);
         Ok(tvec![match self {
-            Self::Ints { values, replaced } => impute(input, width, values, |x| x == replaced, |value| *value)?,
+            Self::Ints { values, replaced } =>
+                impute(input, width, values, |x| x == replaced, |value| *value)?,
             Self::Floats { values, replaced } if input.datum_type() == DatumType::F64 => {
                 let replaced = f64::from(*replaced);
                 let is_missing = |x: &f64| *x == replaced || (x.is_nan() && replaced.is_nan());
@@ -197,7 +204,11 @@ fn impute<T: Datum + Copy, V>(
         true => value(&values[(index % width.max(1)) % values.len()]),
         false => *x,
     };
-    let out = access::elements::<T>(input)?.iter().enumerate().map(imputed).collect();
+    let out = access::elements::<T>(input)?
+        .iter()
+        .enumerate()
+        .map(imputed)
+        .collect();
     access::tensor(input.shape(), out)
 }
 

@@ -23,7 +23,10 @@ pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         bail!(Refusal("has no rho".to_owned()));
     };
     if vectors > 0 && coefficients.len() != vectors {
-        bail!(Refusal(format!("has {} coefficients for {vectors} support vectors", coefficients.len())));
+        bail!(Refusal(format!(
+            "has {} coefficients for {vectors} support vectors",
+            coefficients.len()
+        )));
     }
     Ok(kernel(Regressor {
         machine,
@@ -37,13 +40,19 @@ pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
     let classes = labels.len();
-    let counts: Option<Vec<usize>> =
-        attributes.ints("vectors_per_class").iter().map(|&count| usize::try_from(count).ok()).collect();
+    let counts: Option<Vec<usize>> = attributes
+        .ints("vectors_per_class")
+        .iter()
+        .map(|&count| usize::try_from(count).ok())
+        .collect();
     let counts = counts.unwrap_or_default();
     let vectors: usize = counts.iter().sum();
     let coefficients = attributes.floats("coefficients").to_vec();
     let rho = attributes.floats("rho").to_vec();
-    let (slopes, offsets) = (attributes.floats("prob_a").to_vec(), attributes.floats("prob_b").to_vec());
+    let (slopes, offsets) = (
+        attributes.floats("prob_a").to_vec(),
+        attributes.floats("prob_b").to_vec(),
+    );
     let pairs = classes * classes.saturating_sub(1) / 2;
     let fits = match vectors {
         0 => classes > 1 && coefficients.len() % classes == 0 && !rho.is_empty() && slopes.is_empty(),
@@ -57,9 +66,15 @@ pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
         }
     };
     if !fits {
-        bail!(Refusal("has coefficients, offsets and classes that do not fit together".to_owned()));
+        bail!(Refusal(
+            "has coefficients, offsets and classes that do not fit together".to_owned()
+        ));
     }
-    let width = if vectors == 0 { coefficients.len() / classes } else { 0 };
+    let width = if vectors == 0 {
+        coefficients.len() / classes
+    } else {
+        0
+    };
     Ok(kernel(Classifier {
         machine: Machine::read(attributes, vectors, width)?,
         counts,
@@ -95,7 +110,13 @@ impl Machine {
     /// Reads a kernel with so many support vectors; without any, the model is linear and its coefficients say how
     /// wide rows are.
     fn read(attributes: Attributes<'_>, count: usize, linear_width: usize) -> TractResult<Self> {
-        let parameter = |index: usize| attributes.floats("kernel_params").get(index).copied().unwrap_or(0.0);
+        let parameter = |index: usize| {
+            attributes
+                .floats("kernel_params")
+                .get(index)
+                .copied()
+                .unwrap_or(0.0)
+        };
         let (gamma, coef0, degree) = (parameter(0), parameter(1), parameter(2));
         let function = match attributes.text("kernel_type", "LINEAR") {
             _ if count == 0 => Function::Linear,
@@ -109,7 +130,10 @@ impl Machine {
         let features = match count {
             0 => linear_width,
             count if vectors.len() % count == 0 => vectors.len() / count,
-            _ => bail!(Refusal(format!("has {} numbers for {count} support vectors", vectors.len()))),
+            _ => bail!(Refusal(format!(
+                "has {} numbers for {count} support vectors",
+                vectors.len()
+            ))),
         };
         Ok(Self {
             function,
@@ -159,7 +183,10 @@ impl Kernel for Regressor {
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         expect_single(&inputs[0])?;
-        Ok(vec![Fact::new(DatumType::F32, [rows::count(&inputs[0])?, 1.to_dim()])])
+        Ok(vec![Fact::new(
+            DatumType::F32,
+            [rows::count(&inputs[0])?, 1.to_dim()],
+        )])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
@@ -294,7 +321,12 @@ impl Kernel for Classifier {
             } else {
                 self.machine.values(row, &mut values);
                 self.duels(&values, &mut scores, &mut votes);
-                winner = votes.iter().enumerate().rev().max_by_key(|(_, votes)| **votes).map_or(0, |(class, _)| class);
+                winner = votes
+                    .iter()
+                    .enumerate()
+                    .rev()
+                    .max_by_key(|(_, votes)| **votes)
+                    .map_or(0, |(class, _)| class);
                 if !self.slopes.is_empty() {
                     let mut probabilities = vec![0.0; classes];
                     self.probabilities(&scores, &mut probabilities);
@@ -305,7 +337,11 @@ impl Kernel for Classifier {
             let mut second = Second::None;
             if self.rho.len() == 1 && classes == 2 {
                 let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                second = if self.post == PostTransform::None { Second::Opposite } else { Second::Rest };
+                second = if self.post == PostTransform::None {
+                    Second::Opposite
+                } else {
+                    Second::Rest
+                };
                 if self.slopes.is_empty() && (best > 0.0 && (!self.all_positive || best >= 0.5)) {
                     winner = 1;
                 }
@@ -319,7 +355,10 @@ impl Kernel for Classifier {
                 }
             }
         }
-        Ok(tvec![self.labels.of(&winners)?, access::tensor(&[rows.count, width], out)?])
+        Ok(tvec![
+            self.labels.of(&winners)?,
+            access::tensor(&[rows.count, width], out)?
+        ])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Cast and CastLike, exactly: tract carries INT64 as symbolic dimensions, which are slow and lose large numbers, and
 //! it writes and reads numbers as text in its own way.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tract_onnx::{
     model::ParsingContext,
@@ -91,7 +91,7 @@ fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
 
 /// What numbers can be turned into.
 trait Number: Datum + Copy + AsPrimitive<f64> {
-    const IS_FLOAT: bool;
+    fn text(&self) -> String;
 }
 
 fn numbers<F>(from: &[F], shape: &[usize], to: DatumType) -> TractResult<Tensor>
@@ -113,24 +113,23 @@ where
             shape,
             from.iter().map(|&x| AsPrimitive::<f64>::as_(x) != 0.0).collect(),
         ),
-        DatumType::String if F::IS_FLOAT => {
-            tensor(shape, from.iter().map(|&x| float_text(x.as_())).collect())
-        }
-        DatumType::String => tensor(shape, from.iter().map(|x| x.to_string()).collect()),
+        DatumType::String => tensor(shape, from.iter().map(F::text).collect()),
         to => with_number!(to, T => tensor(shape, from.iter().map(|&x| AsPrimitive::<T>::as_(x)).collect())),
     }
 }
 
 macro_rules! number {
-    ($is_float:literal: $($type:ty),*) => {$(
+    ($text:expr => $($type:ty),*) => {$(
         impl Number for $type {
-            const IS_FLOAT: bool = $is_float;
+            fn text(&self) -> String {
+                $text(self)
+            }
         }
     )*};
 }
 
-number!(true: f16, f32, f64);
-number!(false: u8, u16, u32, u64, i8, i16, i32, i64);
+number!(float_text => f16, f32, f64);
+number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
 
 /// Numbers from texts as ONNX Runtime reads them: what is no number ends the run.
 fn parsed<T>(texts: &[String]) -> TractResult<Vec<T>>
@@ -159,27 +158,38 @@ where
     texts.iter().map(parse).collect()
 }
 
-/// A float as C's `%.8g` writes it, which is what ONNX Runtime does for every type of float.
-fn float_text(number: f64) -> String {
+/// A float with the fewest digits that read back as the same number, in the form of C's `%g`.
+///
+/// ONNX's tests want those digits; ONNX Runtime writes 8 of them in this form, which is the same wherever 8 are enough.
+fn float_text<F: fmt::LowerExp>(number: F) -> String {
     const DIGITS: i32 = 8;
-    if number.is_nan() {
-        return "NaN".to_owned();
-    }
-    if number.is_infinite() {
-        return if number > 0.0 { "INF" } else { "-INF" }.to_owned();
-    }
-    let scientific = format!("{number:.*e}", DIGITS as usize - 1);
-    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let trimmed = |text: &str| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
+    let scientific = format!("{number:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else {
+        return scientific.to_uppercase().replace("NAN", "NaN");
     };
-    if (-4..DIGITS).contains(&exponent) {
-        return trimmed(&format!("{number:.*}", (DIGITS - 1 - exponent) as usize));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let (sign, mantissa) = match mantissa.strip_prefix('-') {
+        Some(mantissa) => ("-", mantissa),
+        None => ("", mantissa),
+    };
+    if !(-4..DIGITS).contains(&exponent) {
+        let exponent_sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{sign}{mantissa}e{exponent_sign}{:02}", exponent.abs());
     }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+    let digits = mantissa.replace('.', "");
+    match usize::try_from(exponent) {
+        Err(_) => format!(
+            "{sign}0.{}{digits}",
+            "0".repeat(exponent.unsigned_abs() as usize - 1)
+        ),
+        Ok(exponent) if digits.len() <= exponent + 1 => {
+            format!("{sign}{digits:0<width$}", width = exponent + 1)
+        }
+        Ok(exponent) => {
+            let (whole, fraction) = digits.split_at(exponent + 1);
+            format!("{sign}{whole}.{fraction}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -187,24 +197,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_written_as_c_does() {
+    fn floats_are_written_as_c_does_with_the_fewest_digits() {
         for (number, text) in [
             (0.0, "0"),
             (-0.0, "-0"),
             (1.0, "1"),
+            (-20.0, "-20"),
             (2.5, "2.5"),
             (314.15926, "314.15926"),
             (0.1, "0.1"),
             (1e-4, "0.0001"),
-            (1e-5, "1e-05"),
-            (123_456_789.0, "1.2345679e+08"),
+            (-1.5e-5, "-1.5e-05"),
+            (123_456_789.0, "1.23456789e+08"),
             (12_345_678.0, "12345678"),
-            (99_999_999.9, "1e+08"),
+            (0.1 + 0.2, "0.30000000000000004"),
             (1e300, "1e+300"),
             (f64::NAN, "NaN"),
             (f64::NEG_INFINITY, "-INF"),
         ] {
             assert_eq!(float_text(number), text);
         }
+        assert_eq!(float_text(0.604_845_5f32), "0.6048455");
     }
 }

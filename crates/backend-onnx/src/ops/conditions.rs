@@ -214,6 +214,23 @@ pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
+/// tract makes up the state to begin with only for a batch that is known, and panics otherwise.
+pub(super) fn recurrent_inputs(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let batch_axis = usize::from(node.int("layout", 0) == 0);
+    let batch = inputs.first().and_then(|x| x.shape.get(batch_axis));
+    let states: &[(usize, &str)] = match node.0.op_type.as_str() {
+        "LSTM" => &[(5, "initial_h"), (6, "initial_c")],
+        _ => &[(5, "initial_h")],
+    };
+    let missing = states.iter().find(|(input, _)| !node.has_input(*input));
+    match (batch, missing) {
+        (Some(batch), Some((_, state))) if batch.to_usize().is_err() => refuse(format!(
+            "a free batch dimension is not supported without the input '{state}'; give it, or fix the batch"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// How an output's place is turned into an input's place differs between implementations where the scales do not
 /// lead to whole dimensions, or to dimensions of 1; integers are rounded differently too.
 pub(super) fn resize(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {

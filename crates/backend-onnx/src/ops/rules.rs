@@ -275,7 +275,8 @@ static RULES: &[Rule] = &[
         .when(when::not_blocked)
         .own(quantize::dequantize),
     op("Div").takes(LEGACY).of(NUMBERS),
-    op("Dropout").gives(Outputs::Optional)
+    op("Dropout")
+        .gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
         .given(when::dropout_inputs),
@@ -307,7 +308,8 @@ static RULES: &[Rule] = &[
             "linear_before_reset",
         ])
         .of(Types::F32)
-        .when(when::recurrent),
+        .when(when::recurrent)
+        .given(when::recurrent_inputs),
     op("Gather").takes(AXIS),
     op("GatherElements").since(11).takes(AXIS),
     op("GatherND").since(11).takes(&["batch_dims"]),
@@ -345,7 +347,9 @@ static RULES: &[Rule] = &[
         .instead(Types::F64, elementwise::double),
     op("Hardmax").takes(AXIS).of(FLOATS),
     op("Identity"),
-    op("If").gives(Outputs::AsNamed).takes(&["else_branch", "then_branch"]),
+    op("If")
+        .gives(Outputs::AsNamed)
+        .takes(&["else_branch", "then_branch"]),
     op("InstanceNormalization").takes(&["epsilon"]).of(FLOATS).wide(),
     op("IsInf")
         .since(10)
@@ -368,7 +372,8 @@ static RULES: &[Rule] = &[
             "layout",
         ])
         .of(Types::F32)
-        .when(when::recurrent),
+        .when(when::recurrent)
+        .given(when::recurrent_inputs),
     op("LayerNormalization")
         .since(17)
         .takes(&["axis", "epsilon", "stash_type"])
@@ -438,7 +443,8 @@ static RULES: &[Rule] = &[
         .gives(Outputs::Optional)
         .takes(&["activations", "clip", "direction", "hidden_size", "layout"])
         .of(Types::F32)
-        .when(when::recurrent),
+        .when(when::recurrent)
+        .given(when::recurrent_inputs),
     op("Range").since(11).of(NUMBERS),
     op("Reciprocal").of(FLOATS).wide(),
     op("ReduceL1")
@@ -529,7 +535,9 @@ static RULES: &[Rule] = &[
     op("Softplus").of(FLOATS).wide(),
     op("Softsign").of(FLOATS).wide(),
     op("SpaceToDepth").takes(&["blocksize"]).of(FIXED),
-    op("Split").gives(Outputs::AsNamed).takes(&["axis", "num_outputs", "split"]),
+    op("Split")
+        .gives(Outputs::AsNamed)
+        .takes(&["axis", "num_outputs", "split"]),
     op("Sqrt").of(FLOATS).wide(),
     op("Squeeze").takes(&["axes"]),
     op("Sub").takes(LEGACY).of(NUMBERS),
@@ -571,30 +579,39 @@ static RULES: &[Rule] = &[
         "values_strings",
         "values_tensor",
     ]),
-    ml("LinearClassifier", ml::linear_classifier).gives(Outputs::Exactly(2)).takes(&[
-        "classlabels_ints",
-        "classlabels_strings",
+    ml("LinearClassifier", ml::linear_classifier)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "classlabels_ints",
+            "classlabels_strings",
+            "coefficients",
+            "intercepts",
+            "multi_class",
+            "post_transform",
+        ]),
+    ml("LinearRegressor", ml::linear_regressor).takes(&[
         "coefficients",
         "intercepts",
-        "multi_class",
         "post_transform",
+        "targets",
     ]),
-    ml("LinearRegressor", ml::linear_regressor).takes(&["coefficients", "intercepts", "post_transform", "targets"]),
     ml("Normalizer", ml::normalizer).takes(&["norm"]),
     ml("OneHotEncoder", ml::one_hot).takes(&["cats_int64s", "cats_strings", "zeros"]),
-    ml("SVMClassifier", ml::svm_classifier).gives(Outputs::Exactly(2)).takes(&[
-        "classlabels_ints",
-        "classlabels_strings",
-        "coefficients",
-        "kernel_params",
-        "kernel_type",
-        "post_transform",
-        "prob_a",
-        "prob_b",
-        "rho",
-        "support_vectors",
-        "vectors_per_class",
-    ]),
+    ml("SVMClassifier", ml::svm_classifier)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "classlabels_ints",
+            "classlabels_strings",
+            "coefficients",
+            "kernel_params",
+            "kernel_type",
+            "post_transform",
+            "prob_a",
+            "prob_b",
+            "rho",
+            "support_vectors",
+            "vectors_per_class",
+        ]),
     ml("SVMRegressor", ml::svm_regressor).takes(&[
         "coefficients",
         "kernel_params",
@@ -606,29 +623,31 @@ static RULES: &[Rule] = &[
         "support_vectors",
     ]),
     ml("Scaler", ml::scaler).takes(&["offset", "scale"]),
-    ml("TreeEnsembleClassifier", ml::tree_classifier).gives(Outputs::Exactly(2)).takes(&[
-        "base_values",
-        "base_values_as_tensor",
-        "class_ids",
-        "class_nodeids",
-        "class_treeids",
-        "class_weights",
-        "class_weights_as_tensor",
-        "classlabels_int64s",
-        "classlabels_strings",
-        "nodes_falsenodeids",
-        "nodes_featureids",
-        "nodes_hitrates",
-        "nodes_hitrates_as_tensor",
-        "nodes_missing_value_tracks_true",
-        "nodes_modes",
-        "nodes_nodeids",
-        "nodes_treeids",
-        "nodes_truenodeids",
-        "nodes_values",
-        "nodes_values_as_tensor",
-        "post_transform",
-    ]),
+    ml("TreeEnsembleClassifier", ml::tree_classifier)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "base_values",
+            "base_values_as_tensor",
+            "class_ids",
+            "class_nodeids",
+            "class_treeids",
+            "class_weights",
+            "class_weights_as_tensor",
+            "classlabels_int64s",
+            "classlabels_strings",
+            "nodes_falsenodeids",
+            "nodes_featureids",
+            "nodes_hitrates",
+            "nodes_hitrates_as_tensor",
+            "nodes_missing_value_tracks_true",
+            "nodes_modes",
+            "nodes_nodeids",
+            "nodes_treeids",
+            "nodes_truenodeids",
+            "nodes_values",
+            "nodes_values_as_tensor",
+            "post_transform",
+        ]),
     ml("TreeEnsembleRegressor", ml::tree_regressor).takes(&[
         "aggregate_function",
         "base_values",
@@ -695,7 +714,9 @@ pub(crate) const OUTPUT: &str = "Output";
 
 /// How many outputs an operator has, `None` for unknown ones.
 pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
-    BY_NAME.get(&registered_name(domain, op_type)).map(|rule| rule.outputs)
+    BY_NAME
+        .get(&registered_name(domain, op_type))
+        .map(|rule| rule.outputs)
 }
 
 /// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.

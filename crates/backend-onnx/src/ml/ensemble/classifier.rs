@@ -12,7 +12,10 @@ use super::{
 };
 use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
 
-pub(crate) fn classifier(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+pub(crate) fn classifier(
+    context: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_int64s", "classlabels_strings")?;
     let classes = labels.len();
@@ -21,7 +24,10 @@ pub(crate) fn classifier(context: &ParsingContext<'_>, node: &NodeProto) -> Trac
     }
     let base = doubles(context, attributes, "base_values")?;
     if !(base.is_empty() || base.len() == classes || (base.len() == 1 && classes == 2)) {
-        bail!(Refusal(format!("has {} base values for {classes} classes", base.len())));
+        bail!(Refusal(format!(
+            "has {} base values for {classes} classes",
+            base.len()
+        )));
     }
     let trees = Trees::read(context, attributes, "class", classes, Aggregate::Sum)?;
     let (scores, all_positive) = trees.additions();
@@ -147,10 +153,21 @@ impl Rule {
     }
 
     /// The class, and what is put out for each class, of scores and whether any leaf added to them.
-    fn finish<T: Number>(&self, scores: &mut [T], touched: &mut [bool], base: &[T], out: &mut [f32]) -> usize {
+    fn finish<T: Number>(
+        &self,
+        scores: &mut [T],
+        touched: &mut [bool],
+        base: &[T],
+        out: &mut [f32],
+    ) -> usize {
         if let [first, second] = scores {
             let has_second = add_base_to_two(first, second, touched, base);
-            return self.finish_two(first.to_single(), has_second.then(|| second.to_single()), touched, out);
+            return self.finish_two(
+                first.to_single(),
+                has_second.then(|| second.to_single()),
+                touched,
+                out,
+            );
         }
         for ((score, touched), &base) in scores.iter_mut().zip(touched.iter_mut()).zip(base) {
             *score += base;

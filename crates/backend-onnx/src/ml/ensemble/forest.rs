@@ -129,7 +129,10 @@ pub(crate) enum Leaves<T> {
     /// Every leaf adds to every score: as many values for each leaf as there are scores.
     Dense(Vec<T>),
     /// Leaf `i` adds `weights[starts[i]..starts[i + 1]]`.
-    Sparse { starts: Vec<u32>, weights: Vec<Weight<T>> },
+    Sparse {
+        starts: Vec<u32>,
+        weights: Vec<Weight<T>>,
+    },
 }
 
 /// Scores of a block of examples.
@@ -152,7 +155,12 @@ impl<T: Number> Forest<T> {
         };
         for start in (0..count).step_by(Self::BLOCK) {
             let end = (start + Self::BLOCK).min(count);
-            self.score_block(&rows.values[start * width..end * width], width, end - start, &mut scores);
+            self.score_block(
+                &rows.values[start * width..end * width],
+                width,
+                end - start,
+                &mut scores,
+            );
             let values = scores.values.chunks_exact_mut(self.scores);
             for (values, touched) in values.zip(scores.touched.chunks_exact_mut(self.scores)) {
                 finish(values, touched);
@@ -164,7 +172,9 @@ impl<T: Number> Forest<T> {
         scores.values.clear();
         scores.values.resize(count * self.scores, T::ZERO);
         scores.touched.clear();
-        scores.touched.resize(count * self.scores, matches!(self.leaves, Leaves::Dense(_)));
+        scores
+            .touched
+            .resize(count * self.scores, matches!(self.leaves, Leaves::Dense(_)));
         let adds = matches!(self.aggregate, Aggregate::Sum | Aggregate::Average);
         for (tree, &root) in self.roots.iter().enumerate() {
             for index in 0..count {

@@ -50,7 +50,13 @@ impl Trees {
         layout.place(&lists)?;
         let leaves = leaves.by_leaf(&lists, &layout)?;
         Ok(Self {
-            features: layout.nodes.iter().filter(|node| node.feature != Node::<f64>::LEAF).map(|node| node.feature as usize + 1).max().unwrap_or(0),
+            features: layout
+                .nodes
+                .iter()
+                .filter(|node| node.feature != Node::<f64>::LEAF)
+                .map(|node| node.feature as usize + 1)
+                .max()
+                .unwrap_or(0),
             nodes: layout.nodes,
             roots: layout.roots,
             leaves,
@@ -86,7 +92,13 @@ impl Trees {
             leaf.len() == self.scores && leaf.iter().zip(0..).all(|(&(score, _), index)| score == index)
         };
         let leaves = if self.leaves.iter().all(is_dense) {
-            Leaves::Dense(self.leaves.iter().flatten().map(|&(_, value)| T::from_double(value)).collect())
+            Leaves::Dense(
+                self.leaves
+                    .iter()
+                    .flatten()
+                    .map(|&(_, value)| T::from_double(value))
+                    .collect(),
+            )
         } else {
             let mut starts = vec![0];
             let mut weights = Vec::new();
@@ -103,7 +115,11 @@ impl Trees {
             nodes: self.nodes.iter().map(node).collect(),
             modes: match self.nodes.iter().all(is_plain) {
                 true => Vec::new(),
-                false => self.nodes.iter().map(|branch| (branch.mode, branch.missing_is_yes)).collect(),
+                false => self
+                    .nodes
+                    .iter()
+                    .map(|branch| (branch.mode, branch.missing_is_yes))
+                    .collect(),
             },
             roots: self.roots.clone(),
             leaves,
@@ -130,12 +146,17 @@ struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     fn read(context: &ParsingContext<'_>, attributes: Attributes<'a>) -> TractResult<Self> {
-        let modes = attributes.get("nodes_modes").map_or(&[][..], |attribute| &attribute.strings);
+        let modes = attributes
+            .get("nodes_modes")
+            .map_or(&[][..], |attribute| &attribute.strings);
         let mut lists = Self {
             trees: attributes.ints("nodes_treeids"),
             nodes: attributes.ints("nodes_nodeids"),
             features: attributes.ints("nodes_featureids"),
-            modes: modes.iter().map(|mode| read_mode(mode)).collect::<TractResult<_>>()?,
+            modes: modes
+                .iter()
+                .map(|mode| read_mode(mode))
+                .collect::<TractResult<_>>()?,
             thresholds: doubles(context, attributes, "nodes_values")?,
             yes: attributes.ints("nodes_truenodeids"),
             no: attributes.ints("nodes_falsenodeids"),
@@ -248,7 +269,10 @@ impl Layout {
         if !(0..=MAX_FEATURE).contains(&feature) {
             bail!(Refusal(format!("looks at feature {feature}")));
         }
-        let (yes, no) = (lists.child(place, lists.yes[place])?, lists.child(place, lists.no[place])?);
+        let (yes, no) = (
+            lists.child(place, lists.yes[place])?,
+            lists.child(place, lists.no[place])?,
+        );
         let next = self.reserve(2);
         self.open.push((no, next + 1));
         self.open.push((yes, next));
@@ -299,7 +323,11 @@ impl<'a> Additions<'a> {
             scores: ints("ids"),
             values: doubles(context, attributes, &format!("{prefix}_weights"))?,
         };
-        let lengths = [additions.trees.len(), additions.nodes.len(), additions.scores.len()];
+        let lengths = [
+            additions.trees.len(),
+            additions.nodes.len(),
+            additions.scores.len(),
+        ];
         if lengths.iter().any(|&length| length != additions.values.len()) {
             bail!(Refusal("has lists of leaves of different lengths".to_owned()));
         }
@@ -313,7 +341,10 @@ impl<'a> Additions<'a> {
     fn by_leaf(&self, lists: &Lists<'_>, layout: &Layout) -> TractResult<Vec<Vec<(u32, f64)>>> {
         let mut leaves = vec![Vec::new(); layout.leaves.len()];
         for (index, (&tree, &node)) in self.trees.iter().zip(self.nodes).enumerate() {
-            let leaf = lists.places.get(&(tree, node)).and_then(|place| layout.leaves.get(place));
+            let leaf = lists
+                .places
+                .get(&(tree, node))
+                .and_then(|place| layout.leaves.get(place));
             let leaf = leaf.ok_or_else(|| Refusal(format!("has no leaf {node} in tree {tree}")))?;
             leaves[*leaf as usize].push((self.scores[index] as u32, self.values[index]));
         }
@@ -332,15 +363,24 @@ fn read_mode(mode: &[u8]) -> TractResult<Option<Mode>> {
         b"BRANCH_NEQ" => Mode::NotEqual,
         other => {
             let name = String::from_utf8_lossy(other).into_owned();
-            bail!(Refusal(format!("has nodes of the unknown mode {}", tensor_core::Quoted(&name))))
+            bail!(Refusal(format!(
+                "has nodes of the unknown mode {}",
+                tensor_core::Quoted(&name)
+            )))
         }
     }))
 }
 
 /// A list of floats, or the tensor that may stand in its place.
-pub(crate) fn doubles(context: &ParsingContext<'_>, attributes: Attributes<'_>, name: &str) -> TractResult<Vec<f64>> {
+pub(crate) fn doubles(
+    context: &ParsingContext<'_>,
+    attributes: Attributes<'_>,
+    name: &str,
+) -> TractResult<Vec<f64>> {
     let floats = attributes.floats(name);
-    let tensor = attributes.get(&format!("{name}_as_tensor")).and_then(|attribute| attribute.t.as_ref());
+    let tensor = attributes
+        .get(&format!("{name}_as_tensor"))
+        .and_then(|attribute| attribute.t.as_ref());
     let Some(tensor) = tensor.filter(|_| floats.is_empty()) else {
         return Ok(floats.iter().map(|&value| value.into()).collect());
     };

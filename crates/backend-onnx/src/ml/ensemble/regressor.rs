@@ -27,7 +27,10 @@ pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
     }
     let base = doubles(context, attributes, "base_values")?;
     if !base.is_empty() && base.len() != targets {
-        bail!(Refusal(format!("has {} base values for {targets} targets", base.len())));
+        bail!(Refusal(format!(
+            "has {} base values for {targets} targets",
+            base.len()
+        )));
     }
     Ok(kernel(Regressor {
         trees: Trees::read(context, attributes, "target", targets, aggregate)?,
@@ -119,7 +122,9 @@ impl<T: Number> Kernel for Bound<T> {
             let start = out.len();
             out.extend(scores.iter().map(|score| score.to_single()));
             match &mut out[start..] {
-                [score] => self.post.apply_to_one(*score, Second::None, std::slice::from_mut(score)),
+                [score] => self
+                    .post
+                    .apply_to_one(*score, Second::None, std::slice::from_mut(score)),
                 scores => self.post.apply(scores),
             }
         });
