@@ -318,6 +318,13 @@ impl Kernel for Classifier {
                 scores.clear();
                 scores.extend(coefficients.map(|coefficients| super::dot(row, coefficients) + self.rho[0]));
                 winner = super::greatest(&scores);
+                let is_positive = match scores[winner] {
+                    best if self.all_positive => best >= 0.5,
+                    best => best > 0.0,
+                };
+                if self.rho.len() == 1 && classes == 2 && is_positive {
+                    winner = 1;
+                }
             } else {
                 self.machine.values(row, &mut values);
                 self.duels(&values, &mut scores, &mut votes);
@@ -336,15 +343,11 @@ impl Kernel for Classifier {
             }
             let mut second = Second::None;
             if self.rho.len() == 1 && classes == 2 {
-                let best = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 second = if self.post == PostTransform::None {
                     Second::Opposite
                 } else {
                     Second::Rest
                 };
-                if self.slopes.is_empty() && (best > 0.0 && (!self.all_positive || best >= 0.5)) {
-                    winner = 1;
-                }
             }
             winners.push(winner);
             match *scores {

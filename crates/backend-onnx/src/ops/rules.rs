@@ -281,6 +281,7 @@ static RULES: &[Rule] = &[
         .when(when::dropout)
         .given(when::dropout_inputs),
     op("DynamicQuantizeLinear")
+        .gives(Outputs::Exactly(3))
         .since(11)
         .own(quantize::quantize_dynamically),
     op("Einsum")
@@ -375,6 +376,7 @@ static RULES: &[Rule] = &[
         .when(when::recurrent)
         .given(when::recurrent_inputs),
     op("LayerNormalization")
+        .gives(Outputs::Optional)
         .since(17)
         .takes(&["axis", "epsilon", "stash_type"])
         .of(FLOATS)
@@ -547,6 +549,7 @@ static RULES: &[Rule] = &[
     op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
     op("Tile").since(6).of(FIXED),
     op("TopK")
+        .gives(Outputs::Exactly(2))
         .since(10)
         .takes(&["axis", "largest", "sorted"])
         .of(NUMBERS),
