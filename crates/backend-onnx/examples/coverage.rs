@@ -35,7 +35,14 @@ use oip_types::{BytesTensor, DataType, InferRequest, ModelRef, TensorValue};
 use prost::Message;
 use tensor_core::{DType, Shape, Tensor, bf16, f16};
 
-#[allow(clippy::all, unreachable_pub, missing_docs, dead_code, reason = "generated")]
+#[allow(
+    clippy::all,
+    clippy::doc_markdown,
+    unreachable_pub,
+    missing_docs,
+    dead_code,
+    reason = "generated"
+)]
 mod onnx {
     include!("../src/generated/onnx.rs");
 }

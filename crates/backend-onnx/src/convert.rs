@@ -42,7 +42,7 @@ pub(crate) fn from_tract(value: TValue) -> Result<TensorValue, ServiceError> {
             owned(DType::I64, shape, numbers.into_owned().into_arc_tensor())
         }
         datum_type => {
-            let dtype = dtype::from_tract(datum_type).and_then(|datatype| datatype.dtype());
+            let dtype = dtype::from_tract(datum_type).and_then(oip_types::DataType::dtype);
             let dtype =
                 dtype.ok_or_else(|| failed("it has no type of the protocol", format!("{datum_type:?}")))?;
             owned(dtype, shape, value.into_arc_tensor())

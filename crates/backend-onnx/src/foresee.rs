@@ -100,10 +100,10 @@ impl Foresight {
                     )));
                 }
             }
-            (Self::Divisor, [_, divisor]) if divisor.datum_type().is_integer() => {
-                if crate::ops::has_zero(divisor) {
-                    bail!(BadInput("an integer would be divided by zero".to_owned()));
-                }
+            (Self::Divisor, [_, divisor])
+                if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
+            {
+                bail!(BadInput("an integer would be divided by zero".to_owned()));
             }
             _ => {}
         }

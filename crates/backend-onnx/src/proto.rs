@@ -6,8 +6,13 @@ use prost::Message;
 
 use crate::scan;
 
-#[allow(clippy::all, reason = "generated")]
-#[allow(unreachable_pub, missing_docs, reason = "generated")]
+#[allow(
+    clippy::all,
+    clippy::doc_markdown,
+    missing_docs,
+    unreachable_pub,
+    reason = "generated"
+)]
 mod generated {
     include!("generated/onnx.rs");
 }

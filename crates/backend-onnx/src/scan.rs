@@ -69,7 +69,7 @@ impl Kind {
         let entry = Self::Leaf(size_of::<proto::StringStringEntryProto>());
         let dimension = Self::Leaf(size_of::<proto::tensor_shape_proto::Dimension>());
         match (self, number) {
-            (Self::Model, 7) => Message(Self::Graph),
+            (Self::Model, 7) | (Self::Attribute, 6 | 11) => Message(Self::Graph),
             (Self::Model, 8) | (Self::Function, 9) => Message(opset),
             (Self::Model, 25) => Message(Self::Function),
             (Self::Graph, 1) | (Self::Function, 7) => Message(Self::Node),
@@ -77,12 +77,10 @@ impl Kind {
             (Self::Graph, 11 | 12) => Message(Self::ValueInfo),
             (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Message(Self::Sparse),
             (Self::Node, 5) | (Self::Function, 11) => Message(Self::Attribute),
-            (Self::Attribute, 6 | 11) => Message(Self::Graph),
             (Self::Tensor, 13) => Message(entry),
-            (Self::ValueInfo, 2) => Message(Self::Type),
             // A type's alternatives; types inside types have the number that a tensor's element type has, but that
             // one is a number without a length.
-            (Self::Type, 1 | 4 | 5 | 7 | 8 | 9) => Message(Self::Type),
+            (Self::ValueInfo, 2) | (Self::Type, 1 | 4 | 5 | 7 | 8 | 9) => Message(Self::Type),
             (Self::Type, 2) => Message(Self::Shape),
             (Self::Shape, 1) => Message(dimension),
             (Self::Node, 1 | 2) | (Self::Attribute, 9) | (Self::Tensor, 6) | (Self::Function, 4..=6) => Text,

@@ -61,7 +61,7 @@ impl Scores {
         if count == 0
             || intercepts.len() != count
             || coefficients.is_empty()
-            || coefficients.len() % count != 0
+            || !coefficients.len().is_multiple_of(count)
         {
             let (coefficients, intercepts) = (coefficients.len(), intercepts.len());
             bail!(Refusal(format!(

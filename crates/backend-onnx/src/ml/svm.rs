@@ -129,7 +129,7 @@ impl Machine {
         let vectors = attributes.floats("support_vectors").to_vec();
         let features = match count {
             0 => linear_width,
-            count if vectors.len() % count == 0 => vectors.len() / count,
+            count if vectors.len().is_multiple_of(count) => vectors.len() / count,
             _ => bail!(Refusal(format!(
                 "has {} numbers for {count} support vectors",
                 vectors.len()

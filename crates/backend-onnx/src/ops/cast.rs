@@ -1,4 +1,4 @@
-//! Cast and CastLike, exactly: tract carries INT64 as symbolic dimensions, which are slow and lose large numbers, and
+//! Cast and `CastLike`, exactly: tract carries INT64 as symbolic dimensions, which are slow and lose large numbers, and
 //! it writes and reads numbers as text in its own way.
 
 use std::{fmt, sync::Arc};
