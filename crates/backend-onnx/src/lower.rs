@@ -2,7 +2,7 @@
 //!
 //! tract never sees the file. What it is given has one name per value, constants whose contents agree with their
 //! dimensions, nodes in the order of their dependencies and only those that an output depends on, and only operators
-//! that [`rules`] know. So nothing depends on how two readers take a damaged or ambiguous file.
+//! that have a row in the table of [`ops`]. So nothing depends on how two readers take a damaged or ambiguous file.
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 

@@ -11,7 +11,9 @@ mod lookup;
 mod output;
 mod quantize;
 mod reduce;
-mod rules;
+mod registry;
+mod rule;
+mod table;
 mod types;
 
 use std::fmt;
@@ -20,7 +22,8 @@ pub(crate) use attributes::Attributes;
 pub(crate) use elementwise::has_zero;
 pub(crate) use guard::Refusal;
 pub(crate) use kernel::{Fact, Kernel, kernel};
-pub(crate) use rules::{OUTPUT, Outputs, check, onnx, outputs, registered_name};
+pub(crate) use registry::{OUTPUT, check, onnx, outputs, registered_name};
+pub(crate) use rule::Outputs;
 
 /// What is wrong with the values of an input, found while a model runs.
 #[derive(Debug)]

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use tract_onnx::prelude::DatumType;
 
 /// A set of element types.
@@ -54,5 +56,41 @@ impl Types {
             _ => return false,
         };
         self.0 & single.0 != 0
+    }
+}
+
+/// The datatypes' names, groups for short.
+impl fmt::Display for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const GROUPS: &[(Types, &str)] = &[
+            (Types::ALL, "all"),
+            (Types::FIXED, "all but BYTES"),
+            (Types::NUMBERS, "numbers"),
+            (Types::FLOATS, "floats"),
+            (Types::INTEGERS, "integers"),
+            (Types::SIGNED, "signed integers"),
+            (Types::BOOL, "BOOL"),
+            (Types::U8, "UINT8"),
+            (Types::U16, "UINT16"),
+            (Types::U32, "UINT32"),
+            (Types::U64, "UINT64"),
+            (Types::I8, "INT8"),
+            (Types::I16, "INT16"),
+            (Types::I32, "INT32"),
+            (Types::I64, "INT64"),
+            (Types::F16, "FP16"),
+            (Types::F32, "FP32"),
+            (Types::F64, "FP64"),
+            (Types::STRING, "BYTES"),
+        ];
+        let (mut rest, mut separator) = (self.0, "");
+        for (types, name) in GROUPS {
+            if rest & types.0 == types.0 {
+                write!(f, "{separator}{name}")?;
+                rest &= !types.0;
+                separator = ", ";
+            }
+        }
+        Ok(())
     }
 }
