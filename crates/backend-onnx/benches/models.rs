@@ -1,4 +1,4 @@
-//! Running scikit-learn's models: this backend beside tract as it comes.
+//! Running scikit-learn's models: this backend, and for single rows beside it tract as it comes.
 //!
 //! ```text
 //! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]
@@ -13,17 +13,20 @@
     reason = "a benchmark fails by panicking and prints its figures"
 )]
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use backend_onnx::OnnxBackend;
 use bench_kit::Comparison;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
-use tract_onnx::prelude::{DatumExt, Framework, InferenceModelExt, IntoRunnable, tvec};
+use tract_onnx::prelude::{DatumExt, Framework, InferenceModelExt, IntoRunnable, TypedRunnableModel, tvec};
 
 /// Calls that are timed together.
-const CALLS: usize = 100;
+const CALLS: usize = 50;
 
 fn main() {
     let given: Vec<PathBuf> = std::env::args()
@@ -56,7 +59,7 @@ fn compare(path: &Path, rows: usize) {
     let token = CancelToken::new(None);
 
     let title = format!("{}, {rows} rows: {CALLS} calls", path.display());
-    let mut comparison = Comparison::new(title).rounds(15);
+    let mut comparison = Comparison::new(title).rounds(7);
     comparison.add("backend-onnx", || {
         for _ in 0..CALLS {
             let request =
@@ -64,13 +67,12 @@ fn compare(path: &Path, rows: usize) {
             model.infer(request, &token).unwrap();
         }
     });
-    let plain = tract_onnx::onnx().model_for_path(path).unwrap();
-    let fact = f32::fact([rows, width]).into();
-    let plain = plain.with_input_fact(0, fact).unwrap().into_optimized();
-    if let Ok(plain) = plain.and_then(IntoRunnable::into_runnable) {
+    if rows == 1
+        && let Some(plain) = plain(path, width)
+    {
         comparison.add("tract, with the batch fixed", move || {
             for _ in 0..CALLS {
-                let input = tract_onnx::prelude::Tensor::from_shape(&[rows, width], &values).unwrap();
+                let input = tract_onnx::prelude::Tensor::from_shape(&[1, width], &values).unwrap();
                 plain.run(tvec![input.into()]).unwrap();
             }
         });
@@ -78,6 +80,13 @@ fn compare(path: &Path, rows: usize) {
     for time in comparison.run() {
         println!("  {:.1} us a call", time.as_secs_f64() * 1e6 / CALLS as f64);
     }
+}
+
+/// The model for one row, if tract can read it.
+fn plain(path: &Path, width: usize) -> Option<Arc<TypedRunnableModel>> {
+    let model = tract_onnx::onnx().model_for_path(path).unwrap();
+    let model = model.with_input_fact(0, f32::fact([1, width]).into()).unwrap();
+    model.into_optimized().and_then(IntoRunnable::into_runnable).ok()
 }
 
 fn load(path: &Path) -> Box<dyn Model> {
