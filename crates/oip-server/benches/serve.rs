@@ -220,7 +220,7 @@ fn http(address: SocketAddr, connections: usize, request: &[u8], count: usize) -
 /// Reads one answer with a length.
 fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
     buffer.clear();
-    let mut chunk = [0; 64 << 10];
+    let mut chunk = vec![0; 64 << 10];
     let mut total = None;
     while total.is_none_or(|total| buffer.len() < total) {
         let read = stream.read(&mut chunk).unwrap();

@@ -1,3 +1,5 @@
+//! Models answer as ONNX Runtime does, whatever the batch.
+
 use oip_types::{BytesTensor, InferOutput, InferRequest, TensorValue};
 use tensor_core::Shape;
 

@@ -1,3 +1,5 @@
+//! What is refused, and with which words.
+
 use oip_types::ErrorCode;
 
 use crate::support::{file, load, names};

@@ -1,3 +1,5 @@
+//! Fixtures by name, and how answers are compared.
+
 use std::{
     fs,
     path::{Path, PathBuf},

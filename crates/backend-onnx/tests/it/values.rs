@@ -1,3 +1,5 @@
+//! Values that a model cannot take, and runs that end early.
+
 use std::time::{Duration, Instant};
 
 use oip_service::CancelToken;

@@ -1,3 +1,5 @@
+//! `TreeEnsembleClassifier`: from the scores of a forest to labels and probabilities.
+
 use std::sync::Arc;
 
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};

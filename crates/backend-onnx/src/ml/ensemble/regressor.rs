@@ -1,3 +1,5 @@
+//! `TreeEnsembleRegressor`: from the scores of a forest to its targets.
+
 use std::sync::Arc;
 
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
