@@ -120,10 +120,10 @@ pub mod attribute_proto {
         TypeProtos = 14,
     }
     impl AttributeType {
-        /// String value of the enum field names used in the `ProtoBuf` definition.
+        /// String value of the enum field names used in the ProtoBuf definition.
         ///
         /// The values are not transformed in any way and thus are considered stable
-        /// (if the `ProtoBuf` definition does not change) and safe for programmatic use.
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
         pub fn as_str_name(&self) -> &'static str {
             match self {
                 Self::Undefined => "UNDEFINED",
@@ -143,7 +143,7 @@ pub mod attribute_proto {
                 Self::TypeProtos => "TYPE_PROTOS",
             }
         }
-        /// Creates an enum from field names used in the `ProtoBuf` definition.
+        /// Creates an enum from field names used in the ProtoBuf definition.
         pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
             match value {
                 "UNDEFINED" => Some(Self::Undefined),
@@ -242,10 +242,10 @@ pub mod tensor_proto {
         Float4e2m1 = 23,
     }
     impl DataType {
-        /// String value of the enum field names used in the `ProtoBuf` definition.
+        /// String value of the enum field names used in the ProtoBuf definition.
         ///
         /// The values are not transformed in any way and thus are considered stable
-        /// (if the `ProtoBuf` definition does not change) and safe for programmatic use.
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
         pub fn as_str_name(&self) -> &'static str {
             match self {
                 Self::Unknown => "UNKNOWN",
@@ -274,7 +274,7 @@ pub mod tensor_proto {
                 Self::Float4e2m1 => "FLOAT4E2M1",
             }
         }
-        /// Creates an enum from field names used in the `ProtoBuf` definition.
+        /// Creates an enum from field names used in the ProtoBuf definition.
         pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
             match value {
                 "UNKNOWN" => Some(Self::Unknown),
@@ -312,17 +312,17 @@ pub mod tensor_proto {
         External = 1,
     }
     impl DataLocation {
-        /// String value of the enum field names used in the `ProtoBuf` definition.
+        /// String value of the enum field names used in the ProtoBuf definition.
         ///
         /// The values are not transformed in any way and thus are considered stable
-        /// (if the `ProtoBuf` definition does not change) and safe for programmatic use.
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
         pub fn as_str_name(&self) -> &'static str {
             match self {
                 Self::Default => "DEFAULT",
                 Self::External => "EXTERNAL",
             }
         }
-        /// Creates an enum from field names used in the `ProtoBuf` definition.
+        /// Creates an enum from field names used in the ProtoBuf definition.
         pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
             match value {
                 "DEFAULT" => Some(Self::Default),
