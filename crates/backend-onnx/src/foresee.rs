@@ -93,12 +93,7 @@ impl Foresight {
             }
             (Self::Range, [start, limit, step]) if start.datum_type() != DatumType::TDim => {
                 let number = |tensor: &TValue| tensor.cast_to_scalar::<f64>();
-                let count = (number(limit)? - number(start)?) / number(step)?;
-                if count.is_nan() || count > MAX_RANGE {
-                    bail!(BadInput(format!(
-                        "a range of {count} numbers is beyond the limit of {MAX_RANGE}"
-                    )));
-                }
+                range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput)?;
             }
             (Self::Divisor, [_, divisor])
                 if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
@@ -113,6 +108,17 @@ impl Foresight {
 
 /// Numbers of a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
+
+/// Says why a range is not computed, if it is not.
+pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), String> {
+    let count = (limit - start) / step;
+    if count.is_nan() || count > MAX_RANGE {
+        return Err(format!(
+            "a range of {count} numbers is beyond the limit of {MAX_RANGE}"
+        ));
+    }
+    Ok(())
+}
 
 fn integers(tensor: &Tensor) -> TractResult<&[i64]> {
     tensor.try_as_plain_ram()?.as_slice::<i64>()

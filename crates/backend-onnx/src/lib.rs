@@ -46,6 +46,7 @@ mod plan;
 mod proto;
 mod scan;
 mod signature;
+mod size;
 
 pub use model::OnnxBackend;
 pub use signature::{Dim, Port, Signature};

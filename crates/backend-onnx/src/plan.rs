@@ -23,6 +23,7 @@ use crate::{
     lower::{self, Lowered},
     ops::{self, BadInput, Refusal},
     signature::{Dim, Port, Signature},
+    size::FreeSizes,
 };
 
 /// A model that can run.
@@ -33,6 +34,8 @@ pub(crate) struct Plan {
     named_dims: Vec<NamedDim>,
     /// By node.
     foresight: Vec<Option<Foresight>>,
+    /// By node.
+    sizes: Vec<FreeSizes>,
 }
 
 /// A dimension that must have the same size wherever its name stands.
@@ -55,6 +58,7 @@ impl Plan {
             .map(|port| metadata(port, None))
             .collect::<Result<_, _>>()?;
         refuse_unsound(&runnable, &labels)?;
+        let sizes = free_sizes(&runnable, &labels)?;
         let facts: TractResult<Vec<TypedFact>> = (0..signature.outputs.len())
             .map(|index| runnable.model().output_fact(index).cloned())
             .collect();
@@ -71,6 +75,7 @@ impl Plan {
             inputs,
             outputs,
             named_dims: named_dims(&signature.inputs),
+            sizes,
             foresight: runnable.model().nodes().iter().map(Foresight::of).collect(),
             runnable,
         })
@@ -145,6 +150,7 @@ impl Plan {
             if cancel.is_cancelled() {
                 bail!(Cancelled);
             }
+            self.sizes[node.id].check(context.symbols)?;
             let inputs = match self.foresight[node.id] {
                 Some(foresight) => foresight.apply(inputs)?,
                 None => inputs,
@@ -327,6 +333,15 @@ fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<()
             "{label}: starts and ends that are computed from values of inputs are not supported"
         )))
     })
+}
+
+fn free_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<FreeSizes>, ServiceError> {
+    let nodes = runnable.model().nodes().iter();
+    let sizes = nodes.map(|node| {
+        let sizes = FreeSizes::of(node);
+        sizes.map_err(|error| unprepared(&error.context(node.name.clone()), labels))
+    });
+    sizes.collect()
 }
 
 /// Says which node tract stopped at, if it does.

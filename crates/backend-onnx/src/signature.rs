@@ -10,6 +10,7 @@ use tensor_core::Quoted;
 use crate::{
     dtype,
     proto::{self, GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto},
+    size::MAX_BYTES,
 };
 
 /// What an ONNX file says about itself: its inputs and outputs, and what it takes to run it.
@@ -136,7 +137,6 @@ impl Port {
 
     /// No tensor can come near this size, but a plan for one may be made.
     fn check_size(&self) -> Result<(), String> {
-        const MAX_BYTES: u64 = 1 << 32;
         const MAX_RANK: usize = 32;
         let Some(dims) = &self.dims else {
             return Ok(());

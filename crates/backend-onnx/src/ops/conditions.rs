@@ -4,6 +4,7 @@
 use tract_onnx::tract_hir::internal::*;
 
 use super::{attributes::Attributes, kernel::Fact};
+use crate::foresee;
 
 type Verdict = Result<(), String>;
 
@@ -185,6 +186,15 @@ pub(super) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
         return refuse("an INT8 matrix times a UINT8 matrix is not supported");
     }
     Ok(())
+}
+
+/// A range of constants is computed when the model is loaded, at once and whole.
+pub(super) fn range(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let numbers: Option<Vec<f64>> = inputs.iter().map(Fact::number).collect();
+    match numbers.as_deref() {
+        Some(&[start, limit, step]) => foresee::range_fits(start, limit, step),
+        _ => Ok(()),
+    }
 }
 
 /// tract runs backwards in the wrong order, and knows neither lengths of sequences nor anything but the defaults.

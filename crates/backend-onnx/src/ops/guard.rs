@@ -7,6 +7,7 @@ use super::{
     kernel::{Fact, known},
     types::Types,
 };
+use crate::size;
 
 /// Why something is not computed, in words for whoever made the model.
 #[derive(Debug)]
@@ -201,7 +202,12 @@ impl InferenceOp for Guarded {
                 return instead.infer_facts(inputs, outputs, observed);
             }
         }
-        self.inner.infer_facts(inputs, outputs, observed)
+        let facts = self.inner.infer_facts(inputs, outputs, observed)?;
+        // What is constant is computed next.
+        for output in facts.1.iter().filter_map(known) {
+            size::admit(output.datum_type, &output.shape)?;
+        }
+        Ok(facts)
     }
 
     fn observe_outlets(&self, model: &InferenceModel, node: &InferenceNode) -> TractResult<Vec<OutletId>> {

@@ -41,6 +41,11 @@ impl Fact {
         Some(numbers.try_as_plain_ram().ok()?.as_slice::<i64>().ok()?.to_vec())
     }
 
+    /// The value as one number, if it is a constant.
+    pub(crate) fn number(&self) -> Option<f64> {
+        self.constant.as_ref()?.cast_to_scalar::<f64>().ok()
+    }
+
     /// The value as FP32, if it is a constant of that type.
     pub(crate) fn floats(&self) -> Option<Vec<f32>> {
         let view = self.constant.as_ref()?.try_as_plain_ram().ok()?;

@@ -300,7 +300,7 @@ pub(super) static RULES: &[Rule] = &[
         .of(Types::F32)
         .when(when::recurrent)
         .given(when::recurrent_inputs),
-    op("Range").since(11).of(NUMBERS),
+    op("Range").since(11).of(NUMBERS).given(when::range),
     op("Reciprocal").of(FLOATS).wide(),
     op("ReduceL1")
         .takes(REDUCE)

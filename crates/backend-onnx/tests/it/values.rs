@@ -37,6 +37,34 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
     );
 }
 
+/// A few megabytes of request can ask for a product of a third of a terabyte.
+#[test]
+fn sizes_without_bound_are_the_clients_mistake() {
+    let column = |dims: [u64; 2]| {
+        let shape = tensor_core::Shape::new(&dims).unwrap();
+        tensor_core::Tensor::from_vec(shape, vec![1.0f32; 300_000]).unwrap()
+    };
+    let mut large = recorded_request("outer_product");
+    large.inputs[0].value = column([300_000, 1]).into();
+    large.inputs[1].value = column([1, 300_000]).into();
+    let error = infer(&*model("outer_product"), large).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+    assert!(
+        error
+            .to_string()
+            .contains("takes 335 GiB, which is beyond the limit of 4 GiB"),
+        "{error}"
+    );
+
+    refuses(
+        "range",
+        r#"{"inputs": [{"name": "a", "shape": [], "datatype": "INT64", "data": [0]},
+                       {"name": "b", "shape": [], "datatype": "INT64", "data": [1099511627776]},
+                       {"name": "c", "shape": [], "datatype": "INT64", "data": [1]}]}"#,
+        "a range of 1099511627776 numbers is beyond the limit",
+    );
+}
+
 #[test]
 fn dimensions_of_the_same_name_must_be_equal() {
     refuses(
