@@ -25,6 +25,16 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "tensor-mmap",
+        to: &[],
+        never: &["tokio", "serde"],
+    },
+    Arrows {
+        from: "fmt-core",
+        to: &["tensor-core"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],
