@@ -98,10 +98,8 @@ mod tests {
         }
         let folder = File::open(folder.path()).unwrap();
         // SAFETY: a folder cannot be mapped.
-        assert_eq!(
-            unsafe { map(&folder) }.unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        let refused = unsafe { map(&folder) }.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
     /// FS-04: a file that is replaced or deleted stays whole for who has mapped it.
