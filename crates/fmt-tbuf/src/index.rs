@@ -1,0 +1,361 @@
+//! The index: from bytes that nobody vouches for to entries that hold.
+
+use std::ops::Range;
+
+use flatbuffers::{InvalidFlatbuffer, Table, VOffsetT, VerifierOptions, root_with_opts};
+use fmt_core::{Entry, Error, ErrorKind, ReadOptions, StoredDType};
+use tensor_core::{Shape, TensorSpec};
+
+use crate::{
+    generated::tensor_buffers::{DataType, TensorBuffersMetadata, TensorMetadata},
+    layout::{DATA_START, dtype_of},
+    names::NameTable,
+};
+
+/// What an index says, all of it proven.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) version: String,
+    pub(crate) model: Option<String>,
+    pub(crate) entries: Vec<Entry>,
+    /// What [`Entry`] has no place for, in the same order.
+    pub(crate) stored: Vec<Stored>,
+    pub(crate) names: NameTable,
+    /// Whether the root table has fields that this crate does not know.
+    pub(crate) has_unknown_fields: bool,
+}
+
+/// What else the index says about a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) id: u64,
+    pub(crate) dtype: DataType,
+    /// Whether its table has fields that this crate does not know.
+    pub(crate) has_unknown_fields: bool,
+}
+
+impl Index {
+    /// Proves the bytes of an index that stands at byte `start` of its file. All data must lie before it.
+    pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
+        let root = verify(bytes, start, options)?;
+        let tensors = root.tensors().unwrap_or_default();
+        let count = tensors.len();
+        let limit = options.limits.tensors;
+        if count as u64 > limit {
+            let error = Error::new(ErrorKind::TooLarge, "the number of tensors")
+                .at(start)
+                .rule("T20");
+            return Err(error
+                .expected(format_args!("at most {limit}, the reader's limit"))
+                .found(count));
+        }
+        // The limit of the verifier, and a vector's length has 32 bits.
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let name = |number: u32| tensors.get(number as usize).name();
+
+        // Before anything is allocated that is larger than what it is made from: an index may list one table very often.
+        let names = NameTable::new(count, name);
+        if !options.lenient {
+            check_duplicates(&names, &tensors, start, name)?;
+        }
+        let mut check = Check {
+            start,
+            options,
+            ranges: Vec::with_capacity(count as usize),
+        };
+        let mut entries = Vec::with_capacity(count as usize);
+        let mut stored = Vec::with_capacity(count as usize);
+        for tensor in tensors {
+            entries.push(
+                check
+                    .entry(&tensor)
+                    .map_err(|error| error.of_tensor(tensor.name()))?,
+            );
+            stored.push(Stored {
+                id: tensor.id(),
+                dtype: tensor.data_type(),
+                has_unknown_fields: has_fields_behind(&tensor._tab, TensorMetadata::VT_DATA_SIZE),
+            });
+        }
+        if !options.lenient {
+            check.overlaps(&entries)?;
+        }
+        Ok(Self {
+            version: root.version().to_owned(),
+            model: root.model().map(str::to_owned),
+            entries,
+            stored,
+            names,
+            has_unknown_fields: has_fields_behind(&root._tab, TensorBuffersMetadata::VT_TENSORS),
+        })
+    }
+}
+
+/// Whether a table has a field behind the last one that the schema has (rule T17).
+fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
+    let vtable = table.vtable();
+    let len = vtable.num_bytes();
+    (usize::from(last) + 2..len)
+        .step_by(2)
+        .any(|at| VOffsetT::try_from(at).is_ok_and(|at| vtable.get(at) != 0))
+}
+
+/// Proves that everything that the schema knows lies inside, and that walking all of it takes no longer than is due for
+/// so many bytes.
+fn verify<'a>(
+    bytes: &'a [u8],
+    start: u64,
+    options: &ReadOptions,
+) -> Result<TensorBuffersMetadata<'a>, Error> {
+    let tensors = usize::try_from(options.limits.tensors).unwrap_or(usize::MAX);
+    let opts = VerifierOptions {
+        // The root and its tensors.
+        max_depth: 2,
+        // A tensor of its own takes more than 16 bytes: its place in the vector, its table, its name.
+        max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
+        // Tables, vtables, shapes and names may be shared, but not so often that walking them takes for ever.
+        max_apparent_size: bytes.len().saturating_mul(16),
+        ignore_missing_null_terminator: false,
+    };
+    root_with_opts::<TensorBuffersMetadata<'_>>(&opts, bytes)
+        .map_err(|error| broken(error, start, bytes.len()))
+}
+
+/// What the verifier found, with its place and the rule.
+fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
+    let malformed = |what: String, at: usize| {
+        Error::new(ErrorKind::Malformed, format!("in the index, {what}")).at(start.saturating_add(at as u64))
+    };
+    match error {
+        InvalidFlatbuffer::RangeOutOfBounds { range, .. } => {
+            let error = malformed("something reaches beyond its end".to_owned(), range.start);
+            error
+                .expected(format_args!("to end at byte {} of the file", start + len as u64))
+                .found(format_args!("{} bytes", range.end.saturating_sub(range.start)))
+                .rule("F1")
+        }
+        InvalidFlatbuffer::SignedOffsetOutOfBounds {
+            soffset, position, ..
+        } => {
+            let error = malformed(
+                "the offset of a table's field list leads outside".to_owned(),
+                position,
+            );
+            error.found(soffset).rule("F1")
+        }
+        InvalidFlatbuffer::Unaligned {
+            position,
+            unaligned_type,
+            ..
+        } => malformed(format!("a {unaligned_type} is not aligned"), position).rule("F2"),
+        InvalidFlatbuffer::Utf8Error { error, range, .. } => {
+            let at = range.start.saturating_add(error.valid_up_to());
+            malformed("a text is not UTF-8".to_owned(), at).rule("F3")
+        }
+        InvalidFlatbuffer::MissingNullTerminator { range, .. } => {
+            malformed("a text does not end with a zero byte".to_owned(), range.end).rule("F4")
+        }
+        InvalidFlatbuffer::MissingRequiredField { required, .. } => {
+            malformed(format!("a table lacks its field '{required}'"), 0).rule("F5")
+        }
+        InvalidFlatbuffer::TooManyTables => too_large(
+            start,
+            "lists more tensors than the limit, or than it has room for",
+        ),
+        InvalidFlatbuffer::ApparentSizeTooLarge => too_large(start, "refers to the same bytes over and over"),
+        // The schema has neither unions nor tables within tensors.
+        InvalidFlatbuffer::InconsistentUnion { .. } | InvalidFlatbuffer::DepthLimitReached => {
+            malformed("tables are nested otherwise than they may be".to_owned(), 0).rule("F6")
+        }
+    }
+}
+
+fn too_large(start: u64, what: &str) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("the index {what}"))
+        .at(start)
+        .rule("F6")
+}
+
+/// The tensors of an index.
+type Tensors<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<TensorMetadata<'a>>>;
+
+/// Names are unique (T7), and so are ids (T5).
+fn check_duplicates<'a>(
+    names: &NameTable,
+    tensors: &Tensors<'a>,
+    start: u64,
+    name: impl Fn(u32) -> &'a str,
+) -> Result<(), Error> {
+    if let Some((first, second)) = names.duplicate(&name) {
+        let what = format!("tensors {first} and {second} have the same name");
+        let error = Error::new(ErrorKind::Duplicate, what).of_tensor(name(second));
+        let at = tensors.get(second as usize)._tab.loc();
+        return Err(error.at(start + at as u64).rule("T7"));
+    }
+    let is_ascending =
+        (1..tensors.len()).all(|number| tensors.get(number - 1).id() < tensors.get(number).id());
+    if is_ascending {
+        return Ok(());
+    }
+    let mut ids: Vec<(u64, u32)> = (0..)
+        .zip(tensors.iter())
+        .map(|(number, tensor)| (tensor.id(), number))
+        .collect();
+    ids.sort_unstable();
+    let Some(pair) = ids.windows(2).find(|pair| pair[0].0 == pair[1].0) else {
+        return Ok(());
+    };
+    let ((id, first), (_, second)) = (pair[0], pair[1]);
+    let what = format!("tensors {first} and {second} have the same id {id:#x}");
+    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(name(second));
+    let at = tensors.get(second as usize)._tab.loc();
+    Err(error.at(start + at as u64).rule("T5"))
+}
+
+/// Checks tensors one by one, and remembers where their data is.
+struct Check<'o> {
+    /// Where the index begins: data must lie before it.
+    start: u64,
+    options: &'o ReadOptions,
+    /// Of tensors that have any data: where it begins, in the upper half, and how long it is.
+    ranges: Vec<u64>,
+}
+
+impl Check<'_> {
+    fn entry(&mut self, tensor: &TensorMetadata<'_>) -> Result<Entry, Error> {
+        let at = |field: VOffsetT| {
+            let table = &tensor._tab;
+            self.start + table.loc() as u64 + u64::from(table.vtable().get(field))
+        };
+        self.name(tensor.name(), at(TensorMetadata::VT_NAME))?;
+        let shape = self.shape(tensor, at(TensorMetadata::VT_SHAPE))?;
+        let (offset, size) = (u64::from(tensor.data_offset()), u64::from(tensor.data_size()));
+        let number = tensor.data_type();
+        let Some(dtype) = dtype_of(number) else {
+            let range = self.range(offset, size, at(TensorMetadata::VT_DATA_OFFSET))?;
+            let mut entry = Entry::new(
+                tensor.name().to_owned(),
+                StoredDType::Unknown(number.0.to_string()),
+                shape,
+                range,
+            );
+            entry.unsupported = Some(format!("the dtype {} is not one of the format's", number.0));
+            return Ok(entry);
+        };
+        let overflow = |error: tensor_core::SpecError| {
+            Error::new(ErrorKind::Overflow, error.to_string())
+                .at(at(TensorMetadata::VT_SHAPE))
+                .rule("T21")
+        };
+        let spec = TensorSpec::new(dtype, shape).map_err(overflow)?;
+        let expected = spec.byte_len();
+        if expected != size {
+            let error = Error::new(ErrorKind::SizeMismatch, "the size of the data");
+            let error = error
+                .expected(format_args!("{expected} bytes for {spec}"))
+                .found(size);
+            return Err(error.at(at(TensorMetadata::VT_DATA_SIZE)).rule("T18"));
+        }
+        let range = self.range(offset, size, at(TensorMetadata::VT_DATA_OFFSET))?;
+        let (dtype, shape) = spec.into_parts();
+        Ok(Entry::new(
+            tensor.name().to_owned(),
+            StoredDType::Known(dtype),
+            shape,
+            range,
+        ))
+    }
+
+    fn name(&self, name: &str, at: u64) -> Result<(), Error> {
+        let limit = self.options.limits.name_bytes;
+        let bad = |what: String| Error::new(ErrorKind::BadName, what).at(at).rule("T19");
+        if name.len() as u64 > limit {
+            return Err(bad("the name is too long".to_owned())
+                .expected(format_args!("at most {limit} bytes, the reader's limit"))
+                .found(name.len()));
+        }
+        if self.options.lenient {
+            return Ok(());
+        }
+        if name.is_empty() {
+            return Err(bad("the name is empty".to_owned()));
+        }
+        if name.contains('\0') {
+            return Err(bad("the name has a zero byte".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn shape(&self, tensor: &TensorMetadata<'_>, at: u64) -> Result<Shape, Error> {
+        let Some(dims) = tensor.shape() else {
+            return Ok(Shape::scalar());
+        };
+        let limit = self.options.limits.rank.min(Shape::MAX_RANK as u64);
+        if dims.len() as u64 > limit {
+            let error = Error::new(ErrorKind::TooLarge, "the rank").at(at).rule("T20");
+            return Err(error
+                .expected(format_args!("at most {limit}, the reader's limit"))
+                .found(dims.len()));
+        }
+        let mut buffer = [0; Shape::MAX_RANK];
+        for (dim, stored) in buffer.iter_mut().zip(dims) {
+            *dim = u64::from(stored);
+        }
+        let shape = Shape::new(&buffer[..dims.len()]);
+        shape.map_err(|error| {
+            Error::new(ErrorKind::Overflow, error.to_string())
+                .at(at)
+                .rule("T21")
+        })
+    }
+
+    /// Data lies between the magic and the index (T13); none lies anywhere before the index (T11).
+    fn range(&mut self, offset: u64, size: u64, at: u64) -> Result<Range<u64>, Error> {
+        let end = offset + size;
+        let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
+        if !is_inside {
+            let error = Error::new(ErrorKind::OutOfBounds, "the data lies outside").at(at);
+            return Err(error
+                .expected(format_args!("bytes {DATA_START} to {}", self.start))
+                .found(format_args!("bytes {offset} to {end}"))
+                .rule(if size == 0 { "T11" } else { "T13" }));
+        }
+        if size > 0 {
+            self.ranges.push(offset << 32 | size);
+        }
+        Ok(offset..end)
+    }
+
+    /// Ranges are apart or the same (T12). Two words of 32 bits sort as one of 64, which is much faster than sorting
+    /// ranges, and this is a good part of what opening takes.
+    fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
+        let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
+        self.ranges.sort_unstable();
+        let shares_a_part = |pair: &&[u64]| pair[0] != pair[1] && range(pair[1]).start < range(pair[0]).end;
+        let Some(pair) = self.ranges.windows(2).find(shares_a_part) else {
+            return Ok(());
+        };
+        let (first, second) = (range(pair[0]), range(pair[1]));
+        let named = |range: &Range<u64>| {
+            entries
+                .iter()
+                .find(|entry| entry.range == *range)
+                .map_or("", |entry| &entry.name)
+        };
+        let what = format!(
+            "the data overlaps that of tensor {}",
+            tensor_core::Quoted(named(&first))
+        );
+        let error = Error::new(ErrorKind::Overlap, what)
+            .of_tensor(named(&second))
+            .at(second.start);
+        let found = format!(
+            "bytes {} to {} and {} to {}",
+            first.start, first.end, second.start, second.end
+        );
+        Err(error
+            .expected("ranges apart or the same")
+            .found(found)
+            .rule("T12"))
+    }
+}
