@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flatbuffers::{InvalidFlatbuffer, Table, VOffsetT, VerifierOptions, root_with_opts};
+use flatbuffers::{ErrorTraceDetail, InvalidFlatbuffer, Table, VOffsetT, VerifierOptions, root_with_opts};
 use fmt_core::{Entry, Error, ErrorKind, ReadOptions, StoredDType};
 use tensor_core::{Shape, TensorSpec};
 
@@ -123,51 +123,105 @@ fn verify<'a>(
 
 /// What the verifier found, with its place and the rule.
 fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
-    let malformed = |what: String, at: usize| {
-        Error::new(ErrorKind::Malformed, format!("in the index, {what}")).at(start.saturating_add(at as u64))
+    let in_file = |at: usize| start.saturating_add(at as u64);
+    let malformed = |what: &str, trace: &[ErrorTraceDetail], at: usize, rule| {
+        let (path, field) = path(trace);
+        let error = Error::new(ErrorKind::Malformed, format!("the index: {path} {what}"));
+        error.at(in_file(field.unwrap_or(at))).rule(rule)
     };
     match error {
-        InvalidFlatbuffer::RangeOutOfBounds { range, .. } => {
-            let error = malformed("something reaches beyond its end".to_owned(), range.start);
+        InvalidFlatbuffer::RangeOutOfBounds { range, error_trace } => {
+            let error = malformed("leads outside of it", error_trace.as_ref(), range.start, "F1");
             error
-                .expected(format_args!("to end at byte {} of the file", start + len as u64))
-                .found(format_args!("{} bytes", range.end.saturating_sub(range.start)))
-                .rule("F1")
+                .expected(format_args!("bytes within {} to {}", start, in_file(len)))
+                .found(format_args!("{} to {}", in_file(range.start), in_file(range.end)))
         }
         InvalidFlatbuffer::SignedOffsetOutOfBounds {
-            soffset, position, ..
+            soffset,
+            position,
+            error_trace,
         } => {
             let error = malformed(
-                "the offset of a table's field list leads outside".to_owned(),
+                "has its list of fields outside of it",
+                error_trace.as_ref(),
                 position,
+                "F1",
             );
-            error.found(soffset).rule("F1")
+            error
+                .expected(format_args!("bytes within {} to {}", start, in_file(len)))
+                .found(format_args!("{soffset} bytes before byte {}", in_file(position)))
         }
         InvalidFlatbuffer::Unaligned {
             position,
             unaligned_type,
-            ..
-        } => malformed(format!("a {unaligned_type} is not aligned"), position).rule("F2"),
-        InvalidFlatbuffer::Utf8Error { error, range, .. } => {
+            error_trace,
+        } => {
+            let error = malformed("is not aligned", error_trace.as_ref(), position, "F2");
+            error
+                .expected(format_args!(
+                    "a place for {unaligned_type} relative to byte {start}"
+                ))
+                .found(format_args!("byte {}", in_file(position)))
+        }
+        InvalidFlatbuffer::Utf8Error {
+            error,
+            range,
+            error_trace,
+        } => {
             let at = range.start.saturating_add(error.valid_up_to());
-            malformed("a text is not UTF-8".to_owned(), at).rule("F3")
+            malformed("is not UTF-8", error_trace.as_ref(), at, "F3")
+                .found(format_args!("byte {} that is not", in_file(at)))
         }
-        InvalidFlatbuffer::MissingNullTerminator { range, .. } => {
-            malformed("a text does not end with a zero byte".to_owned(), range.end).rule("F4")
-        }
-        InvalidFlatbuffer::MissingRequiredField { required, .. } => {
-            malformed(format!("a table lacks its field '{required}'"), 0).rule("F5")
-        }
-        InvalidFlatbuffer::TooManyTables => too_large(
-            start,
-            "lists more tensors than the limit, or than it has room for",
+        InvalidFlatbuffer::MissingNullTerminator { range, error_trace } => malformed(
+            "does not end with a zero byte",
+            error_trace.as_ref(),
+            range.end,
+            "F4",
         ),
+        InvalidFlatbuffer::MissingRequiredField {
+            required,
+            error_trace,
+        } => malformed(
+            &format!("lacks its field '{required}'"),
+            error_trace.as_ref(),
+            0,
+            "F5",
+        ),
+        InvalidFlatbuffer::TooManyTables => too_large(start, "lists more tensors than it has room for"),
         InvalidFlatbuffer::ApparentSizeTooLarge => too_large(start, "refers to the same bytes over and over"),
         // The schema has neither unions nor tables within tensors.
-        InvalidFlatbuffer::InconsistentUnion { .. } | InvalidFlatbuffer::DepthLimitReached => {
-            malformed("tables are nested otherwise than they may be".to_owned(), 0).rule("F6")
+        InvalidFlatbuffer::InconsistentUnion { error_trace, .. } => {
+            malformed("is not what it may be", error_trace.as_ref(), 0, "F6")
+        }
+        InvalidFlatbuffer::DepthLimitReached => too_large(start, "is nested deeper than it may be"),
+    }
+}
+
+/// The way to where the verifier stopped, such as `tensors[3].name`, and where the last field on it stands.
+fn path(steps: &[ErrorTraceDetail]) -> (String, Option<usize>) {
+    let mut path = String::new();
+    // The innermost step comes first.
+    for step in steps.iter().rev() {
+        match step {
+            ErrorTraceDetail::VectorElement { index, .. } => path.push_str(&format!("[{index}]")),
+            ErrorTraceDetail::TableField { field_name, .. } => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(field_name);
+            }
+            ErrorTraceDetail::UnionVariant { variant, .. } => path.push_str(variant),
         }
     }
+    if path.is_empty() {
+        path.push_str("the root");
+    }
+    let field = steps.first().map(|step| match step {
+        ErrorTraceDetail::VectorElement { position, .. }
+        | ErrorTraceDetail::TableField { position, .. }
+        | ErrorTraceDetail::UnionVariant { position, .. } => *position,
+    });
+    (path, field)
 }
 
 fn too_large(start: u64, what: &str) -> Error {

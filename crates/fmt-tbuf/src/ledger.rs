@@ -98,6 +98,11 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// Puts further tensors, and the index, behind byte `end`.
+    pub(crate) fn go_on_behind(&mut self, end: u64) {
+        self.end = self.end.max(end);
+    }
+
     pub(crate) fn set_model(&mut self, model: Option<&str>) -> Result<(), Error> {
         let len = |model: Option<&str>| model.map_or(0, |model| model.len() as u64 + 8);
         let bound = self.index_bound - len(self.model.as_deref()) + len(model);
