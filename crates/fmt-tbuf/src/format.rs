@@ -65,6 +65,10 @@ impl Format for TensorBuffers {
         out: Box<dyn Write + Send + 'w>,
         plan: Plan,
     ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
-        Ok(Box::new(TbufWriter::planned(out, plan, WriteOptions::default())?))
+        Ok(Box::new(TbufWriter::planned(
+            out,
+            &plan,
+            WriteOptions::default(),
+        )?))
     }
 }

@@ -65,7 +65,7 @@ impl InPlaceWriter {
         let old_len = opened.len();
         let journal = journal_of(path);
         let mut announced = AtomicFile::create(&journal)?;
-        write!(announced, "{old_len}\n")
+        writeln!(announced, "{old_len}")
             .map_err(|error| Error::io("the journal cannot be written", error))?;
         announced.publish()?;
         file.seek(io::SeekFrom::Start(old_len)).map_err(cannot_open)?;
@@ -150,11 +150,14 @@ impl Drop for InPlaceWriter {
             // What is still in the buffer must not be written behind the cut.
             let _ = writer.into_sink().into_parts();
         }
-        // If the file cannot be cut, `recover` still can.
-        let _ = self
+        // If the file cannot be cut now, `recover` still can.
+        let cut = self
             .file
             .set_len(self.old_len)
             .and_then(|()| self.file.sync_all());
+        if cut.is_ok() {
+            let _ = remove_journal(&self.journal);
+        }
     }
 }
 

@@ -106,7 +106,7 @@ impl<W: Write> TbufWriter<W> {
     /// # Errors
     /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`] for tensors that are not dense and
     /// for metadata and attributes, of which the format has only `model` (T9).
-    pub fn planned(out: W, plan: Plan, options: WriteOptions) -> Result<Self, Error> {
+    pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         for (key, value) in &plan.metadata {
             if key != MODEL {

@@ -94,7 +94,7 @@ fn t4_what_32_bits_cannot_hold_is_refused_before_the_first_byte() {
             entries: entries.iter().map(entry).collect(),
             ..Plan::default()
         };
-        TbufWriter::planned(NoSink, plan, WriteOptions::default()).map(drop)
+        TbufWriter::planned(NoSink, &plan, WriteOptions::default()).map(drop)
     };
     let word = u64::from(u32::MAX);
     assert!(planned(&[("a", DType::U8, &[word])]).is_ok());
@@ -234,7 +234,7 @@ fn t9_the_model_is_all_the_metadata_there_is() {
     assert_eq!(open(&empty.file()).unwrap().model(), Some(""));
 
     plan.metadata.insert("license".to_owned(), "MIT".to_owned());
-    let error = TbufWriter::planned(NoSink, plan, WriteOptions::default()).unwrap_err();
+    let error = TbufWriter::planned(NoSink, &plan, WriteOptions::default()).unwrap_err();
     assert_eq!(
         (error.kind(), error.broken_rule()),
         (ErrorKind::Unsupported, Some("T9"))
@@ -245,7 +245,7 @@ fn t9_the_model_is_all_the_metadata_there_is() {
         entries: vec![entry],
         ..Plan::default()
     };
-    let error = TbufWriter::planned(NoSink, plan, WriteOptions::default()).unwrap_err();
+    let error = TbufWriter::planned(NoSink, &plan, WriteOptions::default()).unwrap_err();
     assert_eq!(
         (error.kind(), error.tensor()),
         (ErrorKind::Unsupported, Some("a"))
@@ -364,7 +364,7 @@ fn t14_ten_dtypes() {
         entries: vec![PlannedEntry::coo("a", spec(DType::F32, &[4, 4]), 2)],
         ..Plan::default()
     };
-    let error = TbufWriter::planned(NoSink, sparse, WriteOptions::default()).unwrap_err();
+    let error = TbufWriter::planned(NoSink, &sparse, WriteOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
 
@@ -533,7 +533,7 @@ fn tb_25_misaligned_data() {
         .collect();
     assert_eq!(tensor.view().to_cow::<f64>().unwrap()[..], expected);
     let view = tensor.view().as_slice::<f64>().map(<[f64]>::to_vec);
-    let is_aligned = tensor.bytes().as_ptr() as usize % 8 == 0;
+    let is_aligned = (tensor.bytes().as_ptr() as usize).is_multiple_of(8);
     assert_eq!(
         view,
         if is_aligned {
