@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use flatbuffers::{ErrorTraceDetail, InvalidFlatbuffer, Table, VOffsetT, VerifierOptions, root_with_opts};
 use fmt_core::{Entry, Error, ErrorKind, ReadOptions, StoredDType};
-use tensor_core::{Shape, TensorSpec};
+use tensor_core::{Shape, SpecError, TensorSpec};
 
 use crate::{
     generated::tensor_buffers::{DataType, TensorBuffersMetadata, TensorMetadata},
@@ -277,54 +277,50 @@ struct Check<'o> {
 
 impl Check<'_> {
     fn entry(&mut self, tensor: &TensorMetadata<'_>) -> Result<Entry, Error> {
-        let at = |field: VOffsetT| {
-            let table = &tensor._tab;
-            self.start + table.loc() as u64 + u64::from(table.vtable().get(field))
+        let place = Place {
+            start: self.start,
+            table: &tensor._tab,
         };
-        self.name(tensor.name(), at(TensorMetadata::VT_NAME))?;
-        let shape = self.shape(tensor, at(TensorMetadata::VT_SHAPE))?;
+        let name = tensor.name();
+        self.name(name, &place)?;
+        let shape = self.shape(tensor, &place)?;
         let (offset, size) = (u64::from(tensor.data_offset()), u64::from(tensor.data_size()));
         let number = tensor.data_type();
         let Some(dtype) = dtype_of(number) else {
-            let range = self.range(offset, size, at(TensorMetadata::VT_DATA_OFFSET))?;
-            let mut entry = Entry::new(
-                tensor.name().to_owned(),
-                StoredDType::Unknown(number.0.to_string()),
-                shape,
-                range,
-            );
+            let range = self.range(offset, size, &place)?;
+            let dtype = StoredDType::Unknown(number.0.to_string());
+            let mut entry = Entry::new(name.to_owned(), dtype, shape, range);
             entry.unsupported = Some(format!("the dtype {} is not one of the format's", number.0));
             return Ok(entry);
         };
-        let overflow = |error: tensor_core::SpecError| {
-            Error::new(ErrorKind::Overflow, error.to_string())
-                .at(at(TensorMetadata::VT_SHAPE))
-                .rule("T21")
-        };
-        let spec = TensorSpec::new(dtype, shape).map_err(overflow)?;
+        let spec = TensorSpec::new(dtype, shape).map_err(|error| place.overflow(&error))?;
         let expected = spec.byte_len();
         if expected != size {
             let error = Error::new(ErrorKind::SizeMismatch, "the size of the data");
             let error = error
                 .expected(format_args!("{expected} bytes for {spec}"))
                 .found(size);
-            return Err(error.at(at(TensorMetadata::VT_DATA_SIZE)).rule("T18"));
+            return Err(error.at(place.of(TensorMetadata::VT_DATA_SIZE)).rule("T18"));
         }
-        let range = self.range(offset, size, at(TensorMetadata::VT_DATA_OFFSET))?;
+        let range = self.range(offset, size, &place)?;
         let (dtype, shape) = spec.into_parts();
         Ok(Entry::new(
-            tensor.name().to_owned(),
+            name.to_owned(),
             StoredDType::Known(dtype),
             shape,
             range,
         ))
     }
 
-    fn name(&self, name: &str, at: u64) -> Result<(), Error> {
+    fn name(&self, name: &str, place: &Place<'_>) -> Result<(), Error> {
         let limit = self.options.limits.name_bytes;
-        let bad = |what: String| Error::new(ErrorKind::BadName, what).at(at).rule("T19");
+        let bad = |what: &str| {
+            let error = Error::new(ErrorKind::BadName, what);
+            error.at(place.of(TensorMetadata::VT_NAME)).rule("T19")
+        };
         if name.len() as u64 > limit {
-            return Err(bad("the name is too long".to_owned())
+            let error = bad("the name is too long");
+            return Err(error
                 .expected(format_args!("at most {limit} bytes, the reader's limit"))
                 .found(name.len()));
         }
@@ -332,21 +328,22 @@ impl Check<'_> {
             return Ok(());
         }
         if name.is_empty() {
-            return Err(bad("the name is empty".to_owned()));
+            return Err(bad("the name is empty"));
         }
-        if name.contains('\0') {
-            return Err(bad("the name has a zero byte".to_owned()));
+        if name.as_bytes().contains(&0) {
+            return Err(bad("the name has a zero byte"));
         }
         Ok(())
     }
 
-    fn shape(&self, tensor: &TensorMetadata<'_>, at: u64) -> Result<Shape, Error> {
+    fn shape(&self, tensor: &TensorMetadata<'_>, place: &Place<'_>) -> Result<Shape, Error> {
         let Some(dims) = tensor.shape() else {
             return Ok(Shape::scalar());
         };
         let limit = self.options.limits.rank.min(Shape::MAX_RANK as u64);
         if dims.len() as u64 > limit {
-            let error = Error::new(ErrorKind::TooLarge, "the rank").at(at).rule("T20");
+            let error = Error::new(ErrorKind::TooLarge, "the rank");
+            let error = error.at(place.of(TensorMetadata::VT_SHAPE)).rule("T20");
             return Err(error
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(dims.len()));
@@ -355,21 +352,17 @@ impl Check<'_> {
         for (dim, stored) in buffer.iter_mut().zip(dims) {
             *dim = u64::from(stored);
         }
-        let shape = Shape::new(&buffer[..dims.len()]);
-        shape.map_err(|error| {
-            Error::new(ErrorKind::Overflow, error.to_string())
-                .at(at)
-                .rule("T21")
-        })
+        Shape::new(&buffer[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
     /// Data lies between the magic and the index (T13); none lies anywhere before the index (T11).
-    fn range(&mut self, offset: u64, size: u64, at: u64) -> Result<Range<u64>, Error> {
+    fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
         if !is_inside {
-            let error = Error::new(ErrorKind::OutOfBounds, "the data lies outside").at(at);
+            let error = Error::new(ErrorKind::OutOfBounds, "the data lies outside");
             return Err(error
+                .at(place.of(TensorMetadata::VT_DATA_OFFSET))
                 .expected(format_args!("bytes {DATA_START} to {}", self.start))
                 .found(format_args!("bytes {offset} to {end}"))
                 .rule(if size == 0 { "T11" } else { "T13" }));
@@ -411,5 +404,23 @@ impl Check<'_> {
             .expected("ranges apart or the same")
             .found(found)
             .rule("T12"))
+    }
+}
+
+/// Where the fields of a table stand, for errors.
+struct Place<'a> {
+    /// Where the index begins.
+    start: u64,
+    table: &'a Table<'a>,
+}
+
+impl Place<'_> {
+    fn of(&self, field: VOffsetT) -> u64 {
+        self.start + self.table.loc() as u64 + u64::from(self.table.vtable().get(field))
+    }
+
+    fn overflow(&self, error: &SpecError) -> Error {
+        let error = Error::new(ErrorKind::Overflow, error.to_string());
+        error.at(self.of(TensorMetadata::VT_SHAPE)).rule("T21")
     }
 }

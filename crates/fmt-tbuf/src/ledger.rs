@@ -1,6 +1,10 @@
 //! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
 
-use std::collections::{HashMap, hash_map};
+use std::{
+    collections::{HashMap, hash_map},
+    hash::{BuildHasher, Hasher, RandomState},
+    ops::Range,
+};
 
 use flatbuffers::FlatBufferBuilder;
 use fmt_core::{Entry, Error, ErrorKind};
@@ -21,22 +25,29 @@ pub(crate) struct Ledger {
     options: WriteOptions,
     model: Option<String>,
     records: Vec<Record>,
+    /// The names of all records, one behind the other.
+    names: String,
+    /// The dimensions of all records.
+    dims: Vec<u32>,
     /// Numbers of records by id.
-    ids: HashMap<u64, u32>,
+    ids: HashMap<u64, u32, IdHashing>,
     /// Where the data ends so far.
     end: u64,
     /// What the index takes at most.
     index_bound: u64,
 }
 
-/// One tensor.
-#[derive(Clone, Debug)]
+/// One tensor. A file may have very many, so a record has no memory of its own.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
-    pub(crate) name: String,
     pub(crate) offset: u32,
     pub(crate) size: u32,
     id: u64,
-    shape: Shape,
+    /// Where in [`Ledger::names`] its name begins and ends.
+    name: (u32, u32),
+    /// Where in [`Ledger::dims`] its dimensions begin.
+    dims: u32,
+    rank: u8,
     dtype: DataType,
 }
 
@@ -60,7 +71,9 @@ impl Ledger {
             options,
             model: None,
             records: Vec::new(),
-            ids: HashMap::new(),
+            names: String::new(),
+            dims: Vec::new(),
+            ids: HashMap::default(),
             end: DATA_START,
             index_bound: Self::BASE_BOUND,
         })
@@ -74,25 +87,14 @@ impl Ledger {
     ) -> Result<Self, Error> {
         let mut ledger = Self::new(options)?;
         for (entry, stored) in entries {
-            let record = |offset, size| Record {
-                name: entry.name.clone(),
-                id: tensor_id(&entry.name),
-                shape: entry.shape.clone(),
-                dtype: stored.dtype,
-                offset,
-                size,
-            };
             // The reader has proven both; they were read from 32 bits.
-            let (offset, size) = (
-                u32::try_from(entry.range.start),
-                u32::try_from(entry.stored_size()),
-            );
-            let (Ok(offset), Ok(size)) = (offset, size) else {
-                return Err(Error::new(ErrorKind::TooLarge, "the place of the data")
-                    .of_tensor(&entry.name)
-                    .rule("T4"));
-            };
-            ledger.push(record(offset, size))?;
+            let place = u32::try_from(entry.range.start)
+                .and_then(|offset| Ok((offset, u32::try_from(entry.stored_size())?)));
+            let (offset, size) = place.map_err(|_| {
+                let error = Error::new(ErrorKind::TooLarge, "the place of the data");
+                error.of_tensor(&entry.name).rule("T4")
+            })?;
+            ledger.push(&entry.name, &entry.shape, stored.dtype, offset, size)?;
         }
         ledger.end = end;
         Ok(ledger)
@@ -113,42 +115,34 @@ impl Ledger {
     }
 
     /// Gives a tensor its place behind the data so far, or says why the format cannot hold it.
-    pub(crate) fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<&Record, Error> {
-        self.check(name, spec).map_err(|error| error.of_tensor(name))?;
-        let record = self.place(name, spec).map_err(|error| error.of_tensor(name))?;
-        let end = u64::from(record.offset) + u64::from(record.size);
-        self.push(record)?;
-        self.end = end;
-        // It has just been pushed.
-        Ok(&self.records[self.records.len() - 1])
+    pub(crate) fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<Record, Error> {
+        let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
+        let offset = self.next_offset().map_err(|error| error.of_tensor(name))?;
+        // `check` has seen to that.
+        let size = u32::try_from(spec.byte_len()).unwrap_or(u32::MAX);
+        let record = self.push(name, spec.shape(), dtype, offset, size)?;
+        self.end = u64::from(offset) + u64::from(size);
+        Ok(record)
     }
 
     /// Gives a tensor the place of another one, whose bytes it shares.
     pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
-        self.check(name, spec).map_err(|error| error.of_tensor(name))?;
+        let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let original = self.find(of).ok_or_else(|| {
-            Error::new(
-                ErrorKind::OutOfBounds,
-                format!("there is no tensor {} to share with", Quoted(of)),
-            )
-            .of_tensor(name)
+            let what = format!("there is no tensor {} to share with", Quoted(of));
+            Error::new(ErrorKind::OutOfBounds, what).of_tensor(name)
         })?;
-        let original = &self.records[original];
-        if u64::from(original.size) != spec.byte_len() {
+        let Record { offset, size, .. } = self.records[original];
+        if u64::from(size) != spec.byte_len() {
             let error = Error::new(ErrorKind::SizeMismatch, "what shares its bytes must have as many")
                 .of_tensor(name);
-            return Err(error.expected(original.size).found(spec.byte_len()).rule("T12"));
+            return Err(error.expected(size).found(spec.byte_len()).rule("T12"));
         }
-        let record = Record {
-            offset: original.offset,
-            size: original.size,
-            ..self.record(name, spec, 0, 0)?
-        };
-        self.push(record)
+        self.push(name, spec.shape(), dtype, offset, size).map(drop)
     }
 
     /// What holds wherever the tensor is going to stand.
-    fn check(&self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
+    fn check(&self, name: &str, spec: &TensorSpec) -> Result<DataType, Error> {
         check_name(name, &self.options)?;
         let limits = &self.options.limits;
         let (dims, rank) = (spec.shape().dims(), spec.shape().rank() as u64);
@@ -175,12 +169,17 @@ impl Ledger {
             let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("T20");
             return Err(error.expected(format_args!("at most {}, which readers take", limits.tensors)));
         }
-        Ok(())
+        number_of(spec.dtype()).ok_or_else(|| {
+            let expected = "one of i8, i16, i32, i64, u8, u16, u32, u64, f32, f64 (whose bits an unsigned integer could \
+                            carry)";
+            let error = Error::new(ErrorKind::Unsupported, "the format does not have the dtype").rule("T14");
+            error.expected(expected).found(spec.dtype())
+        })
     }
 
-    fn place(&self, name: &str, spec: &TensorSpec) -> Result<Record, Error> {
+    fn next_offset(&self) -> Result<u32, Error> {
         let offset = self.end.next_multiple_of(u64::from(self.options.alignment));
-        let offset = u32::try_from(offset).map_err(|_| {
+        u32::try_from(offset).map_err(|_| {
             let error = Error::new(ErrorKind::TooLarge, "where the data would begin").rule("T4");
             let expected = format!(
                 "at most byte {}: the format has 32 bits for it; the largest tensor can come last, or the tensors can \
@@ -188,49 +187,51 @@ impl Ledger {
                 u32::MAX
             );
             error.expected(expected).found(format_args!("byte {offset}"))
-        })?;
-        // `check` has been here.
-        self.record(
-            name,
-            spec,
-            offset,
-            u32::try_from(spec.byte_len()).unwrap_or(u32::MAX),
-        )
-    }
-
-    fn record(&self, name: &str, spec: &TensorSpec, offset: u32, size: u32) -> Result<Record, Error> {
-        let dtype = number_of(spec.dtype()).ok_or_else(|| {
-            let expected = "one of i8, i16, i32, i64, u8, u16, u32, u64, f32, f64 (whose bits an unsigned integer could carry)";
-            let error = Error::new(ErrorKind::Unsupported, "the format does not have the dtype").of_tensor(name);
-            error.expected(expected).found(spec.dtype()).rule("T14")
-        })?;
-        Ok(Record {
-            name: name.to_owned(),
-            id: tensor_id(name),
-            shape: spec.shape().clone(),
-            dtype,
-            offset,
-            size,
         })
     }
 
-    fn push(&mut self, record: Record) -> Result<(), Error> {
-        let bound = self.index_bound + bound_of(&record);
-        self.check_bound(bound)
-            .map_err(|error| error.of_tensor(&record.name))?;
-        let number = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
-        match self.ids.entry(record.id) {
-            hash_map::Entry::Vacant(vacant) => vacant.insert(number),
+    fn push(
+        &mut self,
+        name: &str,
+        shape: &Shape,
+        dtype: DataType,
+        offset: u32,
+        size: u32,
+    ) -> Result<Record, Error> {
+        let bound = self.index_bound + Self::TENSOR_BOUND + name.len() as u64 + 4 * shape.rank() as u64;
+        self.check_bound(bound).map_err(|error| error.of_tensor(name))?;
+        let id = tensor_id(name);
+        // The bound on the index keeps these below 32 bits.
+        let word = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        let vacant = match self.ids.entry(id) {
+            hash_map::Entry::Vacant(vacant) => vacant,
             hash_map::Entry::Occupied(occupied) => {
-                return Err(duplicate(
-                    &record.name,
-                    &self.records[*occupied.get() as usize].name,
-                ));
+                let other = self.records[*occupied.get() as usize].name;
+                return Err(duplicate(name, &self.names[span(other)]));
             }
         };
+        let (start, end) = name_span(&self.names, name)?;
+        vacant.insert(word(self.records.len()));
+        self.names.push_str(name);
+        let record = Record {
+            offset,
+            size,
+            id,
+            name: (start, end),
+            dims: word(self.dims.len()),
+            rank: u8::try_from(shape.rank()).unwrap_or(u8::MAX),
+            dtype,
+        };
+        // Admitted dimensions fit, and those that were read do.
+        self.dims.extend(
+            shape
+                .dims()
+                .iter()
+                .map(|dim| u32::try_from(*dim).unwrap_or(u32::MAX)),
+        );
         self.index_bound = bound;
         self.records.push(record);
-        Ok(())
+        Ok(record)
     }
 
     /// Gives a tensor another name.
@@ -243,23 +244,31 @@ impl Ledger {
         }
         check_name(to, &self.options).map_err(|error| error.of_tensor(to))?;
         let bound = self.index_bound - from.len() as u64 + to.len() as u64;
-        self.check_bound(bound)?;
+        self.check_bound(bound).map_err(|error| error.of_tensor(to))?;
         let id = tensor_id(to);
         if let Some(other) = self.ids.get(&id) {
-            return Err(duplicate(to, &self.records[*other as usize].name));
+            return Err(duplicate(to, self.name(*other as usize)));
         }
+        // The old name stays where it is, unused.
+        let place = name_span(&self.names, to)?;
+        self.names.push_str(to);
         let record = &mut self.records[number];
         self.ids.remove(&record.id);
         // Numbers of records fit: each was in the map already.
         self.ids.insert(id, u32::try_from(number).unwrap_or(u32::MAX));
-        (record.id, record.name) = (id, to.to_owned());
+        (record.id, record.name) = (id, place);
         self.index_bound = bound;
         Ok(())
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         let number = *self.ids.get(&tensor_id(name))? as usize;
-        (self.records[number].name == name).then_some(number)
+        (self.name(number) == name).then_some(number)
+    }
+
+    /// The name of a record.
+    pub(crate) fn name(&self, number: usize) -> &str {
+        &self.names[span(self.records[number].name)]
     }
 
     fn check_bound(&self, bound: u64) -> Result<(), Error> {
@@ -286,26 +295,25 @@ impl Ledger {
             .next_multiple_of(u64::from(self.options.alignment.min(8)))
     }
 
-    /// The index, ready to be written: tensors by ascending id (T5).
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut order: Vec<&Record> = self.records.iter().collect();
-        order.sort_unstable_by_key(|record| record.id);
-        // Half of the bound is what an index usually takes; the builder grows when it is more.
-        let mut builder =
-            FlatBufferBuilder::with_capacity(usize::try_from(self.index_bound / 2).unwrap_or(0));
-        let mut dims = [0; Shape::MAX_RANK];
-        let tables: Vec<_> = order
+    /// The index, ready to be written: tensors by ascending id (T5), so that readers go through it front to back.
+    pub(crate) fn encode(&self) -> Encoded {
+        let mut order: Vec<(u64, u32)> = (0..)
+            .zip(&self.records)
+            .map(|(number, record)| (record.id, number))
+            .collect();
+        order.sort_unstable();
+        let mut builder = FlatBufferBuilder::with_capacity(usize::try_from(self.index_bound).unwrap_or(0));
+        // The builder works from the back to the front.
+        let mut tables: Vec<_> = order
             .into_iter()
-            .map(|record| {
-                let rank = record.shape.rank();
-                for (dim, wide) in dims.iter_mut().zip(record.shape.dims()) {
-                    // Admitted dimensions fit.
-                    *dim = u32::try_from(*wide).unwrap_or(u32::MAX);
-                }
+            .rev()
+            .map(|(id, number)| {
+                let record = &self.records[number as usize];
+                let dims = record.dims as usize..record.dims as usize + usize::from(record.rank);
                 let args = TensorMetadataArgs {
-                    id: record.id,
-                    name: Some(builder.create_string(&record.name)),
-                    shape: Some(builder.create_vector(&dims[..rank])),
+                    id,
+                    name: Some(builder.create_string(&self.names[span(record.name)])),
+                    shape: Some(builder.create_vector(&self.dims[dims])),
                     data_type: record.dtype,
                     data_offset: record.offset,
                     data_size: record.size,
@@ -313,6 +321,7 @@ impl Ledger {
                 TensorMetadata::create(&mut builder, &args)
             })
             .collect();
+        tables.reverse();
         let args = TensorBuffersMetadataArgs {
             tensors: Some(builder.create_vector(&tables)),
             model: self.model.as_deref().map(|model| builder.create_string(model)),
@@ -320,14 +329,76 @@ impl Ledger {
         };
         let root = TensorBuffersMetadata::create(&mut builder, &args);
         builder.finish(root, None);
-        let (mut buffer, start) = builder.collapse();
-        buffer.drain(..start);
-        buffer
+        let (buffer, start) = builder.collapse();
+        Encoded { buffer, start }
     }
 }
 
-fn bound_of(record: &Record) -> u64 {
-    Ledger::TENSOR_BOUND + record.name.len() as u64 + 4 * record.shape.rank() as u64
+/// An index at the end of the buffer that it was made in.
+pub(crate) struct Encoded {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Encoded {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+}
+
+/// Where a name will stand behind the others.
+fn name_span(names: &str, name: &str) -> Result<(u32, u32), Error> {
+    // Only renaming over and over, for gigabytes, gets there.
+    let word = |len| {
+        u32::try_from(len).map_err(|_| {
+            Error::new(ErrorKind::TooLarge, "all names together")
+                .of_tensor(name)
+                .rule("T20")
+        })
+    };
+    Ok((word(names.len())?, word(names.len() + name.len())?))
+}
+
+fn span((start, end): (u32, u32)) -> Range<usize> {
+    start as usize..end as usize
+}
+
+/// Hashes ids, which are hashes already, but of names that somebody may have chosen to collide: so they are mixed with a
+/// number that nobody knows.
+#[derive(Clone, Debug)]
+struct IdHashing(u64);
+
+impl Default for IdHashing {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
+}
+
+impl BuildHasher for IdHashing {
+    type Hasher = IdHasher;
+
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher(self.0)
+    }
+}
+
+#[derive(Debug)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // Both halves of the product, so that every bit of the id comes to every bit of the hash.
+        let product = u128::from(self.0 ^ id) * u128::from(self.0 | 0x9e37_79b9_7f4a_7c15);
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
 }
 
 fn check_name(name: &str, options: &WriteOptions) -> Result<(), Error> {

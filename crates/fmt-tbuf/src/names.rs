@@ -29,7 +29,9 @@ impl NameTable {
     /// The first tensor with this name.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let hash = tensor_id(wanted);
-        let is_before = |(found, number): &(u64, u32)| (*found, name(*number)) < (hash, wanted);
+        // Names are looked at only where hashes are the same.
+        let is_before =
+            |(found, number): &(u64, u32)| *found < hash || *found == hash && name(*number) < wanted;
         let (found, number) = *self.sorted.get(self.sorted.partition_point(is_before))?;
         (found == hash && name(number) == wanted).then_some(number)
     }

@@ -243,9 +243,9 @@ impl<W: Write> TbufWriter<W> {
         self.expect_nothing_outstanding()?;
         self.sink.pad_to(self.ledger.index_start())?;
         let index = self.ledger.encode();
-        self.sink.write(&index)?;
+        self.sink.write(index.bytes())?;
         // The ledger keeps indexes below 2 GiB.
-        let len = u32::try_from(index.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(index.bytes().len()).unwrap_or(u32::MAX);
         let mut tail = [0; 8];
         tail[..4].copy_from_slice(&len.to_le_bytes());
         tail[4..].copy_from_slice(&MAGIC);
@@ -262,8 +262,8 @@ impl<W: Write> TbufWriter<W> {
         };
         let record = &self.ledger.records()[place.number];
         let written = u64::from(record.size) - place.rest;
-        let error =
-            Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing").of_tensor(&record.name);
+        let error = Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing")
+            .of_tensor(self.ledger.name(place.number));
         Err(error.expected(record.size).found(written))
     }
 }
