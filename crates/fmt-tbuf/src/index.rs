@@ -62,6 +62,7 @@ impl Index {
             start,
             options,
             ranges: Vec::with_capacity(count as usize),
+            dims: [0; Shape::MAX_RANK],
         };
         let mut entries = Vec::with_capacity(count as usize);
         let mut stored = Vec::with_capacity(count as usize);
@@ -273,6 +274,8 @@ struct Check<'o> {
     options: &'o ReadOptions,
     /// Of tensors that have any data: where it begins, in the upper half, and how long it is.
     ranges: Vec<u64>,
+    /// Room for the dimensions of one.
+    dims: [u64; Shape::MAX_RANK],
 }
 
 impl Check<'_> {
@@ -336,7 +339,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn shape(&self, tensor: &TensorMetadata<'_>, place: &Place<'_>) -> Result<Shape, Error> {
+    fn shape(&mut self, tensor: &TensorMetadata<'_>, place: &Place<'_>) -> Result<Shape, Error> {
         let Some(dims) = tensor.shape() else {
             return Ok(Shape::scalar());
         };
@@ -348,11 +351,10 @@ impl Check<'_> {
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(dims.len()));
         }
-        let mut buffer = [0; Shape::MAX_RANK];
-        for (dim, stored) in buffer.iter_mut().zip(dims) {
+        for (dim, stored) in self.dims.iter_mut().zip(dims) {
             *dim = u64::from(stored);
         }
-        Shape::new(&buffer[..dims.len()]).map_err(|error| place.overflow(&error))
+        Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
     /// Data lies between the magic and the index (T13); none lies anywhere before the index (T11).
