@@ -816,3 +816,23 @@ impl Forge {
         Self::of(&[Forged::new(name, 1, &[3], 4, 12)])
     }
 }
+
+/// The worked example of the format's page is a file of the corpus.
+#[test]
+fn the_pages_hexdump_is_true() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/tensorbuffers.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let mut shown = Vec::new();
+    for line in page.lines() {
+        let Some((address, rest)) = line.split_once(": ") else {
+            continue;
+        };
+        if address.len() != 8 || u32::from_str_radix(address, 16) != Ok(shown.len() as u32) {
+            continue;
+        }
+        let bytes = rest.split("   ").next().unwrap().split(' ');
+        shown.extend(bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()));
+    }
+    let file = std::fs::read(Path::new(FOLDER).join("accept/t3-written-by-this-crate.tbuf")).unwrap();
+    assert_eq!(shown, file);
+}
