@@ -133,6 +133,11 @@ impl Forge {
         }
     }
 
+    /// The plain tensor by another name.
+    pub(crate) fn with_name(name: &str) -> Self {
+        Self::of(&[Forged::new(name, 1, &[3], 4, 12)])
+    }
+
     /// A file with one tensor that is like the plain one but for something.
     pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
         let mut tensor = Forged::plain();
