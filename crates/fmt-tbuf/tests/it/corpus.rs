@@ -20,7 +20,23 @@ pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corp
 /// Every file of `tests/corpus` is what the cases here make it, and is judged as they say.
 #[test]
 fn files_are_judged_as_their_cases_say() {
-    check_corpus(&TensorBuffers, Path::new(FOLDER), &cases());
+    let cases = cases();
+    check_corpus(&TensorBuffers, Path::new(FOLDER), &cases);
+
+    // For readers in other languages.
+    let mut lines: Vec<String> = cases
+        .iter()
+        .map(|case| match &case.verdict {
+            Verdict::Accept => format!("accept/{}.tbuf: accept\n", case.name),
+            Verdict::Reject(kind, rule) => format!("reject/{}.tbuf: reject {kind} {rule}\n", case.name),
+        })
+        .collect();
+    lines.sort();
+    let listed = Path::new(FOLDER).join("verdicts.txt");
+    if std::env::var_os("UPDATE_CORPUS").is_some() {
+        std::fs::write(&listed, lines.concat()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(listed).unwrap(), lines.concat());
 }
 
 #[test]

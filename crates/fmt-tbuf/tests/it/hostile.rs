@@ -1,6 +1,11 @@
 //! Files that nobody vouches for: the rows of the catalogue of faults that say what must happen, and mutants.
 
-use std::{thread, time::Instant};
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+    thread,
+    time::Instant,
+};
 
 use fmt_core::{
     ErrorKind, Limits, ReadOptions, TensorReader,
@@ -426,42 +431,76 @@ fn tb_27_every_truncation_and_every_flipped_bit() {
     }
 }
 
-/// 100,000 mutants of files of every kind, on small stacks, with every allocation counted.
+/// Files of every kind, to be made mutants of.
+fn bases() -> [Vec<u8>; 4] {
+    let forge = Forge {
+        operations: Some(0),
+        model: Some(b"m".to_vec()),
+        ..Forge::of(&[
+            Forged::plain(),
+            Forged::new("b", 7, &[2, 2], 16, 4),
+            Forged::new("c", 4, &[0], 20, 0),
+        ])
+    };
+    let (a, b) = (counting(DType::U16, &[2, 2]), counting(DType::I8, &[3]));
+    [
+        varied(),
+        small(),
+        written(back_to_back(), &[("a", &a), ("b", &b)]),
+        forge.file(),
+    ]
+}
+
+/// 100,000 mutants, on small stacks, with every allocation counted.
 #[test]
 fn mutants_never_get_the_better_of_the_reader() {
     const STACK: usize = 256 << 10;
-    let bases = [
-        varied(),
-        small(),
-        written(
-            back_to_back(),
-            &[
-                ("a", &counting(DType::U16, &[2, 2])),
-                ("b", &counting(DType::I8, &[3])),
-            ],
-        ),
-        Forge {
-            operations: Some(0),
-            model: Some(b"m".to_vec()),
-            ..Forge::of(&[
-                Forged::plain(),
-                Forged::new("b", 7, &[2, 2], 16, 4),
-                Forged::new("c", 4, &[0], 20, 0),
-            ])
-        }
-        .file(),
-    ];
-    let threads = bases.map(|base| {
+    let threads = bases().map(|base| {
         let work = move || {
-            mutants(&base, 25_000)
-                .map(judge)
-                .filter(|is_rejected| *is_rejected)
-                .count()
+            let judged = mutants(&base, 25_000).map(judge);
+            judged.filter(|is_rejected| *is_rejected).count()
         };
         thread::Builder::new().stack_size(STACK).spawn(work).unwrap()
     });
     let rejected: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
     assert!((20_000..99_000).contains(&rejected), "{rejected}");
+}
+
+/// With an interpreter in `TBUF_PYTHON`, the second reader judges mutants too, and comes to the same verdicts.
+#[test]
+fn a_second_reader_agrees() {
+    let Some(python) = std::env::var_os("TBUF_PYTHON") else {
+        return;
+    };
+    for base in bases() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/tbuf_reader.py");
+        let mut child = Command::new(&python)
+            .args([script, "--stdin"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let files: Vec<Vec<u8>> = mutants(&base, 15_000).collect();
+        let mut input = child.stdin.take().unwrap();
+        let sent = files.clone();
+        let sending = thread::spawn(move || {
+            for file in &sent {
+                input.write_all(&(file.len() as u32).to_le_bytes()).unwrap();
+                input.write_all(file).unwrap();
+            }
+        });
+        let output = child.wait_with_output().unwrap();
+        sending.join().unwrap();
+        let verdicts = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(verdicts.lines().count(), files.len());
+        for (file, theirs) in files.iter().zip(verdicts.lines()) {
+            let ours = match open(file) {
+                Ok(_) => "accept".to_owned(),
+                Err(error) => format!("reject {} {}", error.kind(), error.broken_rule().unwrap()),
+            };
+            assert_eq!(ours, theirs, "{file:02x?}");
+        }
+    }
 }
 
 #[test]
