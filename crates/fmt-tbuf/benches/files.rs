@@ -10,9 +10,9 @@
 use std::{
     fs::{self, File},
     hint::black_box,
-    io::Write,
+    io::{BufWriter, Write},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::Instant,
 };
 
@@ -79,7 +79,8 @@ fn open_many() {
         let reader = TbufReader::from_bytes(tbuf.clone()).unwrap();
         reader.tensor(reader.find(&names[5000]).unwrap()).unwrap()
     });
-    comparison.rounds(101).run();
+    comparison.rounds(201).run();
+    open_many_on_disk(&names, &tensor, &tbuf, &safetensors);
 
     let reader = TbufReader::from_bytes(tbuf.clone()).unwrap();
     let parsed = SafeTensors::deserialize(&safetensors).unwrap();
@@ -97,55 +98,130 @@ fn open_many() {
     comparison.rounds(101).run();
 }
 
+#[expect(unsafe_code, reason = "the files are this benchmark's own")]
+fn open_many_on_disk(names: &[String], tensor: &Tensor, tbuf: &[u8], safetensors: &[u8]) {
+    let folder = tempfile::tempdir().unwrap();
+    let [tbuf_path, safetensors_path, ztensor_path] =
+        ["a.tbuf", "a.safetensors", "a.zt"].map(|name| folder.path().join(name));
+    fs::write(&tbuf_path, tbuf).unwrap();
+    fs::write(&safetensors_path, safetensors).unwrap();
+    let mut writer = ztensor::Writer::options()
+        .canonical(false)
+        .align(4096)
+        .create(&ztensor_path)
+        .unwrap();
+    for name in names {
+        writer
+            .add(name.as_str(), vec![4u64, 4], ztensor::DType::F32, tensor.bytes())
+            .unwrap();
+    }
+    writer.finish().unwrap();
+
+    // SAFETY: nobody else knows of the files.
+    let map = |path: &Path| unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() };
+    let mut comparison = Comparison::new("open 10,000 tensors of a file on disk");
+    comparison.add("safetensors, mapped", || {
+        SafeTensors::deserialize(&map(&safetensors_path)).unwrap().len()
+    });
+    comparison.add("ztensor 2.1, mapped", || {
+        ztensor::Source::open(&ztensor_path).unwrap().len()
+    });
+    comparison.add("fmt-tbuf, mapped", || {
+        TbufReader::from_bytes(map(&tbuf_path)).unwrap()
+    });
+    comparison.add("fmt-tbuf, read", || TbufReader::from_path(&tbuf_path).unwrap());
+    comparison.rounds(201).run();
+}
+
 fn write_many() {
     let (names, tensor) = (names(100_000), small_tensor());
+    let room = tbuf_of(&names, &tensor).len();
     let mut comparison = Comparison::new("write 100,000 tensors of 64 bytes to memory");
     comparison.add("safetensors", || safetensors_of(&names, &tensor));
-    comparison.add("fmt-tbuf", || tbuf_of(&names, &tensor));
-    comparison.rounds(15).run();
+    comparison.add("fmt-tbuf", || {
+        let mut writer = TbufWriter::new(Vec::with_capacity(room), WriteOptions::default()).unwrap();
+        names
+            .iter()
+            .for_each(|name| writer.tensor(name, &tensor).unwrap());
+        writer.finish().unwrap()
+    });
+    comparison.rounds(21).run();
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many");
+    let mut comparison = Comparison::new("write 100,000 tensors of 64 bytes to a file");
+    comparison.add("safetensors", || {
+        let view = || TensorView::new(safetensors::Dtype::F32, vec![4, 4], tensor.bytes()).unwrap();
+        let views = names.iter().map(|name| (name, view()));
+        safetensors::serialize_to_file(views, None, &path).unwrap();
+        Removed(path.clone())
+    });
+    comparison.add("fmt-tbuf", || {
+        let out = BufWriter::with_capacity(1 << 20, File::create(&path).unwrap());
+        let mut writer = TbufWriter::new(out, WriteOptions::default()).unwrap();
+        names
+            .iter()
+            .for_each(|name| writer.tensor(name, &tensor).unwrap());
+        writer.finish().unwrap().flush().unwrap();
+        Removed(path.clone())
+    });
+    comparison.rounds(21).run();
+}
+
+/// Removes a file when the time it took to write it has been taken: what has not come to the disk by then never does.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn write_one(folder: &Path, data: &[u8]) {
     let spec = TensorSpec::new(DType::U8, Shape::vector(data.len() as u64)).unwrap();
-    let path = folder.join("one.tbuf");
-    let plain = folder.join("plain");
+    let path = folder.join("written");
+    let pieces = |size: usize, out: &mut dyn FnMut(&[u8])| data.chunks(size).for_each(out);
     let mut comparison = Comparison::new("write 1 GiB to a file, without waiting for the disk");
     comparison.add("File::write_all", || {
-        let _ = fs::remove_file(&plain);
-        File::create(&plain).unwrap().write_all(data).unwrap();
+        File::create(&path).unwrap().write_all(data).unwrap();
+        Removed(path.clone())
     });
-    comparison.add("safetensors::serialize_to_file", || {
-        let _ = fs::remove_file(folder.join("one.safetensors"));
-        let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
-        safetensors::serialize_to_file([("one", view)], None, &folder.join("one.safetensors")).unwrap();
-    });
-    comparison.add("fmt-tbuf to a File", || {
-        let _ = fs::remove_file(&path);
+    comparison.add("fmt-tbuf", || {
         let mut writer = TbufWriter::new(File::create(&path).unwrap(), WriteOptions::default()).unwrap();
         writer.begin("one", &spec).unwrap();
         writer.write(data).unwrap();
         writer.finish().unwrap();
+        Removed(path.clone())
     });
-    comparison.add("fmt-tbuf to a File, pieces of 1 MiB", || {
-        let _ = fs::remove_file(&path);
+    comparison.add("File::write_all, pieces of 1 MiB", || {
+        let mut file = File::create(&path).unwrap();
+        pieces(1 << 20, &mut |piece| file.write_all(piece).unwrap());
+        Removed(path.clone())
+    });
+    comparison.add("fmt-tbuf, pieces of 1 MiB", || {
         let mut writer = TbufWriter::new(File::create(&path).unwrap(), WriteOptions::default()).unwrap();
         writer.begin("one", &spec).unwrap();
-        data.chunks(1 << 20)
-            .for_each(|piece| writer.write(piece).unwrap());
+        pieces(1 << 20, &mut |piece| writer.write(piece).unwrap());
         writer.finish().unwrap();
+        Removed(path.clone())
     });
-    comparison.rounds(7).run();
+    comparison.add("safetensors::serialize_to_file", || {
+        let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
+        safetensors::serialize_to_file([("one", view)], None, &path).unwrap();
+        Removed(path.clone())
+    });
+    comparison.rounds(9).run();
 
+    let (tbuf, other) = (folder.join("one.tbuf"), folder.join("one.safetensors"));
+    let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
+    safetensors::serialize_to_file([("one", view)], None, &other).unwrap();
     let start = Instant::now();
-    let mut writer = TbufWriter::new(AtomicFile::create(&path).unwrap(), WriteOptions::default()).unwrap();
+    let mut writer = TbufWriter::new(AtomicFile::create(&tbuf).unwrap(), WriteOptions::default()).unwrap();
     writer.begin("one", &spec).unwrap();
     writer.write(data).unwrap();
     writer.finish().unwrap().publish().unwrap();
-    println!(
-        "\nwriting and publishing 1 GiB, on the disk for good: {:.2} s",
-        start.elapsed().as_secs_f64()
-    );
-    fs::remove_file(folder.join("plain")).unwrap();
+    let published = start.elapsed().as_secs_f64();
+    println!("\nwriting and publishing 1 GiB, on the disk for good: {published:.2} s");
 }
 
 #[expect(unsafe_code, reason = "the files are this benchmark's own")]
