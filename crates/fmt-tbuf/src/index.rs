@@ -61,11 +61,11 @@ impl Index {
         let mut check = Check {
             start,
             options,
-            ranges: Vec::with_capacity(count as usize),
+            ranges: room_for(count, start)?,
             dims: [0; Shape::MAX_RANK],
         };
-        let mut entries = Vec::with_capacity(count as usize);
-        let mut stored = Vec::with_capacity(count as usize);
+        let mut entries = room_for(count, start)?;
+        let mut stored = room_for(count, start)?;
         for tensor in tensors {
             entries.push(
                 check
@@ -90,6 +90,16 @@ impl Index {
             has_unknown_fields: has_fields_behind(&root._tab, TensorBuffersMetadata::VT_TENSORS),
         })
     }
+}
+
+/// A vector for so many things, if the system has the memory.
+fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count as usize).map_err(|error| {
+        let what = format!("there is no memory for {count} tensors: {error}");
+        Error::new(ErrorKind::TooLarge, what).at(start).rule("T20")
+    })?;
+    Ok(room)
 }
 
 /// Whether a table has a field behind the last one that the schema has (rule T17).
