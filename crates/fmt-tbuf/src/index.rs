@@ -56,7 +56,7 @@ impl Index {
         // Before anything is allocated that is larger than what it is made from: an index may list one table very often.
         let names = NameTable::new(count, name);
         if !options.lenient {
-            check_duplicates(&names, &tensors, start, name)?;
+            check_names(&names, &tensors, start, name)?;
         }
         let mut check = Check {
             start,
@@ -79,6 +79,7 @@ impl Index {
             });
         }
         if !options.lenient {
+            check_ids(&stored, &tensors, start)?;
             check.overlaps(&entries)?;
         }
         Ok(Self {
@@ -244,27 +245,31 @@ fn too_large(start: u64, what: &str) -> Error {
 /// The tensors of an index.
 type Tensors<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<TensorMetadata<'a>>>;
 
-/// Names are unique (T7), and so are ids (T5).
-fn check_duplicates<'a>(
+/// Names are unique (T7).
+fn check_names<'a>(
     names: &NameTable,
     tensors: &Tensors<'a>,
     start: u64,
     name: impl Fn(u32) -> &'a str,
 ) -> Result<(), Error> {
-    if let Some((first, second)) = names.duplicate(&name) {
-        let what = format!("tensors {first} and {second} have the same name");
-        let error = Error::new(ErrorKind::Duplicate, what).of_tensor(name(second));
-        let at = tensors.get(second as usize)._tab.loc();
-        return Err(error.at(start + at as u64).rule("T7"));
-    }
-    let is_ascending =
-        (1..tensors.len()).all(|number| tensors.get(number - 1).id() < tensors.get(number).id());
-    if is_ascending {
+    let Some((first, second)) = names.duplicate(&name) else {
+        return Ok(());
+    };
+    let what = format!("tensors {first} and {second} have the same name");
+    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(name(second));
+    let at = tensors.get(second as usize)._tab.loc();
+    Err(error.at(start + at as u64).rule("T7"))
+}
+
+/// Ids are unique (T5).
+fn check_ids(stored: &[Stored], tensors: &Tensors<'_>, start: u64) -> Result<(), Error> {
+    if stored.is_sorted_by(|a, b| a.id < b.id) {
         return Ok(());
     }
-    let mut ids: Vec<(u64, u32)> = (0..)
-        .zip(tensors.iter())
-        .map(|(number, tensor)| (tensor.id(), number))
+    let mut ids: Vec<(u64, usize)> = stored
+        .iter()
+        .enumerate()
+        .map(|(number, stored)| (stored.id, number))
         .collect();
     ids.sort_unstable();
     let Some(pair) = ids.windows(2).find(|pair| pair[0].0 == pair[1].0) else {
@@ -272,9 +277,9 @@ fn check_duplicates<'a>(
     };
     let ((id, first), (_, second)) = (pair[0], pair[1]);
     let what = format!("tensors {first} and {second} have the same id {id:#x}");
-    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(name(second));
-    let at = tensors.get(second as usize)._tab.loc();
-    Err(error.at(start + at as u64).rule("T5"))
+    let tensor = tensors.get(second);
+    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(tensor.name());
+    Err(error.at(start + tensor._tab.loc() as u64).rule("T5"))
 }
 
 /// Checks tensors one by one, and remembers where their data is.

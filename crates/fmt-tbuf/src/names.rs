@@ -29,11 +29,22 @@ impl NameTable {
     /// The first tensor with this name.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let hash = tensor_id(wanted);
-        // Names are looked at only where hashes are the same.
-        let is_before =
-            |(found, number): &(u64, u32)| *found < hash || *found == hash && name(*number) < wanted;
-        let (found, number) = *self.sorted.get(self.sorted.partition_point(is_before))?;
-        (found == hash && name(number) == wanted).then_some(number)
+        // Hashes only, which compiles to no branches; few names share theirs, unless they were made to.
+        let same_hash = &self.sorted[self.sorted.partition_point(|(found, _)| *found < hash)..];
+        let number = match same_hash {
+            [(first, number), rest @ ..]
+                if *first == hash && rest.first().is_none_or(|next| next.0 != hash) =>
+            {
+                *number
+            }
+            [(first, _), ..] if *first == hash => {
+                let is_before = |(found, number): &(u64, u32)| *found == hash && name(*number) < wanted;
+                let (_, number) = *same_hash.get(same_hash.partition_point(is_before))?;
+                number
+            }
+            _ => return None,
+        };
+        (name(number) == wanted).then_some(number)
     }
 
     /// The numbers of two tensors with the same name.
@@ -60,5 +71,34 @@ mod tests {
         assert_eq!(table.duplicate(name), Some((1, 3)));
         assert_eq!(NameTable::new(3, name).duplicate(name), None);
         assert_eq!(NameTable::default().find("a", name), None);
+    }
+
+    #[test]
+    fn names_with_the_same_hash_are_told_apart() {
+        let names = [
+            "GReLUrM4wMqfg9yzV3KQ",
+            "a",
+            "8yn0iYCKYHlIj4-BwPqk",
+            "b",
+            "GReLUrM4wMqfg9yzV3KQ",
+        ];
+        let name = |number: u32| names[number as usize];
+        assert_eq!(tensor_id(names[0]), tensor_id(names[2]));
+        let table = NameTable::new(4, name);
+        assert_eq!(
+            (table.find(names[0], name), table.find(names[2], name)),
+            (Some(0), Some(2))
+        );
+        assert_eq!(table.duplicate(name), None);
+        let table = NameTable::new(2, name);
+        assert_eq!(
+            (table.find(names[0], name), table.find(names[2], name)),
+            (Some(0), None)
+        );
+        let table = NameTable::new(5, name);
+        assert_eq!(
+            (table.find(names[0], name), table.duplicate(name)),
+            (Some(0), Some((0, 4)))
+        );
     }
 }

@@ -24,11 +24,12 @@ fuzz_target!(|input: Input| {
     };
     let mut plan = Plan::default();
     plan.metadata.extend(input.model.map(|model| ("model".to_owned(), model)));
-    for (name, dtype, dims) in input.tensors {
+    // More tensors find no more, only later.
+    for (name, dtype, dims) in input.tensors.into_iter().take(6) {
         let dims: Vec<u64> = dims.iter().map(|dim| u64::from(dim % 5)).collect();
         let dtype = DType::ALL[usize::from(dtype) % DType::ALL.len()];
         let spec = Shape::new(&dims).and_then(|shape| TensorSpec::new(dtype, shape));
-        let Some(spec) = spec.ok().filter(|spec| spec.byte_len() < 1 << 12) else {
+        let Some(spec) = spec.ok().filter(|spec| spec.byte_len() < 1 << 8) else {
             return;
         };
         plan.entries.push(PlannedEntry::dense(name, spec));
@@ -48,7 +49,7 @@ fuzz_target!(|input: Input| {
     let reader = TbufReader::from_bytes(file.clone()).expect("what is written can be read");
     assert_eq!(*reader.metadata(), plan.metadata);
     assert_eq!(reader.entries().len(), plan.entries.len());
-    assert_eq!(reader.has_unknown_fields(), false);
+    assert!(!reader.has_unknown_fields());
     let mut again = TbufWriter::new(Vec::new(), options).expect("the options were good before");
     if let Some(model) = reader.model() {
         again.set_model(model).expect("the model was good before");

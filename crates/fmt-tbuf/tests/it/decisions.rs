@@ -156,6 +156,36 @@ fn t5_tensors_are_listed_by_id_and_found_in_any_order() {
     assert_eq!((lenient.find("a"), lenient.find("b")), (Some(0), Some(1)));
 }
 
+/// Names that somebody found to have the same hash.
+#[test]
+fn t5_names_with_the_same_hash() {
+    let names = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];
+    let mut writer = TbufWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    writer.tensor(names[0], &Tensor::scalar(1u8)).unwrap();
+    let error = writer.tensor(names[1], &Tensor::scalar(2u8)).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.broken_rule()),
+        (ErrorKind::Duplicate, Some("T5"))
+    );
+    assert!(error.to_string().contains(names[0]), "{error}");
+
+    let mut forged = [
+        Forged::new(names[0], 7, &[1], 4, 1),
+        Forged::new(names[1], 7, &[1], 5, 1),
+    ];
+    assert_eq!(
+        open(&Forge::of(&forged).file()).unwrap_err().broken_rule(),
+        Some("T5")
+    );
+    forged[1].id = Some(1);
+    for reader in [
+        open(&Forge::of(&forged).file()).unwrap(),
+        open_leniently(&Forge::of(&forged).file()).unwrap(),
+    ] {
+        assert_eq!((reader.find(names[0]), reader.find(names[1])), (Some(0), Some(1)));
+    }
+}
+
 #[test]
 fn t6_ids_are_written_but_not_relied_upon() {
     let reader = open(&small()).unwrap();

@@ -146,11 +146,8 @@ def fnv(name):
     return value
 
 
-def check_unique(tensors):
-    names = [tensor.name for tensor in tensors]
-    require(len(set(names)) == len(names), "Duplicate", "T7", "a name twice")
-    ids = [tensor.id for tensor in tensors]
-    require(len(set(ids)) == len(ids), "Duplicate", "T5", "an id twice")
+def check_unique(values, rule):
+    require(len(set(values)) == len(values), "Duplicate", rule, "twice")
 
 
 def check_tensor(tensor, data_end):
@@ -191,10 +188,11 @@ def read(data):
     require(size <= MAX_INDEX, "TooLarge", "T20", "index beyond the limit")
     data_end = len(data) - 8 - size
     root = read_index(data[data_end:-8])
-    check_unique(root["tensors"])
+    check_unique([tensor.name for tensor in root["tensors"]], "T7")
     for tensor in root["tensors"]:
         check_tensor(tensor, data_end)
         tensor.bytes = data[tensor.offset : tensor.offset + tensor.size] if tensor.dtype in WIDTHS else None
+    check_unique([tensor.id for tensor in root["tensors"]], "T5")
     check_overlaps(root["tensors"])
     return root
 
