@@ -210,7 +210,7 @@ fn write_one(folder: &Path, data: &[u8]) {
         safetensors::serialize_to_file([("one", view)], None, &path).unwrap();
         Removed(path.clone())
     });
-    comparison.rounds(9).run();
+    comparison.rounds(15).run();
 
     let (tbuf, other) = (folder.join("one.tbuf"), folder.join("one.safetensors"));
     let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
