@@ -126,7 +126,8 @@ fn verify<'a>(
         // A tensor of its own takes more than 16 bytes: its place in the vector, its table, its name.
         max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
         // Tables, vtables, shapes and names may be shared, but not so often that walking them takes for ever.
-        max_apparent_size: bytes.len().saturating_mul(16),
+        // The verifier adds before it compares, so the limit leaves room where addresses have 32 bits.
+        max_apparent_size: bytes.len().saturating_mul(16).min(usize::MAX / 2),
         ignore_missing_null_terminator: false,
     };
     root_with_opts::<TensorBuffersMetadata<'_>>(&opts, bytes)
