@@ -11,6 +11,9 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 
 use crate::workspace;
 
+/// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
+const MAY_USE_UNSAFE: &[&str] = &["fmt-tbuf", "tensor-mmap"];
+
 /// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
 /// in docs/ARCHITECTURE.md says why.
 const ARROWS: &[Arrows] = &[
@@ -23,6 +26,21 @@ const ARROWS: &[Arrows] = &[
         from: "bench-kit",
         to: &[],
         never: &["tokio"],
+    },
+    Arrows {
+        from: "tensor-mmap",
+        to: &[],
+        never: &["tokio", "serde"],
+    },
+    Arrows {
+        from: "fmt-core",
+        to: &["tensor-core"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
+        from: "fmt-tbuf",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-ztensor"],
     },
     Arrows {
         from: "oip-types",
@@ -192,7 +210,9 @@ fn check_arrows(broken: &mut Vec<String>) -> Result<()> {
             broken.push(format!("{}: gives a version of its own: {line}", package.name));
         }
         for inherited in ["edition.workspace = true", "[lints]\nworkspace = true"] {
-            if !manifest.contains(inherited) {
+            let own_lints =
+                inherited.starts_with("[lints]") && MAY_USE_UNSAFE.contains(&package.name.as_str());
+            if !own_lints && !manifest.contains(inherited) {
                 broken.push(format!(
                     "{}: Cargo.toml lacks `{}`",
                     package.name,

@@ -1,0 +1,48 @@
+use std::{io::Write, sync::Arc};
+
+use crate::{ByteSource, Error, Plan, ReadOptions, TensorReader, TensorWriter};
+
+/// A file format, for tools that deal with all of them alike.
+pub trait Format: Send + Sync {
+    /// Its short name, such as `tbuf`.
+    fn id(&self) -> &'static str;
+
+    /// How its files' names end, the usual ending first, without the dot.
+    fn extensions(&self) -> &'static [&'static str];
+
+    /// Whether a file that begins with `head` and has `len` bytes is one.
+    fn sniff(&self, head: &[u8], len: u64) -> Sniff;
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error>;
+
+    /// Begins a file. Nothing is written if the format cannot hold the plan.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) or [`ErrorKind::Duplicate`](crate::ErrorKind::Duplicate) for
+    /// the first thing that the format cannot hold; it names what would.
+    fn create<'w>(
+        &self,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error>;
+}
+
+/// How sure a format is that a file is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sniff {
+    /// It is not.
+    No,
+    /// It may be: the format has no mark to tell by.
+    Possible,
+    /// It bears the format's mark.
+    Certain,
+}

@@ -1,0 +1,35 @@
+//! What tensor file formats share, so that each of their crates has to know only its own bytes.
+//!
+//! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
+//! - [`Cursor`], [`check_overlaps`], [`Limits`]: reading what nobody vouches for.
+//! - [`Error`]: what was wrong, where, what was expected, what was found.
+//! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
+//!   as well, with everything that the format can say.
+//! - [`AtomicFile`]: files that appear only when they are complete.
+//! - [`testing`] (feature `testing`): what the crates of the formats hold themselves to in their tests.
+//!
+//! The crate knows no format.
+
+mod cursor;
+mod entry;
+mod error;
+mod extents;
+mod format;
+mod limits;
+mod publish;
+mod reader;
+mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod writer;
+
+pub use cursor::Cursor;
+pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
+pub use error::{Error, ErrorKind};
+pub use extents::{check_overlaps, holes};
+pub use format::{Format, Sniff};
+pub use limits::{Limits, ReadOptions};
+pub use publish::AtomicFile;
+pub use reader::{Lint, TensorReader, Verification};
+pub use source::{ByteSource, FileSource};
+pub use writer::{Plan, PlannedEntry, TensorWriter};

@@ -1,0 +1,109 @@
+use std::ops::Range;
+
+use tensor_core::{SparseCoo, Tensor};
+
+use crate::{Entry, Error, ErrorKind, Metadata};
+
+/// An open file of any format.
+///
+/// Everything structural was proven when it was opened; afterwards reading can fail only because the system cannot read,
+/// the data is corrupt, or the tensor is stored in a way that is not supported. Such a tensor is listed and the others
+/// can be read.
+///
+/// Tensors are known by their index in [`TensorReader::entries`].
+pub trait TensorReader: Send + Sync {
+    /// The format's short name, such as `tbuf`.
+    fn format(&self) -> &'static str;
+
+    /// What the file says about its tensors.
+    fn entries(&self) -> &[Entry];
+
+    /// What the file says about itself as a whole.
+    fn metadata(&self) -> &Metadata;
+
+    /// The index of the tensor with this name.
+    fn find(&self, name: &str) -> Option<usize> {
+        self.entries().iter().position(|entry| entry.name == name)
+    }
+
+    /// A dense tensor. Bytes in memory that are stored raw and little-endian are not copied; what must be copied is held
+    /// against its checksum.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the entry says so or the tensor is sparse, [`ErrorKind::Corrupt`] when checksum
+    /// or frames do not hold, [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn tensor(&self, index: usize) -> Result<Tensor, Error>;
+
+    /// A sparse tensor.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; else as [`TensorReader::tensor`].
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
+        let entry = &self.entries()[index];
+        Err(Error::new(ErrorKind::Unsupported, "the tensor is not sparse").of_tensor(&entry.name))
+    }
+
+    /// Some rows (entries along axis 0) of a dense tensor, without reading the rest where the encoding allows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there are no such rows; else as [`TensorReader::tensor`].
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error>;
+
+    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. They are held
+    /// against their checksum.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`TensorReader::tensor`].
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error>;
+
+    /// Holds a tensor's bytes against its checksum, and decodes what is compressed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when they do not hold; else as [`TensorReader::tensor`].
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn verify(&self, index: usize) -> Result<Verification, Error>;
+
+    /// What is legal but odd in the file as a whole: bytes that belong to nothing, padding that is not zero, and what
+    /// the format's page calls a lint.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when the bytes in question cannot be read.
+    fn lints(&self) -> Result<Vec<Lint>, Error>;
+}
+
+/// What verifying a tensor came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verification {
+    /// A checksum was there and holds, or a frame's own.
+    Ok,
+    /// There is nothing to hold the bytes against.
+    Unchecked,
+    /// There is a checksum of a kind that is not known.
+    UnknownChecksum(String),
+}
+
+/// Something legal but odd in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lint {
+    /// What it is, for people.
+    pub message: String,
+    /// The tensor it is about, if it is about one.
+    pub tensor: Option<String>,
+    /// The bytes of the file it is about, if there are any.
+    pub range: Option<Range<u64>>,
+}

@@ -1,0 +1,181 @@
+use std::{fs::File, io, ops::Range, path::Path, sync::Arc};
+
+use bytes::Bytes;
+
+use crate::{Error, ErrorKind};
+
+/// Where a file's bytes come from: memory, a file, or whatever a user implements it for.
+///
+/// Readers ask only for ranges inside [`ByteSource::len`].
+///
+/// ```
+/// use bytes::Bytes;
+/// use fmt_core::ByteSource;
+///
+/// let source = Bytes::from_static(b"abcdef");
+/// let part = source.read(2..4).unwrap();
+/// assert_eq!(part, "cd");
+/// assert_eq!(part.as_ptr(), source[2..].as_ptr()); // bytes in memory are not copied
+/// ```
+pub trait ByteSource: Send + Sync {
+    /// The number of bytes, which does not change.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Some of the bytes; without a copy where they are in memory.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are not there any more (`UnexpectedEof`).
+    fn read(&self, range: Range<u64>) -> io::Result<Bytes>;
+
+    /// Copies bytes from `offset` on into a buffer, all of it.
+    ///
+    /// # Errors
+    /// As [`ByteSource::read`].
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        out.copy_from_slice(&self.read(offset..offset + out.len() as u64)?);
+        Ok(())
+    }
+}
+
+impl ByteSource for Bytes {
+    fn len(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let end = usize::try_from(range.end).ok().filter(|end| *end <= self.len());
+        let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
+        // Not larger than the end, so it fits as well.
+        let start = (range.start as usize).min(end);
+        Ok(self.slice(start..end))
+    }
+}
+
+impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
+        (**self).read(range)
+    }
+
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        (**self).read_into(offset, out)
+    }
+}
+
+/// A regular file that is read where and when it is asked for.
+///
+/// The safe way to read files: whatever happens to the file meanwhile is an error or other bytes, never a signal. The
+/// length is that at the time of opening.
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    len: u64,
+}
+
+impl FileSource {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotAFile`] for what is no regular file (a pipe is not waited for); [`ErrorKind::Io`] when it cannot
+    /// be opened.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let mut options = File::options();
+        options.read(true);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            /// Opening a pipe without a writer must not wait for one.
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            const O_NONBLOCK: i32 = 0o4000;
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            const O_NONBLOCK: i32 = 0x4;
+            options.custom_flags(O_NONBLOCK);
+        }
+        let file = options
+            .open(path)
+            .map_err(|error| Error::io("the file cannot be opened", error))?;
+        Self::new(file)
+    }
+
+    /// Takes over a file that is open already.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`].
+    pub fn new(file: File) -> Result<Self, Error> {
+        let metadata = file
+            .metadata()
+            .map_err(|error| Error::io("the file cannot be examined", error))?;
+        if !metadata.is_file() {
+            let error = Error::new(ErrorKind::NotAFile, "what the path leads to");
+            return Err(error.expected("a regular file").found(describe(&metadata)));
+        }
+        Ok(Self {
+            file,
+            len: metadata.len(),
+        })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+fn describe(metadata: &std::fs::Metadata) -> &'static str {
+    if metadata.is_dir() {
+        "a folder"
+    } else {
+        "something else"
+    }
+}
+
+impl ByteSource for FileSource {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let len = range
+            .end
+            .checked_sub(range.start)
+            .filter(|_| range.end <= self.len);
+        let len = len
+            .and_then(|len| usize::try_from(len).ok())
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(len)?;
+        buffer.resize(len, 0);
+        self.read_into(range.start, &mut buffer)?;
+        Ok(buffer.into())
+    }
+
+    #[cfg(unix)]
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
+    }
+
+    #[cfg(windows)]
+    fn read_into(&self, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
+        while !out.is_empty() {
+            match std::os::windows::fs::FileExt::seek_read(&self.file, out, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    out = &mut out[read..];
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! What the crates of the formats hold themselves to in their tests (feature `testing`).
+//!
+//! Files that nobody vouches for are opened and read as the worst surroundings would have it: on a small stack, with
+//! every allocated byte counted, and from memory as well as from a file, with the same verdict.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use crate::{Error, ErrorKind, FileSource, Format, Layout, ReadOptions, TensorReader};
+
+/// Stack that opening and reading a file must do with.
+const STACK: usize = 256 << 10;
+/// A file that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes that may be allocated before anything of a file is believed.
+const BASE_ALLOWANCE: u64 = 64 << 10;
+
+/// What was read of a file: per tensor its name, and its bytes or why there are none.
+pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
+
+/// Opens a file and reads all of it, and returns what it holds: per tensor its name and, where it can be read, its
+/// bytes.
+///
+/// # Errors
+/// What opening says.
+///
+/// # Panics
+/// When opening or reading panics, overflows a small stack, hangs, allocates more than twice the file and what its
+/// tensors decode to, or comes to another verdict for the same bytes in a file on disk.
+pub fn open_hostile(
+    format: &'static dyn Format,
+    bytes: &[u8],
+    options: &ReadOptions,
+) -> Result<Contents, Error> {
+    let (bytes, options) = (Bytes::copy_from_slice(bytes), options.clone());
+    let (sender, verdict) = mpsc::channel();
+    let opening = move || {
+        let mut opened = Err(Error::new(ErrorKind::Io, "not opened"));
+        let allocated =
+            allocation_counter::measure(|| opened = format.open(Arc::new(bytes.clone()), &options));
+        let allowance = BASE_ALLOWANCE + 2 * bytes.len() as u64;
+        let most = allocated.bytes_max;
+        assert!(
+            most <= allowance,
+            "opening {} bytes allocated {most}, more than {allowance}",
+            bytes.len()
+        );
+        let from_disk = open_from_disk(format, &bytes, &options)
+            .map(drop)
+            .map_err(|error| error.kind());
+        let from_memory = opened.as_ref().map(drop).map_err(Error::kind);
+        assert_eq!(from_memory, from_disk, "memory and file are judged differently");
+        let read = opened.map(|reader| {
+            let mut contents = Vec::new();
+            let decoded: u64 = reader
+                .entries()
+                .iter()
+                .filter_map(crate::Entry::byte_len)
+                .map(|len| len.min(options.limits.decoded_bytes))
+                .fold(0, u64::saturating_add);
+            let allocated = allocation_counter::measure(|| contents = read_everything(&*reader));
+            // Contents are kept as well as read, and each way of reading may hold a copy.
+            let allowance = BASE_ALLOWANCE + 8 * (bytes.len() as u64).saturating_add(decoded);
+            let most = allocated.bytes_max;
+            assert!(
+                most <= allowance,
+                "reading {} bytes allocated {most}, more than {allowance}",
+                bytes.len()
+            );
+            contents
+        });
+        // Nobody listens any more when patience is over.
+        let _ = sender.send(read);
+    };
+    let thread = thread::Builder::new()
+        .stack_size(STACK)
+        .spawn(opening)
+        .expect("the system gives a thread");
+    match verdict.recv_timeout(PATIENCE) {
+        Ok(verdict) => verdict,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the file hangs its reader"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            thread.join().expect("the reader does not panic");
+            unreachable!("a reader that did not panic sent its verdict")
+        }
+    }
+}
+
+fn open_from_disk(
+    format: &dyn Format,
+    bytes: &[u8],
+    options: &ReadOptions,
+) -> Result<Box<dyn TensorReader>, Error> {
+    let path = env::temp_dir().join(format!(
+        "fmt-core-{}-{:?}",
+        std::process::id(),
+        thread::current().id()
+    ));
+    fs::write(&path, bytes).expect("the temporary folder can be written");
+    let opened = FileSource::open(&path).and_then(|source| format.open(Arc::new(source), options));
+    let _ = fs::remove_file(&path);
+    opened
+}
+
+/// Reads every tensor in every way there is; holds the ways against each other.
+///
+/// # Panics
+/// When two ways of reading the same tensor give different bytes, or one fails where another does not.
+pub fn read_everything(reader: &dyn TensorReader) -> Contents {
+    let lints = reader.lints();
+    assert!(lints.is_ok(), "lints: {lints:?}");
+    (0..reader.entries().len())
+        .map(|index| (reader.entries()[index].name.clone(), read_one(reader, index)))
+        .collect()
+}
+
+fn read_one(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, ErrorKind> {
+    let entry = &reader.entries()[index];
+    let _ = reader.verify(index);
+    if let Layout::Coo { .. } = entry.layout {
+        assert_eq!(
+            reader.tensor(index).map_err(|error| error.kind()),
+            Err(ErrorKind::Unsupported)
+        );
+        let sparse = reader.sparse(index).map_err(|error| error.kind())?;
+        return Ok([&sparse.indices().bytes()[..], sparse.values().bytes()].concat());
+    }
+    assert!(reader.sparse(index).is_err());
+    let tensor = reader.tensor(index).map_err(|error| error.kind());
+    let Ok(tensor) = tensor else {
+        let len = entry
+            .byte_len()
+            .and_then(|len| usize::try_from(len).ok())
+            .filter(|len| *len <= 1 << 20);
+        if let Some(len) = len {
+            assert!(
+                reader.read_into(index, &mut vec![0; len]).is_err(),
+                "read_into gives what tensor() refuses"
+            );
+        }
+        return tensor.map(|tensor| tensor.bytes().to_vec());
+    };
+    assert!(entry.unsupported.is_none());
+    assert_eq!(Some(tensor.spec()), entry.spec().as_ref());
+    let mut buffer = vec![0xa5; tensor.bytes().len()];
+    reader
+        .read_into(index, &mut buffer)
+        .map_err(|error| error.kind())?;
+    assert_eq!(buffer, tensor.bytes()[..], "read_into and tensor() differ");
+    let mut short = vec![0; buffer.len() + 1];
+    assert_eq!(
+        reader.read_into(index, &mut short).map_err(|error| error.kind()),
+        Err(ErrorKind::SizeMismatch)
+    );
+    if let Some(&rows) = tensor.shape().dims().first() {
+        for range in [0..rows, 0..rows / 2, rows / 3..rows, rows..rows] {
+            let part = reader.rows(index, range.clone()).map_err(|error| error.kind())?;
+            assert_eq!(Ok(part), tensor.rows(range), "rows() and tensor() differ");
+        }
+        assert_eq!(
+            reader
+                .rows(index, 0..rows.saturating_add(1))
+                .map_err(|error| error.kind())
+                .err(),
+            (rows < u64::MAX).then_some(ErrorKind::OutOfBounds)
+        );
+    }
+    Ok(tensor.bytes().to_vec())
+}
+
+/// A file of a corpus and what is to be said of it.
+#[derive(Clone, Debug)]
+pub struct CorpusFile {
+    /// Its name, which begins with the id of the case it is made for.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Whether it is accepted, or how it is rejected.
+    pub verdict: Verdict,
+}
+
+/// What is to be said of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It opens and reads.
+    Accept,
+    /// It is rejected with this kind of error, for breaking this rule of the format's description.
+    Reject(ErrorKind, &'static str),
+}
+
+/// Holds a format's corpus against the files in `folder` (`accept/` and `reject/`) and against the reader.
+///
+/// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus` does that.
+///
+/// # Panics
+/// When files and cases differ, a case has no unique name, or a verdict is not what it should be.
+pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusFile]) {
+    let mut wanted = BTreeMap::new();
+    for file in files {
+        let side = if file.verdict == Verdict::Accept {
+            "accept"
+        } else {
+            "reject"
+        };
+        let path = folder
+            .join(side)
+            .join(format!("{}.{}", file.name, format.extensions()[0]));
+        assert!(
+            wanted.insert(path, file).is_none(),
+            "two cases are called {}",
+            file.name
+        );
+    }
+    if env::var_os("UPDATE_CORPUS").is_some() {
+        let _ = fs::remove_dir_all(folder);
+        for (path, file) in &wanted {
+            fs::create_dir_all(path.parent().unwrap_or(folder)).expect("the corpus can be written");
+            fs::write(path, &file.bytes).expect("the corpus can be written");
+        }
+    }
+    let mut found = Vec::new();
+    for side in ["accept", "reject"] {
+        let entries =
+            fs::read_dir(folder.join(side)).expect("the corpus is there; `cargo xtask corpus` writes it");
+        found.extend(entries.map(|entry| entry.expect("the corpus can be read").path()));
+    }
+    found.sort();
+    assert!(
+        found.iter().eq(wanted.keys()),
+        "files and cases differ; `cargo xtask corpus` writes the files"
+    );
+    for (path, file) in wanted {
+        let bytes = fs::read(&path).expect("the corpus can be read");
+        assert!(
+            bytes == file.bytes,
+            "{} is stale; `cargo xtask corpus` writes it",
+            path.display()
+        );
+        let verdict = match open_hostile(format, &bytes, &ReadOptions::default()) {
+            Ok(_) => Verdict::Accept,
+            Err(error) => {
+                let rule = error
+                    .broken_rule()
+                    .unwrap_or_else(|| panic!("{}: no rule in: {error}", file.name));
+                Verdict::Reject(error.kind(), rule)
+            }
+        };
+        assert_eq!(verdict, file.verdict, "{}", file.name);
+    }
+}
+
+/// Mutants of a file, the same ones every time: first every truncation and every flipped bit, then mixtures of flips,
+/// overwritten words, removed and repeated pieces, as many as are asked for.
+pub fn mutants(base: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let truncations = (0..base.len()).map(|len| base[..len].to_vec());
+    let flips = (0..base.len() * 8).map(|bit| {
+        let mut mutant = base.to_vec();
+        mutant[bit / 8] ^= 1 << (bit % 8);
+        mutant
+    });
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ base.len() as u64);
+    let mixtures = std::iter::repeat_with(move || mixture(base, &mut random));
+    truncations.chain(flips).chain(mixtures).take(count)
+}
+
+/// Words that readers stumble over.
+const WORDS: [u64; 12] = [
+    0,
+    1,
+    7,
+    8,
+    63,
+    64,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 61,
+    (1 << 63) - 1,
+    1 << 63,
+    u64::MAX,
+];
+
+fn mixture(base: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut mutant = base.to_vec();
+    for _ in 0..=random.below(3) {
+        if mutant.is_empty() {
+            break;
+        }
+        let at = random.below(mutant.len() as u64) as usize;
+        match random.below(6) {
+            0 => mutant[at] ^= 1 << random.below(8),
+            1 => mutant[at] = random.next() as u8,
+            2 | 3 => {
+                let mut word = WORDS[random.below(WORDS.len() as u64) as usize];
+                if random.below(3) == 0 {
+                    word = base.len() as u64 + random.below(17) - 8;
+                }
+                let width = [1, 2, 4, 8][random.below(4) as usize].min(mutant.len() - at);
+                mutant[at..at + width].copy_from_slice(&word.to_le_bytes()[..width]);
+            }
+            4 => {
+                let end = (at + 1 + random.below(16) as usize).min(mutant.len());
+                mutant.drain(at..end);
+            }
+            _ => {
+                let end = (at + 1 + random.below(16) as usize).min(mutant.len());
+                let piece = mutant[at..end].to_vec();
+                mutant.splice(at..at, piece);
+            }
+        }
+    }
+    mutant
+}
+
+/// Xorshift: the same numbers every time.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

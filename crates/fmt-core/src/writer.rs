@@ -1,0 +1,82 @@
+use std::collections::BTreeMap;
+
+use tensor_core::TensorSpec;
+
+use crate::{Error, Layout, Metadata};
+
+/// What a file is going to hold: known in full before its first byte is written, so that what a format cannot hold is
+/// refused before anything exists.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The tensors, in the order their bytes will come.
+    pub entries: Vec<PlannedEntry>,
+    /// About the file as a whole.
+    pub metadata: Metadata,
+}
+
+/// A tensor that is going to be written.
+#[derive(Clone, Debug)]
+pub struct PlannedEntry {
+    /// Its name.
+    pub name: String,
+    /// Its dtype and shape; of the dense tensor for a sparse one.
+    pub spec: TensorSpec,
+    /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then its values.
+    pub layout: Layout,
+    /// What else to say about it, as text by key.
+    pub attributes: BTreeMap<String, String>,
+}
+
+impl PlannedEntry {
+    /// A dense tensor.
+    pub fn dense(name: impl Into<String>, spec: TensorSpec) -> Self {
+        Self {
+            name: name.into(),
+            spec,
+            layout: Layout::Dense,
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    /// A sparse tensor of so many entries.
+    pub fn coo(name: impl Into<String>, spec: TensorSpec, nnz: u64) -> Self {
+        Self {
+            layout: Layout::Coo { nnz },
+            ..Self::dense(name, spec)
+        }
+    }
+
+    /// How many bytes are to be written for it; `None` when that does not fit 64 bits.
+    #[must_use]
+    pub fn byte_len(&self) -> Option<u64> {
+        match self.layout {
+            Layout::Coo { nnz } => {
+                let rank = self.spec.shape().rank() as u64;
+                nnz.checked_mul(
+                    rank.checked_mul(8)?
+                        .checked_add(self.spec.dtype().size() as u64)?,
+                )
+            }
+            _ => Some(self.spec.byte_len()),
+        }
+    }
+}
+
+/// A file of any format that is being written: the bytes of the planned tensors, one after the other, in any pieces.
+///
+/// Memory stays at the index and one piece, however large the file becomes.
+pub trait TensorWriter: Send {
+    /// Writes the next bytes, row-major and little-endian. They may end one tensor and begin the next.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`](crate::ErrorKind::SizeMismatch) for bytes beyond the last tensor;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Writes what comes behind the last tensor, and returns the file's length.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`](crate::ErrorKind::SizeMismatch) when bytes are missing;
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    fn finish(self: Box<Self>) -> Result<u64, Error>;
+}
