@@ -38,6 +38,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-btf",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],
