@@ -302,9 +302,6 @@ struct Records<'a> {
 
 impl Records<'_> {
     fn read(&mut self, number: usize, offset: u64) -> Result<Stored, Error> {
-        let (stored, end) = self
-            .read_unnamed(offset)
-            .map_err(|error| error.of_tensor(&number.to_string()))?;
         if offset < self.last_end {
             let before = self
                 .last_tensor
@@ -320,6 +317,8 @@ impl Records<'_> {
                 ))
                 .found(format_args!("one at {offset}")));
         }
+        let read = self.read_unnamed(offset);
+        let (stored, end) = read.map_err(|error| error.of_tensor(&number.to_string()))?;
         self.last_end = end;
         self.last_tensor = Some(number);
         Ok(stored)

@@ -55,9 +55,9 @@ pub(crate) fn is_coo(layout: u8) -> bool {
     matches!(layout, COO | COO_OF_TFRT)
 }
 
-/// How many bytes of padding follow a record that ends at `end`, given that it began on a multiple of 8.
-pub(crate) fn padding(end: u64) -> u64 {
-    end.wrapping_neg() % WORD
+/// How many bytes of padding follow a record of a length.
+pub(crate) fn padding(len: u64) -> u64 {
+    len.wrapping_neg() % WORD
 }
 
 #[cfg(test)]

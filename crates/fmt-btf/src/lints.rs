@@ -33,6 +33,7 @@ pub(crate) fn of(reader: &BtfReader) -> Result<Vec<Lint>, Error> {
     }
     // What follows each record up to the next one, or to the end of the file: at most 7 bytes are padding.
     let mut covered = index.table_end;
+    let mut len = 0;
     let mut is_known = true;
     let ends = index
         .records()
@@ -41,7 +42,7 @@ pub(crate) fn of(reader: &BtfReader) -> Result<Vec<Lint>, Error> {
         .chain([(source.len(), None)]);
     for (start, stored) in ends {
         if is_known {
-            let padded = covered.saturating_add(padding(covered)).min(start);
+            let padded = covered.saturating_add(padding(len)).min(start);
             let bytes = read_range(source, covered..padded, "the padding")?;
             if bytes.iter().any(|byte| *byte != 0) {
                 lints.push(between("padding is not zero (B7)", covered, padded));
@@ -59,6 +60,7 @@ pub(crate) fn of(reader: &BtfReader) -> Result<Vec<Lint>, Error> {
             // A record that cannot be read may reach as far as the next one.
             is_known = stored.readable_dtype().is_some();
             covered = index.data(stored).end;
+            len = covered - stored.offset;
         }
     }
     Ok(lints)
