@@ -90,7 +90,8 @@ mod tests {
         assert_eq!(row_range(&spec(&[4, 0, 1 << 63]), 1..4).unwrap().1, 0..0);
         assert_eq!(row_range(&spec(&[1 << 63, 0]), 0..1 << 63).unwrap().1, 0..0);
         assert_eq!(row_range(&spec(&[0, 1 << 63, 4]), 0..0).unwrap().1, 0..0);
-        for rows in [0..2, 2..1, u64::MAX..u64::MAX] {
+        let backwards = Range { start: 2, end: 1 };
+        for rows in [0..2, backwards, u64::MAX..u64::MAX] {
             assert_eq!(
                 row_range(&spec(&[1]), rows).unwrap_err().kind(),
                 ErrorKind::OutOfBounds

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use fmt_btf::{Btf, CooCode, WriteOptions};
+use fmt_btf::{Btf, BtfWriter, CooCode, WriteOptions};
 use fmt_core::{
     ErrorKind::{self, *},
     testing::{CorpusFile, Verdict, check_corpus},
 };
-use tensor_core::DType;
+use tensor_core::{DType, Shape, Tensor};
 
 use crate::support::{
     F32, F64, Forged, I8, I32, at_offsets, counting, cut, file, sparse, with, words, written, written_sparse,
@@ -589,6 +589,17 @@ fn accepted_places(cases: &mut Cases) {
     cases.accept("b9-many-without-elements", file(&vec![empty; 5]));
 }
 
+/// The file that docs/formats/btf.md shows byte by byte.
+pub(crate) fn described() -> Vec<u8> {
+    let dense = Tensor::from_vec(Shape::vector(3), vec![1i16, -2, 300]).unwrap();
+    let sparse = sparse(&[2, 3], &[1, 2], &[7]);
+    let records = vec![(&dense).into(), (&sparse).into()];
+    let mut writer = BtfWriter::new(Vec::new(), records, WriteOptions::default()).unwrap();
+    writer.tensor(&dense).unwrap();
+    writer.sparse(&sparse).unwrap();
+    writer.finish().unwrap()
+}
+
 fn accepted_sparse(cases: &mut Cases) {
     let matrix = sparse(&[3, 4], &[0, 1, 2, 3], &[5, -6]);
     cases.accept("bt-13-layout-2", written_sparse(&matrix, WriteOptions::default()));
@@ -638,4 +649,5 @@ fn accepted_sparse(cases: &mut Cases) {
         Forged::coo(&[2, 2], &[1, 1], &[4]),
     ];
     cases.accept("b1-dense-and-sparse", file(&both));
+    cases.accept("the-described-one", described());
 }

@@ -285,7 +285,7 @@ fn bt_22_indices() {
         let reader = open(&Forged::coo(&[3, 4], indices, values).file()).unwrap();
         let sparse = reader.sparse(0);
         let verified = reader.verify(0).map(drop).map_err(|error| error.kind());
-        assert_eq!(sparse.as_ref().map(drop).map_err(|error| error.kind()), verified);
+        assert_eq!(sparse.as_ref().map(drop).map_err(fmt_core::Error::kind), verified);
         sparse
     };
     let error = read(&[0, 1, 2, 4], &[1, 2]).unwrap_err();

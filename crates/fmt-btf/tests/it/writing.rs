@@ -249,8 +249,9 @@ fn bytes_are_not_gathered() {
     let record = RecordSpec::dense(spec(DType::I64, &[1 << 20]));
     let mut writer = BtfWriter::new(Count(count.clone()), vec![record], WriteOptions::default()).unwrap();
     assert_eq!(count.load(Ordering::Relaxed), 0);
+    let piece = vec![0; 1 << 16];
     for pieces in 1..=128 {
-        writer.write(&[0; 1 << 16]).unwrap();
+        writer.write(&piece).unwrap();
         assert_eq!(count.load(Ordering::Relaxed), 40 + (pieces << 16));
     }
     writer.finish().unwrap();
