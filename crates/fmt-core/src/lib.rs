@@ -7,7 +7,7 @@
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
 //! - [`AtomicFile`]: files that appear only when they are complete.
-//! - [`testing`] (feature `testing`): what the crates of the formats hold themselves to in their tests.
+//! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
 //! The crate knows no format.
 
