@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, ReadOptions, read_range};
-use tensor_core::{Bytes, DType, Shape, SpecError, TensorSpec};
+use tensor_core::{Bytes, DType, Shape, TensorSpec};
 
 use crate::layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo};
 
@@ -413,13 +413,13 @@ impl Records<'_> {
     /// The bytes that all elements take, which must fit 63 bits (rule B19), also those of a sparse tensor.
     fn check_shape(&self, stored: &Stored, width: u64) -> Result<u64, Error> {
         let dims = self.dims.get(stored.dims, stored.rank);
-        let bytes = Shape::new(dims).and_then(|shape| {
-            let bytes = shape.element_count().checked_mul(width);
-            bytes
-                .filter(|bytes| *bytes <= LONGEST)
-                .ok_or(SpecError::ElementCountOverflow { shape })
-        });
-        bytes.map_err(|_| {
+        let bytes = if dims.contains(&0) {
+            Some(0)
+        } else {
+            dims.iter().try_fold(width, |bytes, &dim| bytes.checked_mul(dim))
+        };
+        let bytes = bytes.filter(|bytes| *bytes <= LONGEST);
+        bytes.ok_or_else(|| {
             let error = Error::new(
                 ErrorKind::Overflow,
                 "the length of the tensor does not fit 63 bits",
