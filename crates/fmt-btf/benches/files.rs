@@ -185,7 +185,7 @@ fn read_one(path: &Path, data: &[u8]) {
     let mut comparison = Comparison::new("1 GiB from the page cache into a buffer that is there");
     comparison.add("pread", || file.read_exact_at(&mut buffer, start).unwrap());
     comparison.add("fmt-btf: read_into, from a file", || {
-        reader.read_into(0, &mut again).unwrap()
+        reader.read_into(0, &mut again).unwrap();
     });
     comparison.rounds(9).run();
     assert!(buffer == data && again == data);

@@ -1,9 +1,13 @@
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, ReadOptions, read_range};
-use tensor_core::{Bytes, DType, Shape, TensorSpec};
+use tensor_core::{DType, Shape, TensorSpec};
 
-use crate::layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo};
+use crate::{
+    arena::Arena,
+    layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo},
+    window::Window,
+};
 
 /// What is kept of a file's table and records, all of it proven.
 ///
@@ -497,81 +501,6 @@ impl Records<'_> {
     }
 }
 
-/// The part of the source that is being looked at: small where records are far apart, larger where they are close.
-struct Window<'a> {
-    source: &'a dyn ByteSource,
-    bytes: Bytes,
-    start: u64,
-    size: u64,
-}
-
-impl<'a> Window<'a> {
-    const SMALLEST: u64 = 512;
-    const LARGEST: u64 = 32 << 10;
-
-    fn new(source: &'a dyn ByteSource) -> Self {
-        Self {
-            source,
-            bytes: Bytes::new(),
-            start: 0,
-            size: Self::SMALLEST,
-        }
-    }
-
-    /// Some bytes, which are inside the source.
-    fn get(&mut self, at: u64, len: u64, what: &str) -> Result<&[u8], Error> {
-        let end = self.start + self.bytes.len() as u64;
-        if at < self.start || at + len > end {
-            let is_close = (self.start..end + self.size).contains(&at);
-            self.size = if is_close {
-                (self.size * 2).min(Self::LARGEST)
-            } else {
-                Self::SMALLEST
-            };
-            let until = at.saturating_add(self.size.max(len)).min(self.source.len());
-            self.bytes = read_range(self.source, at..until, what)?;
-            self.start = at;
-        }
-        let skipped = (at - self.start) as usize;
-        Ok(&self.bytes[skipped..skipped + len as usize])
-    }
-}
-
-/// Dimensions of many tensors. Pieces of one size, so that growing never holds an old and a new copy of all.
-#[derive(Debug, Default)]
-struct Arena(Vec<Vec<u64>>);
-
-impl Arena {
-    /// Several times the largest rank.
-    const PIECE: usize = 512;
-    /// The largest index: its dimensions are numbered in 32 bits, with room for the ends of pieces.
-    const LARGEST_INDEX: u64 = 16 << 30;
-
-    /// Keeps little-endian dimensions, at most [`Shape::MAX_RANK`]; returns where.
-    fn push(&mut self, dims: &[u8]) -> u32 {
-        let rank = dims.len() / WORD as usize;
-        if rank == 0 {
-            return 0;
-        }
-        if self.0.last().is_none_or(|piece| piece.len() + rank > Self::PIECE) {
-            self.0.push(Vec::with_capacity(Self::PIECE));
-        }
-        let number = self.0.len() - 1;
-        let piece = &mut self.0[number];
-        let start = number * Self::PIECE + piece.len();
-        piece.extend(dims.chunks_exact(WORD as usize).map(word));
-        start as u32
-    }
-
-    fn get(&self, start: u32, rank: u8) -> &[u64] {
-        if rank == 0 {
-            return &[];
-        }
-        let (piece, within) = (start as usize / Self::PIECE, start as usize % Self::PIECE);
-        &self.0[piece][within..within + usize::from(rank)]
-    }
-}
-
 /// Makes room for a number of items that the file has bytes for.
 fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
     let reserved = usize::try_from(count)
@@ -584,7 +513,7 @@ fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
 }
 
 /// The little-endian word that bytes begin with.
-fn word(bytes: &[u8]) -> u64 {
+pub(crate) fn word(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()
         .map_or(0, |word: &[u8; 8]| u64::from_le_bytes(*word))

@@ -57,6 +57,7 @@
 //! docs/formats/btf.md describes every byte, and the rules (`B1` and so on) that errors name
 //! ([`fmt_core::Error::broken_rule`]).
 
+mod arena;
 mod format;
 mod index;
 mod layout;
@@ -64,9 +65,12 @@ mod lints;
 mod names;
 mod order;
 mod reader;
+mod record;
+mod window;
 mod writer;
 
 pub use format::Btf;
 pub use names::Names;
 pub use reader::{BtfReader, Record};
-pub use writer::{BtfWriter, CooCode, RecordSpec, WriteOptions};
+pub use record::RecordSpec;
+pub use writer::{BtfWriter, CooCode, WriteOptions};

@@ -1,10 +1,11 @@
 use std::{fmt, io::Write};
 
 use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, TensorWriter};
-use tensor_core::{SparseCoo, Tensor, TensorSpec};
+use tensor_core::{SparseCoo, Tensor};
 
 use crate::{
-    layout::{COO, COO_OF_TFRT, DENSE, FIRST_EXTENSION, HEADER, LONGEST, WORD, code_of, padding},
+    RecordSpec,
+    layout::{COO, COO_OF_TFRT, DENSE, HEADER, LONGEST, WORD, code_of, padding},
     order::IndexCheck,
 };
 
@@ -47,132 +48,6 @@ pub enum CooCode {
     Specification,
     /// 1, which TFRT reads.
     Tfrt,
-}
-
-/// A tensor that is going to be written.
-///
-/// ```
-/// use fmt_btf::RecordSpec;
-/// use tensor_core::{DType, Shape, Tensor, TensorSpec};
-///
-/// let spec = TensorSpec::new(DType::F32, Shape::new(&[1000, 1000])?)?;
-/// assert_eq!(RecordSpec::coo(spec.clone(), 5).byte_len(), Some(5 * (2 * 8 + 4)));
-/// assert_eq!(RecordSpec::from(&Tensor::scalar(1u8)).byte_len(), Some(1));
-/// # Ok::<(), tensor_core::SpecError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordSpec {
-    spec: TensorSpec,
-    nnz: Option<u64>,
-}
-
-impl RecordSpec {
-    /// A dense tensor, whose bytes are its elements, row-major and little-endian.
-    #[must_use]
-    pub fn dense(spec: TensorSpec) -> Self {
-        Self { spec, nnz: None }
-    }
-
-    /// A sparse tensor of so many entries, whose bytes are `u64[nnz, rank]` indices, ascending in row-major order, and
-    /// then the values, all little-endian.
-    #[must_use]
-    pub fn coo(spec: TensorSpec, nnz: u64) -> Self {
-        Self { spec, nnz: Some(nnz) }
-    }
-
-    /// Dtype and shape, of the dense tensor for a sparse one.
-    #[must_use]
-    pub fn spec(&self) -> &TensorSpec {
-        &self.spec
-    }
-
-    /// How many bytes are to be given for it; `None` when that does not fit 64 bits.
-    #[must_use]
-    pub fn byte_len(&self) -> Option<u64> {
-        match self.nnz {
-            None => Some(self.spec.byte_len()),
-            Some(nnz) => self.index_len()?.checked_add(self.values_len(nnz)?),
-        }
-    }
-
-    /// Bytes of the indices; 0 for a dense tensor.
-    fn index_len(&self) -> Option<u64> {
-        let rank = self.spec.shape().rank() as u64;
-        self.nnz.unwrap_or(0).checked_mul(rank * WORD)
-    }
-
-    fn values_len(&self, nnz: u64) -> Option<u64> {
-        nnz.checked_mul(self.spec.dtype().size() as u64)
-    }
-
-    /// Bytes of the record up to the first byte of data.
-    fn head_len(&self) -> u64 {
-        let lengths = if self.nnz.is_some() { 2 * WORD } else { 0 };
-        HEADER + WORD * self.spec.shape().rank() as u64 + lengths
-    }
-
-    /// Bytes of the record with padding.
-    fn record_len(&self) -> Option<u64> {
-        let middle = if self.nnz.is_some() { WORD } else { 0 };
-        let len = self.byte_len()?.checked_add(self.head_len() + middle)?;
-        len.checked_add(padding(len)).filter(|len| *len <= LONGEST)
-    }
-
-    /// Everything that the format can say against it.
-    fn check(&self, number: usize, options: &WriteOptions) -> Result<(), Error> {
-        let refuse = |kind, what: &str, rule| {
-            let error = Error::new(kind, what).of_tensor(&number.to_string());
-            error.rule(rule)
-        };
-        let dtype = self.spec.dtype();
-        let unsupported = |has: &str| {
-            refuse(ErrorKind::Unsupported, "the dtype", "B2")
-                .expected(has)
-                .found(dtype)
-        };
-        let code = code_of(dtype).ok_or_else(|| {
-            unsupported("one that the format has: i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64")
-        })?;
-        if options.strict_spec && code >= FIRST_EXTENSION {
-            return Err(unsupported(
-                "one that the specification names: i8, i16, i32, i64, f32 or f64",
-            ));
-        }
-        let (rank, most) = (self.spec.shape().rank() as u64, options.limits.rank);
-        if rank > most {
-            let error = refuse(ErrorKind::TooLarge, "the rank", "B17");
-            return Err(error
-                .expected(format_args!("at most {most}, which readers take"))
-                .found(rank));
-        }
-        if self.spec.byte_len() > LONGEST || self.record_len().is_none() {
-            let error = refuse(ErrorKind::TooLarge, "the length of the tensor", "B19");
-            return Err(error.expected("less than 2^63 bytes").found(&self.spec));
-        }
-        if let Some(nnz) = self.nnz.filter(|nnz| *nnz > self.spec.element_count()) {
-            let error = refuse(ErrorKind::SizeMismatch, "the number of entries", "B13");
-            return Err(error
-                .expected(format_args!(
-                    "at most {} for {}",
-                    self.spec.element_count(),
-                    self.spec
-                ))
-                .found(nnz));
-        }
-        Ok(())
-    }
-}
-
-impl From<&Tensor> for RecordSpec {
-    fn from(tensor: &Tensor) -> Self {
-        Self::dense(tensor.spec().clone())
-    }
-}
-
-impl From<&SparseCoo> for RecordSpec {
-    fn from(sparse: &SparseCoo) -> Self {
-        Self::coo(sparse.spec().clone(), sparse.nnz())
-    }
 }
 
 /// A BTF file that is being written, front to back, to anything that takes bytes.
@@ -243,6 +118,10 @@ impl<W: Write> BtfWriter<W> {
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a dtype that the format does not have, [`ErrorKind::TooLarge`] for what readers
     /// would not take, [`ErrorKind::SizeMismatch`] for more entries than the tensor has elements.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "options are values, as for the writers of other formats"
+    )]
     pub fn new(out: W, records: Vec<RecordSpec>, options: WriteOptions) -> Result<Self, Error> {
         let (count, most) = (records.len() as u64, options.limits.tensors);
         if count > most {
@@ -255,7 +134,7 @@ impl<W: Write> BtfWriter<W> {
         let mut len = Some(index_len);
         for (number, record) in records.iter().enumerate() {
             record.check(number, &options)?;
-            index_len += HEADER + WORD * record.spec.shape().rank() as u64;
+            index_len += HEADER + WORD * record.spec().shape().rank() as u64;
             len = len.and_then(|len| len.checked_add(record.record_len()?));
         }
         let too_large = |what: &str| Error::new(ErrorKind::TooLarge, what).rule("B17");
@@ -338,7 +217,7 @@ impl<W: Write> BtfWriter<W> {
             let len = usize::try_from(*rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
             let (now, later) = bytes.split_at(len);
             if let Part::Indices(check) = part {
-                let shape = self.records[*record].spec.shape();
+                let shape = self.records[*record].spec().shape();
                 if let Err(error) = check.take(now, shape.dims()) {
                     self.has_failed = true;
                     return Err(error.of_tensor(&record.to_string()));
@@ -514,10 +393,10 @@ impl<W: Write> BtfWriter<W> {
 
     /// A record up to its first byte of data.
     fn head(&self, record: &RecordSpec) -> Vec<u8> {
-        let dims = record.spec.shape().dims();
+        let dims = record.spec().shape().dims();
         let mut head = Vec::with_capacity(record.head_len() as usize);
         head.extend((dims.len() as u64).to_le_bytes());
-        head.push(code_of(record.spec.dtype()).unwrap_or(u8::MAX));
+        head.push(code_of(record.spec().dtype()).unwrap_or(u8::MAX));
         head.push(if record.nnz.is_some() {
             self.coo_code
         } else {
@@ -570,15 +449,6 @@ impl<W: Write + Send> TensorWriter for BtfWriter<W> {
         let flushed = self.out.flush();
         flushed.map_err(|error| Error::io("the file cannot be written", error).at(self.position))?;
         Ok(self.position)
-    }
-}
-
-impl fmt::Display for RecordSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.nnz {
-            None => self.spec.fmt(f),
-            Some(nnz) => write!(f, "{} with {nnz} entries", self.spec),
-        }
     }
 }
 
