@@ -43,6 +43,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-safetensors",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],
