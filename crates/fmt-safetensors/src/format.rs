@@ -34,8 +34,7 @@ impl Format for Safetensors {
             return Sniff::No;
         };
         let header_len = u64::from_le_bytes(*length);
-        let fits =
-            header_len >= 2 && header_len <= LONGEST_HEADER && header_len <= len.saturating_sub(LENGTH);
+        let fits = (2..=LONGEST_HEADER).contains(&header_len) && header_len <= len.saturating_sub(LENGTH);
         if !fits || *first != b'{' {
             return Sniff::No;
         }

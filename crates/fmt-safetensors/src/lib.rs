@@ -14,9 +14,9 @@
 //! let weights = Tensor::from_vec(Shape::new(&[3, 2])?, vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 //!
 //! // Writing: all tensors are announced first, since the header stands in front. Bytes then come in any pieces.
-//! let tensors = vec![("weights".to_owned(), weights.spec().clone())];
+//! let tensors = [("weights".to_owned(), weights.spec().clone())];
 //! let metadata = [("format".to_owned(), "pt".to_owned())].into();
-//! let mut writer = SafetensorsWriter::new(Vec::new(), tensors, metadata)?;
+//! let mut writer = SafetensorsWriter::new(Vec::new(), &tensors, &metadata)?;
 //! for row in weights.bytes().chunks(8) {
 //!     writer.write(row)?;
 //! }

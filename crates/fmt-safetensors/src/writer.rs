@@ -36,11 +36,11 @@ impl<W: Write> SafetensorsWriter<W> {
     /// # Errors
     /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what readers would not
     /// take.
-    pub fn new(out: W, tensors: Vec<(String, TensorSpec)>, metadata: Metadata) -> Result<Self, Error> {
+    pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
         let limits = Limits::default();
         let (mut names, mut data_len) = (BTreeSet::new(), 0u64);
         let too_large = |what: &str| Error::new(ErrorKind::TooLarge, what);
-        for (name, spec) in &tensors {
+        for (name, spec) in tensors {
             check(name, spec, &limits).map_err(|error| error.of_tensor(name))?;
             if !names.insert(name.as_str()) {
                 let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
@@ -61,10 +61,7 @@ impl<W: Write> SafetensorsWriter<W> {
                 .expected(format_args!("at most {}", limits.tensors))
                 .found(tensors.len()));
         }
-        let header = HeaderText {
-            tensors: &tensors,
-            metadata: &metadata,
-        };
+        let header = HeaderText { tensors, metadata };
         let mut json = serde_json::to_vec(&header).map_err(|error| {
             let what = format!("the header cannot be written: {error}");
             Error::new(ErrorKind::Unsupported, what).rule("S2")
@@ -109,7 +106,7 @@ impl<W: Write> SafetensorsWriter<W> {
             }
             tensors.push((entry.name, entry.spec));
         }
-        Self::new(out, tensors, plan.metadata)
+        Self::new(out, &tensors, &plan.metadata)
     }
 
     /// Writes the next bytes of the tensors that were announced, row-major and little-endian, as many or few as there

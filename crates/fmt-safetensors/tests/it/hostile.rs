@@ -42,18 +42,12 @@ fn files_and_memory_are_judged_alike() {
     }
 }
 
-/// Values that are passed by may be nested: not on the stack without bound.
+/// Values that are passed by may be nested without bound: that takes no stack.
 #[test]
 fn nesting() {
     for depth in [100, 100_000] {
         let nested = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let header = format!(r#"{{"a":{{"more":{nested},"dtype":"U8","shape":[0],"data_offsets":[0,0]}}}}"#);
-        let opened = open_hostile(&Safetensors, &file(&header, 0), &ReadOptions::default());
-        assert_eq!(
-            opened.is_ok(),
-            depth == 100,
-            "{:?}",
-            opened.err().map(|error| error.to_string())
-        );
+        open_hostile(&Safetensors, &file(&header, 0), &ReadOptions::default()).unwrap();
     }
 }

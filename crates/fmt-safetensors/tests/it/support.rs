@@ -32,7 +32,7 @@ pub(crate) fn written(tensors: &[(&str, &Tensor)], metadata: &Metadata) -> Vec<u
     let specs = tensors
         .iter()
         .map(|(name, tensor)| ((*name).to_owned(), tensor.spec().clone()));
-    let mut writer = SafetensorsWriter::new(Vec::new(), specs.collect(), metadata.clone()).unwrap();
+    let mut writer = SafetensorsWriter::new(Vec::new(), &specs.collect::<Vec<_>>(), metadata).unwrap();
     for (_, tensor) in tensors {
         writer.write(tensor.bytes()).unwrap();
     }
