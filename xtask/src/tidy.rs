@@ -43,6 +43,16 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "fmt-btf", "fmt-ztensor"],
     },
     Arrows {
+        from: "fmt-btf",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
+        from: "fmt-safetensors",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],

@@ -29,6 +29,7 @@ fn files_are_judged_as_their_cases_say() {
         .map(|case| match &case.verdict {
             Verdict::Accept => format!("accept/{}.tbuf: accept\n", case.name),
             Verdict::Reject(kind, rule) => format!("reject/{}.tbuf: reject {kind} {rule}\n", case.name),
+            Verdict::Damaged(kind) => format!("damaged/{}.tbuf: damaged {kind}\n", case.name),
         })
         .collect();
     lines.sort();

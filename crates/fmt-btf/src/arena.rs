@@ -1,0 +1,36 @@
+use crate::{index::word, layout::WORD};
+
+/// Dimensions of many tensors. Pieces of one size, so that growing never holds an old and a new copy of all.
+#[derive(Debug, Default)]
+pub(crate) struct Arena(Vec<Vec<u64>>);
+
+impl Arena {
+    /// Several times the largest rank.
+    const PIECE: usize = 512;
+    /// The largest index: its dimensions are numbered in 32 bits, with room for the ends of pieces.
+    pub(crate) const LARGEST_INDEX: u64 = 16 << 30;
+
+    /// Keeps little-endian dimensions, at most `Shape::MAX_RANK`; returns where.
+    pub(crate) fn push(&mut self, dims: &[u8]) -> u32 {
+        let rank = dims.len() / WORD as usize;
+        if rank == 0 {
+            return 0;
+        }
+        if self.0.last().is_none_or(|piece| piece.len() + rank > Self::PIECE) {
+            self.0.push(Vec::with_capacity(Self::PIECE));
+        }
+        let number = self.0.len() - 1;
+        let piece = &mut self.0[number];
+        let start = number * Self::PIECE + piece.len();
+        piece.extend(dims.chunks_exact(WORD as usize).map(word));
+        start as u32
+    }
+
+    pub(crate) fn get(&self, start: u32, rank: u8) -> &[u64] {
+        if rank == 0 {
+            return &[];
+        }
+        let (piece, within) = (start as usize / Self::PIECE, start as usize % Self::PIECE);
+        &self.0[piece][within..within + usize::from(rank)]
+    }
+}

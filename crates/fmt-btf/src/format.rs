@@ -1,0 +1,84 @@
+use std::{io::Write, sync::Arc};
+
+use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+
+use crate::{
+    BtfReader, BtfWriter, WriteOptions,
+    layout::{FORMAT, HEADER, WORD},
+};
+
+/// The format, for tools that deal with all formats alike.
+///
+/// ```
+/// use fmt_btf::Btf;
+/// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions, Sniff};
+/// use tensor_core::{Bytes, DType, Shape, TensorSpec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut file = Vec::new();
+/// let spec = TensorSpec::new(DType::I16, Shape::vector(3))?;
+/// let plan = Plan { entries: vec![PlannedEntry::dense("0", spec)], ..Plan::default() };
+/// let mut writer = Btf.create(Box::new(&mut file), plan)?;
+/// writer.write(&[1, 0, 2, 0])?;
+/// writer.write(&[3, 0])?;
+/// writer.finish()?;
+///
+/// // The format has no mark to tell it by.
+/// assert_eq!(Btf.sniff(&file, file.len() as u64), Sniff::Possible);
+/// let reader = Btf.open(std::sync::Arc::new(Bytes::from(file)), &ReadOptions::default())?;
+/// assert_eq!(reader.tensor(0)?.to_vec::<i16>()?, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Btf;
+
+impl Format for Btf {
+    fn id(&self) -> &'static str {
+        FORMAT
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["btf"]
+    }
+
+    fn sniff(&self, head: &[u8], len: u64) -> Sniff {
+        let word = |at: usize| {
+            let word = head.get(at..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*word))
+        };
+        let Some(count) = word(0) else {
+            return Sniff::No;
+        };
+        let room = len.saturating_sub(WORD) / WORD;
+        let is_plausible = match word(WORD as usize) {
+            _ if count > room => false,
+            // A file of zeros could be anything.
+            _ if count == 0 => len == WORD,
+            // The first record stands behind the table, on a multiple of 8, and has room for its header.
+            Some(offset) => {
+                offset.is_multiple_of(WORD)
+                    && offset > WORD * count
+                    && offset.checked_add(HEADER).is_some_and(|end| end <= len)
+            }
+            None => false,
+        };
+        if is_plausible { Sniff::Possible } else { Sniff::No }
+    }
+
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error> {
+        Ok(Box::new(BtfReader::open(source, options)?))
+    }
+
+    fn create<'w>(
+        &self,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+        Ok(Box::new(BtfWriter::planned(out, &plan, WriteOptions::default())?))
+    }
+}

@@ -1,0 +1,520 @@
+use std::ops::Range;
+
+use fmt_core::{ByteSource, Error, ErrorKind, Limits, ReadOptions, read_range};
+use tensor_core::{DType, Shape, TensorSpec};
+
+use crate::{
+    arena::Arena,
+    layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo},
+    window::Window,
+};
+
+/// What is kept of a file's table and records, all of it proven.
+///
+/// It is small beside the file whatever the file claims: records that several table entries share are kept once, and
+/// every record is known to have bytes of its own.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// The distinct records, in file order.
+    stored: Vec<Stored>,
+    /// For each tensor its record, unless tensor `i` has record `i`.
+    slots: Option<Box<[u32]>>,
+    dims: Arena,
+    /// Where the table of offsets ends.
+    pub(crate) table_end: u64,
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) offset: u64,
+    /// Of a COO tensor that is supported, else 0.
+    nnz: u64,
+    /// Where in the arena its dimensions stand.
+    dims: u32,
+    rank: u8,
+    pub(crate) dtype: u8,
+    pub(crate) layout: u8,
+    pub(crate) has_reserved_bits: bool,
+}
+
+impl Stored {
+    /// Where header and dimensions end.
+    pub(crate) fn body(&self) -> u64 {
+        self.offset + HEADER + WORD * u64::from(self.rank)
+    }
+
+    /// The dtype, when the record is one that can be read.
+    pub(crate) fn readable_dtype(&self) -> Option<DType> {
+        let is_known = self.layout == DENSE || is_coo(self.layout);
+        dtype_of(self.dtype).filter(|_| is_known)
+    }
+
+    /// The number of entries of a COO tensor.
+    pub(crate) fn nnz(&self) -> Option<u64> {
+        is_coo(self.layout).then_some(self.nnz)
+    }
+
+    /// Where a COO tensor's indices stand, without their two dimensions.
+    pub(crate) fn indices(&self) -> Range<u64> {
+        let start = self.body() + 2 * WORD;
+        start..start + self.nnz * u64::from(self.rank) * WORD
+    }
+}
+
+impl Index {
+    /// Reads and proves the table and all records.
+    pub(crate) fn read(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
+        let limits = &options.limits;
+        let count = read_count(source, limits)?;
+        let table_end = WORD + WORD * count;
+        let table = read_range(source, WORD..table_end, "the table of offsets")?;
+        let table = Table { bytes: &table };
+        let in_file_order = table.check(table_end, source.len(), options.lenient)?;
+
+        let mut records = Records {
+            window: Window::new(source),
+            file_len: source.len(),
+            options,
+            index_budget: limits
+                .index_bytes
+                .min(Arena::LARGEST_INDEX)
+                .saturating_sub(table_end),
+            dims: Arena::default(),
+            last_end: table_end,
+            last_tensor: None,
+        };
+        let mut stored = Vec::new();
+        let mut slots = None;
+        if in_file_order {
+            reserve(&mut stored, count)?;
+            for (number, offset) in table.offsets().enumerate() {
+                stored.push(records.read(number, offset)?);
+            }
+        } else {
+            let order = table.order()?;
+            let is_new = |at: usize| at == 0 || table.at(order[at - 1]) != table.at(order[at]);
+            let distinct = (0..order.len()).filter(|&at| is_new(at)).count();
+            reserve(&mut stored, distinct as u64)?;
+            let mut places = Vec::new();
+            reserve(&mut places, count)?;
+            places.resize(order.len(), 0);
+            for (at, &number) in order.iter().enumerate() {
+                if is_new(at) {
+                    stored.push(records.read(number as usize, table.at(number))?);
+                }
+                // At most as many as tensors, whose numbers fit 32 bits.
+                places[number as usize] = (stored.len() - 1) as u32;
+            }
+            slots = Some(places.into_boxed_slice());
+        }
+        Ok(Self {
+            stored,
+            slots,
+            dims: records.dims,
+            table_end,
+        })
+    }
+
+    /// The number of tensors.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.as_ref().map_or(self.stored.len(), |slots| slots.len())
+    }
+
+    /// A tensor's record.
+    ///
+    /// # Panics
+    /// When there is no such tensor.
+    pub(crate) fn get(&self, number: usize) -> &Stored {
+        let slot = self.slots.as_ref().map_or(number, |slots| slots[number] as usize);
+        &self.stored[slot]
+    }
+
+    /// The distinct records in file order.
+    pub(crate) fn records(&self) -> &[Stored] {
+        &self.stored
+    }
+
+    pub(crate) fn dims(&self, stored: &Stored) -> &[u64] {
+        self.dims.get(stored.dims, stored.rank)
+    }
+
+    /// Dtype and shape of a record that can be read.
+    pub(crate) fn spec(&self, stored: &Stored) -> Option<TensorSpec> {
+        let shape = Shape::new(self.dims(stored)).ok()?;
+        TensorSpec::new(stored.readable_dtype()?, shape).ok()
+    }
+
+    /// Where a record's elements stand: the data of a dense one; indices, the length of the values and the values of a
+    /// sparse one; nothing behind the dimensions of one that cannot be read, since nobody knows where it ends.
+    pub(crate) fn data(&self, stored: &Stored) -> Range<u64> {
+        let Some(spec) = self.spec(stored) else {
+            return stored.body()..stored.body();
+        };
+        match stored.nnz() {
+            None => stored.body()..stored.body() + spec.byte_len(),
+            Some(nnz) => {
+                let indices = stored.indices();
+                indices.start..indices.end + WORD + nnz * spec.dtype().size() as u64
+            }
+        }
+    }
+}
+
+/// Reads the number of tensors and holds it against what the file has room for, then against the limits (rule B17).
+fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
+    let len = source.len();
+    let of_count = |kind, what: &str| Error::new(kind, what).at(0).rule("B17");
+    if len < WORD {
+        let error = of_count(ErrorKind::Truncated, "the number of tensors is cut off");
+        return Err(error.expected("8 bytes").found(len));
+    }
+    let head = read_range(source, 0..WORD, "the number of tensors")?;
+    let count = word(&head);
+    let room = (len - WORD) / WORD;
+    if count > room {
+        let (kind, what) = if count > LONGEST {
+            (ErrorKind::OutOfBounds, "the number of tensors")
+        } else if count > LONGEST / WORD - 1 {
+            (
+                ErrorKind::Overflow,
+                "the length of the table of offsets does not fit 63 bits: the number of tensors",
+            )
+        } else if count > limits.tensors {
+            // Nobody writes that many: it is no count.
+            (ErrorKind::OutOfBounds, "the number of tensors")
+        } else {
+            (
+                ErrorKind::Truncated,
+                "the table of offsets is cut off: the number of tensors",
+            )
+        };
+        let swapped = count.swap_bytes();
+        let hint = if swapped <= room {
+            format!("; in big-endian it would be {swapped}, and this format is little-endian")
+        } else {
+            "; the file may be of another format".to_owned()
+        };
+        let expected = format!("at most {room}, which the file has room for");
+        let hint = if kind == ErrorKind::Truncated {
+            ""
+        } else {
+            &hint[..]
+        };
+        return Err(of_count(kind, what)
+            .expected(expected)
+            .found(format_args!("{count}{hint}")));
+    }
+    if count > limits.tensors || WORD + WORD * count > limits.index_bytes {
+        let most = limits.tensors.min((limits.index_bytes / WORD).saturating_sub(1));
+        let error = of_count(ErrorKind::TooLarge, "the number of tensors");
+        return Err(error
+            .expected(format_args!("at most {most}, the reader's limit"))
+            .found(count));
+    }
+    if u32::try_from(count).is_err() {
+        let error = of_count(ErrorKind::TooLarge, "the number of tensors");
+        return Err(error.expected("less than 2^32").found(count));
+    }
+    Ok(count)
+}
+
+/// The offsets of the records.
+struct Table<'a> {
+    bytes: &'a [u8],
+}
+
+impl Table<'_> {
+    fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.bytes.chunks_exact(WORD as usize).map(word)
+    }
+
+    fn at(&self, number: u32) -> u64 {
+        word(&self.bytes[number as usize * WORD as usize..])
+    }
+
+    /// Holds every offset against the file; says whether they ascend, which spares sorting them.
+    fn check(&self, table_end: u64, file_len: u64, lenient: bool) -> Result<bool, Error> {
+        let mut ascends = true;
+        let mut last = 0;
+        for (number, offset) in self.offsets().enumerate() {
+            ascends &= offset > last;
+            last = offset;
+            let is_aligned = lenient || offset.is_multiple_of(WORD);
+            if is_aligned && offset >= table_end && offset < file_len && file_len - offset >= HEADER {
+                continue;
+            }
+            return Err(bad_offset(number, offset, table_end, file_len, is_aligned));
+        }
+        Ok(ascends)
+    }
+
+    /// The tensors' numbers by offset.
+    fn order(&self) -> Result<Vec<u32>, Error> {
+        let count = self.bytes.len() / WORD as usize;
+        let mut order = Vec::new();
+        reserve(&mut order, count as u64)?;
+        order.extend(0..count as u32);
+        order.sort_unstable_by_key(|&number| (self.at(number), number));
+        Ok(order)
+    }
+}
+
+#[cold]
+fn bad_offset(number: usize, offset: u64, table_end: u64, file_len: u64, is_aligned: bool) -> Error {
+    let at = WORD + WORD * number as u64;
+    let error = |kind, what: &str| {
+        Error::new(kind, what)
+            .of_tensor(&number.to_string())
+            .at(at)
+            .rule("B4")
+            .found(offset)
+    };
+    if !is_aligned {
+        return error(ErrorKind::Misaligned, "the offset of the record").expected("a multiple of 8");
+    }
+    if offset > LONGEST - HEADER {
+        return error(
+            ErrorKind::Overflow,
+            "the end of the record does not fit 63 bits: its offset",
+        );
+    }
+    if offset < table_end || offset >= file_len {
+        return error(ErrorKind::OutOfBounds, "the offset of the record").expected(format_args!(
+            "{table_end} to {file_len}, between the table and the end of the file"
+        ));
+    }
+    error(
+        ErrorKind::Truncated,
+        "the header of the record is cut off: its offset",
+    )
+    .expected(format_args!("16 bytes before the file's end at {file_len}"))
+}
+
+/// Reads one record after the other, in file order.
+struct Records<'a> {
+    window: Window<'a>,
+    file_len: u64,
+    options: &'a ReadOptions,
+    /// Bytes that headers may still take.
+    index_budget: u64,
+    dims: Arena,
+    /// Where the record before ends, or the table.
+    last_end: u64,
+    last_tensor: Option<usize>,
+}
+
+impl Records<'_> {
+    fn read(&mut self, number: usize, offset: u64) -> Result<Stored, Error> {
+        if offset < self.last_end {
+            let before = self
+                .last_tensor
+                .map_or_else(String::new, |last| format!(" with tensor {last}'s"));
+            let error = Error::new(ErrorKind::Overlap, format!("the record overlaps{before}"));
+            return Err(error
+                .of_tensor(&number.to_string())
+                .at(offset)
+                .rule("B4")
+                .expected(format_args!(
+                    "a record at {} or behind, or the same record",
+                    self.last_end
+                ))
+                .found(format_args!("one at {offset}")));
+        }
+        let read = self.read_unnamed(offset);
+        let (stored, end) = read.map_err(|error| error.of_tensor(&number.to_string()))?;
+        self.last_end = end;
+        self.last_tensor = Some(number);
+        Ok(stored)
+    }
+
+    /// The record and where it ends, without padding. The table's check has proven that it has a header.
+    fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
+        let header = self.window.get(offset, HEADER, "the header of the record")?;
+        let rank = word(header);
+        let (dtype, layout) = (header[8], header[9]);
+        let reserved = header[10..16].iter().position(|byte| *byte != 0);
+        if let (Some(position), false) = (reserved, self.options.lenient) {
+            let error = Error::new(ErrorKind::Malformed, "a reserved byte of the header").rule("B6");
+            let found = header[10 + position];
+            return Err(error.at(offset + 10 + position as u64).expected(0).found(found));
+        }
+        let body = self.check_rank(offset, rank)?;
+        let dims = self
+            .window
+            .get(offset + HEADER, body - offset - HEADER, "the dimensions")?;
+        let (dims, rank) = (self.dims.push(dims), rank as u8);
+        let mut stored = Stored {
+            offset,
+            nnz: 0,
+            dims,
+            rank,
+            dtype,
+            layout,
+            has_reserved_bits: reserved.is_some(),
+        };
+        let end = match stored.readable_dtype() {
+            // Where such a record ends is not known.
+            None => {
+                self.check_shape(&stored, 1)?;
+                body
+            }
+            Some(dtype) => {
+                let byte_len = self.check_shape(&stored, dtype.size() as u64)?;
+                if is_coo(layout) {
+                    self.read_coo(&mut stored, dtype, byte_len / dtype.size() as u64)?
+                } else {
+                    self.check_end(body, Some(byte_len), "the data")?
+                }
+            }
+        };
+        Ok((stored, end))
+    }
+
+    /// Where the dimensions end.
+    fn check_rank(&mut self, offset: u64, rank: u64) -> Result<u64, Error> {
+        let of_rank = |kind, what: &str| Error::new(kind, what).at(offset).rule("B17").found(rank);
+        let dims_start = offset + HEADER;
+        let end = rank.checked_mul(WORD).and_then(|len| len.checked_add(dims_start));
+        let end = end.filter(|end| *end <= LONGEST);
+        let end = end.ok_or_else(|| {
+            of_rank(
+                ErrorKind::Overflow,
+                "the length of the dimensions does not fit 63 bits: the rank",
+            )
+        })?;
+        let most = self.options.limits.rank.min(Shape::MAX_RANK as u64);
+        if end > self.file_len {
+            let room = (self.file_len - dims_start) / WORD;
+            let (kind, what) = if rank > most {
+                // Nobody writes that many: it is no rank.
+                (ErrorKind::OutOfBounds, "the rank")
+            } else {
+                (ErrorKind::Truncated, "the dimensions are cut off: the rank")
+            };
+            let expected = format!("at most {room}, which the file has room for");
+            return Err(of_rank(kind, what).expected(expected));
+        }
+        if rank > most {
+            let expected = format!("at most {most}, the reader's limit");
+            return Err(of_rank(ErrorKind::TooLarge, "the rank").expected(expected));
+        }
+        let len = end - offset;
+        self.index_budget = self.index_budget.checked_sub(len).ok_or_else(|| {
+            let error = Error::new(ErrorKind::TooLarge, "the headers of all records");
+            error
+                .at(offset)
+                .rule("B17")
+                .expected(format_args!(
+                    "at most {} bytes with the table, the reader's limit",
+                    self.options.limits.index_bytes
+                ))
+                .found("more")
+        })?;
+        Ok(end)
+    }
+
+    /// The bytes that all elements take, which must fit 63 bits (rule B19), also those of a sparse tensor.
+    fn check_shape(&self, stored: &Stored, width: u64) -> Result<u64, Error> {
+        let dims = self.dims.get(stored.dims, stored.rank);
+        let bytes = if dims.contains(&0) {
+            Some(0)
+        } else {
+            dims.iter().try_fold(width, |bytes, &dim| bytes.checked_mul(dim))
+        };
+        let bytes = bytes.filter(|bytes| *bytes <= LONGEST);
+        bytes.ok_or_else(|| {
+            let error = Error::new(
+                ErrorKind::Overflow,
+                "the length of the tensor does not fit 63 bits",
+            );
+            error
+                .at(stored.offset + HEADER)
+                .rule("B19")
+                .found(format_args!("{width} bytes times {dims:?}"))
+        })
+    }
+
+    /// Where a part of `len` bytes ends, which is inside the file (rule B18).
+    fn check_end(&self, start: u64, len: Option<u64>, what: &str) -> Result<u64, Error> {
+        let end = len
+            .and_then(|len| len.checked_add(start))
+            .filter(|end| *end <= LONGEST);
+        let end = end.ok_or_else(|| {
+            let what = format!("the end of {what} does not fit 63 bits");
+            Error::new(ErrorKind::Overflow, what).at(start).rule("B19")
+        })?;
+        if end > self.file_len {
+            let error = Error::new(ErrorKind::Truncated, format!("{what} is cut off"));
+            let left = self.file_len.saturating_sub(start);
+            return Err(error
+                .at(start)
+                .rule("B18")
+                .expected(format_args!("{} bytes", end - start))
+                .found(left));
+        }
+        Ok(end)
+    }
+
+    /// Reads the lengths within a COO payload; returns where it ends.
+    fn read_coo(&mut self, stored: &mut Stored, dtype: DType, element_count: u64) -> Result<u64, Error> {
+        let (body, rank) = (stored.body(), u64::from(stored.rank));
+        let indices_start = self.check_end(body, Some(2 * WORD), "the shape of the indices")?;
+        let shape = self.window.get(body, 2 * WORD, "the shape of the indices")?;
+        let (nnz, columns) = (word(shape), word(&shape[WORD as usize..]));
+        let mismatch = |at: u64, what: &str| Error::new(ErrorKind::SizeMismatch, what).at(at).rule("B13");
+        if columns != rank {
+            let error = mismatch(body + WORD, "the second dimension of the indices");
+            return Err(error
+                .expected(format_args!("{rank}, the tensor's rank"))
+                .found(columns));
+        }
+        let indices_len = nnz.checked_mul(rank * WORD).filter(|len| *len <= LONGEST);
+        let values_len = nnz.checked_mul(dtype.size() as u64);
+        if indices_len.is_none() || values_len.is_none_or(|len| len > LONGEST) {
+            let error = Error::new(
+                ErrorKind::Overflow,
+                "the length of the sparse tensor does not fit 63 bits",
+            );
+            return Err(error
+                .at(body)
+                .rule("B19")
+                .found(format_args!("{nnz} entries of rank {rank}")));
+        }
+        if nnz > element_count && !self.options.lenient {
+            let error = mismatch(body, "the number of entries");
+            return Err(error
+                .expected(format_args!("at most {element_count}, one for each element"))
+                .found(nnz));
+        }
+        let indices_end = self.check_end(indices_start, indices_len, "the index data")?;
+        let values_start = self.check_end(indices_end, Some(WORD), "the length of the values")?;
+        let values = word(self.window.get(indices_end, WORD, "the length of the values")?);
+        if values != nnz {
+            let error = mismatch(indices_end, "the length of the values");
+            return Err(error
+                .expected(format_args!("{nnz}, as many as indices"))
+                .found(values));
+        }
+        stored.nnz = nnz;
+        self.check_end(values_start, values_len, "the values")
+    }
+}
+
+/// Makes room for a number of items that the file has bytes for.
+fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
+    let reserved = usize::try_from(count)
+        .ok()
+        .and_then(|count| items.try_reserve_exact(count).ok());
+    reserved.ok_or_else(|| {
+        let error = Error::new(ErrorKind::TooLarge, "there is no memory for the index");
+        error.rule("B17").found(format_args!("{count} tensors"))
+    })
+}
+
+/// The little-endian word that bytes begin with.
+pub(crate) fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |word: &[u8; 8]| u64::from_le_bytes(*word))
+}

@@ -1,0 +1,83 @@
+//! The numbers of the format: what stands where, and which code means what.
+
+use tensor_core::DType;
+
+/// The format's short name.
+pub(crate) const FORMAT: &str = "btf";
+
+/// Bytes of a count, an offset or a dimension.
+pub(crate) const WORD: u64 = 8;
+
+/// Bytes of a record before its dimensions: rank, dtype, layout, six reserved bytes.
+pub(crate) const HEADER: u64 = 16;
+
+/// No file is longer, and no length in one can be: systems count bytes in signed 64 bits (rule B19).
+pub(crate) const LONGEST: u64 = i64::MAX as u64;
+
+/// The layout of all elements, row-major.
+pub(crate) const DENSE: u8 = 0;
+
+/// The number that TFRT's code has for COO (rule B1).
+pub(crate) const COO_OF_TFRT: u8 = 1;
+
+/// The number that the specification has for COO.
+pub(crate) const COO: u8 = 2;
+
+/// The first dtype code that TFRT's code has beyond the specification's (rule B2).
+pub(crate) const FIRST_EXTENSION: u8 = 6;
+
+/// The dtypes, each at its code.
+const DTYPES: [DType; 10] = [
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::F32,
+    DType::F64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+];
+
+/// The dtype with a code.
+pub(crate) fn dtype_of(code: u8) -> Option<DType> {
+    DTYPES.get(usize::from(code)).copied()
+}
+
+/// The code of a dtype, if the format has it.
+pub(crate) fn code_of(dtype: DType) -> Option<u8> {
+    let code = DTYPES.iter().position(|known| *known == dtype)?;
+    u8::try_from(code).ok()
+}
+
+pub(crate) fn is_coo(layout: u8) -> bool {
+    matches!(layout, COO | COO_OF_TFRT)
+}
+
+/// How many bytes of padding follow a record of a length.
+pub(crate) fn padding(len: u64) -> u64 {
+    len.wrapping_neg() % WORD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_dtypes_belong_together() {
+        for code in 0..=u8::MAX {
+            assert_eq!(dtype_of(code).map(code_of), (code < 10).then_some(Some(code)));
+        }
+        assert_eq!(
+            [DType::Bool, DType::F16, DType::BF16].map(code_of),
+            [None, None, None]
+        );
+    }
+
+    #[test]
+    fn padding_reaches_the_next_multiple_of_eight() {
+        let paddings: Vec<u64> = (8..18).map(padding).collect();
+        assert_eq!(paddings, [0, 7, 6, 5, 4, 3, 2, 1, 0, 7]);
+    }
+}

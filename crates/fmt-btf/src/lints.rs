@@ -1,0 +1,75 @@
+use fmt_core::{Error, Lint, read_range};
+
+use crate::{
+    BtfReader,
+    layout::{COO_OF_TFRT, FIRST_EXTENSION, WORD, dtype_of, padding},
+};
+
+/// What is legal but odd in a file (rules B1, B2, B4, B6, B7).
+pub(crate) fn of(reader: &BtfReader) -> Result<Vec<Lint>, Error> {
+    let mut lints = Vec::new();
+    let (index, source) = (reader.index(), reader.source());
+    for number in 0..reader.len() {
+        let stored = index.get(number);
+        let mut say = |message: &str| {
+            lints.push(Lint {
+                message: message.to_owned(),
+                tensor: Some(number.to_string()),
+                range: Some(stored.offset..stored.body()),
+            });
+        };
+        if stored.layout == COO_OF_TFRT {
+            say("the layout is 1, as TFRT has it for COO; the specification has 2 (B1)");
+        }
+        if stored.dtype >= FIRST_EXTENSION && dtype_of(stored.dtype).is_some() {
+            say("the dtype is unsigned, which TFRT has and the specification has not (B2)");
+        }
+        if stored.has_reserved_bits {
+            say("reserved bytes of the header are not zero (B6)");
+        }
+        if !stored.offset.is_multiple_of(WORD) {
+            say("the record does not begin on a multiple of 8 (B4)");
+        }
+    }
+    // What follows each record up to the next one, or to the end of the file: at most 7 bytes are padding.
+    let mut covered = index.table_end;
+    let mut len = 0;
+    let mut is_known = true;
+    let ends = index
+        .records()
+        .iter()
+        .map(|stored| (stored.offset, Some(stored)))
+        .chain([(source.len(), None)]);
+    for (start, stored) in ends {
+        if is_known {
+            let padded = covered.saturating_add(padding(len)).min(start);
+            let bytes = read_range(source, covered..padded, "the padding")?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                lints.push(between("padding is not zero (B7)", covered, padded));
+            }
+            if padded < start {
+                let what = if stored.is_some() {
+                    "bytes between records belong to none (B4)"
+                } else {
+                    "bytes behind the last record belong to none (B7)"
+                };
+                lints.push(between(what, padded, start));
+            }
+        }
+        if let Some(stored) = stored {
+            // A record that cannot be read may reach as far as the next one.
+            is_known = stored.readable_dtype().is_some();
+            covered = index.data(stored).end;
+            len = covered - stored.offset;
+        }
+    }
+    Ok(lints)
+}
+
+fn between(message: &str, start: u64, end: u64) -> Lint {
+    Lint {
+        message: message.to_owned(),
+        tensor: None,
+        range: Some(start..end),
+    }
+}

@@ -1,0 +1,106 @@
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use fmt_core::{Error, ErrorKind, Metadata};
+use serde::{Deserialize, Serialize};
+
+/// The names that BTF has no place for, in a file beside it (rule B14).
+///
+/// `weights.btf` has its names in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, a name for each tensor
+/// in the file's order. Tools that convert into BTF write it, tools that convert from BTF use it when it fits. The BTF
+/// file itself never refers to it.
+///
+/// ```
+/// use fmt_btf::Names;
+///
+/// let names = Names::new(vec!["weight".into(), "bias".into()], [("model".into(), "tiny".into())].into())?;
+/// let json = names.to_json();
+/// assert_eq!(json, "{\n  \"names\": [\n    \"weight\",\n    \"bias\"\n  ],\n  \"metadata\": {\n    \"model\": \"tiny\"\n  }\n}\n");
+/// assert_eq!(Names::from_json(json.as_bytes(), 2)?, names);
+/// // One for a file with another number of tensors says nothing about this one.
+/// assert!(Names::from_json(json.as_bytes(), 3).is_err());
+/// assert_eq!(Names::path_for("a/weights.btf".as_ref()), std::path::Path::new("a/weights.btf.names.json"));
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Names {
+    names: Vec<String>,
+    #[serde(default)]
+    metadata: Metadata,
+}
+
+impl Names {
+    /// Names for the tensors of a file, in its order, and what there is to say about the file as a whole.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Duplicate`] when a name occurs twice.
+    pub fn new(names: Vec<String>, metadata: Metadata) -> Result<Self, Error> {
+        let names = Self { names, metadata };
+        names.check()?;
+        Ok(names)
+    }
+
+    /// Where the names of a BTF file stand.
+    #[must_use]
+    pub fn path_for(btf: &Path) -> PathBuf {
+        let mut path: OsString = btf.into();
+        path.push(".names.json");
+        path.into()
+    }
+
+    /// Reads the names of a file with so many tensors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] when it is no such JSON, [`ErrorKind::SizeMismatch`] when there are more or fewer names,
+    /// [`ErrorKind::Duplicate`] when a name occurs twice.
+    pub fn from_json(json: &[u8], tensors: usize) -> Result<Self, Error> {
+        let names: Self = serde_json::from_slice(json).map_err(|error| {
+            let what = format!("the file of names is not what it should be: {error}");
+            Error::new(ErrorKind::Malformed, what).rule("B14")
+        })?;
+        if names.names.len() != tensors {
+            let error = Error::new(ErrorKind::SizeMismatch, "the number of names").rule("B14");
+            return Err(error
+                .expected(format_args!("{tensors}, one for each tensor"))
+                .found(names.names.len()));
+        }
+        names.check()?;
+        Ok(names)
+    }
+
+    /// The file's text.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Strings and maps with strings for keys can be written, whatever they hold.
+        let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+
+    /// The names in the file's order.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// About the file as a whole.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let mut seen = BTreeSet::new();
+        match self.names.iter().find(|name| !seen.insert(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
+                Err(error.of_tensor(name).rule("B14"))
+            }
+        }
+    }
+}

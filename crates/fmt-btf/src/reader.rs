@@ -1,0 +1,375 @@
+use std::{fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
+
+use fmt_core::{
+    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, ReadOptions, StoredDType,
+    TensorReader, Verification, read_range, row_range, source_error,
+};
+use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
+
+use crate::{
+    index::{Index, Stored},
+    layout::{DENSE, FORMAT, WORD, is_coo},
+    lints,
+};
+
+/// An open BTF file.
+///
+/// Opening reads the table of offsets and the header of every record and proves all of it, in time and memory that grow
+/// with the number of tensors only. Then each dense tensor is one slice of the source: without a copy where the source
+/// is memory, one read where it is a file.
+///
+/// Indices of sparse tensors are data: they are proven whenever the tensor is read, not when the file is opened (rules
+/// B10 and B11).
+///
+/// ```
+/// use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
+/// use fmt_core::TensorReader;
+/// use tensor_core::{Shape, Tensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let weights = Tensor::from_vec(Shape::new(&[3, 2])?, vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+/// # let mut writer = BtfWriter::new(Vec::new(), vec![(&weights).into()], WriteOptions::default())?;
+/// # writer.tensor(&weights)?;
+/// # let file = writer.finish()?;
+/// let reader = BtfReader::from_bytes(file)?;
+/// assert_eq!(reader.tensor(0)?, weights);
+///
+/// // Only the rows that are asked for are read.
+/// let row = reader.rows(0, 1..2)?;
+/// assert_eq!(row.view().as_slice::<f32>()?, [3.0, 4.0]);
+///
+/// // Or into memory that is there already, which costs least.
+/// let mut buffer = [0; 24];
+/// reader.read_into(0, &mut buffer)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Tensors have no names; [`TensorReader::find`] knows them by their number in decimal digits (B14). Tensors with a dtype
+/// or a layout that is not known are listed, say so in [`Entry::unsupported`], and are refused when they are read.
+///
+/// With [`ReadOptions::lenient`], records may stand at any offset (B4), reserved bytes may be set (B6), and a sparse
+/// tensor may repeat coordinates, of which the last is the one that counts (B11, B13).
+pub struct BtfReader {
+    source: Arc<dyn ByteSource>,
+    index: Index,
+    options: ReadOptions,
+    metadata: Metadata,
+    /// Made when somebody asks: an entry takes many times the room of a small tensor's record.
+    entries: OnceLock<Box<[Entry]>>,
+}
+
+/// What the file says of one tensor, as it says it.
+///
+/// ```
+/// use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
+/// use tensor_core::Tensor;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let scalar = Tensor::scalar(1.5f64);
+/// let mut writer = BtfWriter::new(Vec::new(), vec![(&scalar).into()], WriteOptions::default())?;
+/// writer.tensor(&scalar)?;
+/// let reader = BtfReader::from_bytes(writer.finish()?)?;
+/// let record = reader.record(0).ok_or("no such tensor")?;
+/// assert_eq!((record.offset, record.dtype, record.layout, record.dims), (16, 5, 0, &[][..]));
+/// assert_eq!(record.data, 32..40);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Record<'a> {
+    /// Where it begins, in bytes from the beginning of the file.
+    pub offset: u64,
+    /// The code of its dtype (B2).
+    pub dtype: u8,
+    /// The code of its layout: 0 for dense, 2 for COO, 1 for COO as TFRT writes it (B1).
+    pub layout: u8,
+    /// Its dimensions, of the dense tensor for a sparse one.
+    pub dims: &'a [u64],
+    /// The number of entries of a sparse tensor that can be read.
+    pub nnz: Option<u64>,
+    /// Where its elements stand: for a sparse tensor the indices, the eight bytes of the values' length, and the values.
+    /// Empty when dtype or layout are not known.
+    pub data: Range<u64>,
+}
+
+impl BtfReader {
+    /// Opens a file of any source.
+    ///
+    /// # Errors
+    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/btf.md.
+    pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
+        let index = Index::read(&*source, options)?;
+        Ok(Self {
+            source,
+            index,
+            options: options.clone(),
+            metadata: Metadata::new(),
+            entries: OnceLock::new(),
+        })
+    }
+
+    /// Opens a file on disk, whose tensors are read when they are asked for.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`] and [`BtfReader::open`].
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open(
+            Arc::new(FileSource::open(path.as_ref())?),
+            &ReadOptions::default(),
+        )
+    }
+
+    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
+    ///
+    /// # Errors
+    /// As [`BtfReader::open`].
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    /// The number of tensors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there are no tensors.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the file says of a tensor; `None` when there is no such index. Unlike [`TensorReader::entries`] this takes
+    /// no memory.
+    #[must_use]
+    pub fn record(&self, index: usize) -> Option<Record<'_>> {
+        let stored = (index < self.len()).then(|| self.index.get(index))?;
+        Some(Record {
+            offset: stored.offset,
+            dtype: stored.dtype,
+            layout: stored.layout,
+            dims: self.index.dims(stored),
+            nnz: stored.readable_dtype().and(stored.nnz()),
+            data: self.index.data(stored),
+        })
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(crate) fn source(&self) -> &dyn ByteSource {
+        &*self.source
+    }
+
+    fn entry(&self, number: usize) -> Entry {
+        let stored = self.index.get(number);
+        let dtype = crate::layout::dtype_of(stored.dtype);
+        let dtype = dtype.map_or_else(
+            || StoredDType::Unknown(stored.dtype.to_string()),
+            StoredDType::Known,
+        );
+        // The shape was made once when the file was opened.
+        let shape = Shape::new(self.index.dims(stored)).unwrap_or_default();
+        let mut entry = Entry::new(number.to_string(), dtype, shape, self.index.data(stored));
+        entry.layout = match stored.nnz() {
+            Some(nnz) => Layout::Coo { nnz },
+            None if stored.layout == DENSE => Layout::Dense,
+            None => Layout::Unknown(stored.layout.to_string()),
+        };
+        entry.unsupported = unsupported(stored);
+        entry
+    }
+
+    /// Dtype and shape of a tensor that can be read, and is dense or sparse as wanted.
+    fn readable(&self, number: usize, wants_sparse: bool) -> Result<(&Stored, TensorSpec), Error> {
+        let stored = self.index.get(number);
+        let Some(spec) = self.index.spec(stored) else {
+            let reason = unsupported(stored).unwrap_or_default();
+            let is_layout = stored.layout != DENSE && !is_coo(stored.layout);
+            return Err(Error::new(ErrorKind::Unsupported, reason)
+                .of_tensor(&number.to_string())
+                .at(stored.offset + if is_layout { 9 } else { 8 })
+                .rule(if is_layout { "B1" } else { "B2" }));
+        };
+        if is_coo(stored.layout) != wants_sparse {
+            let what = if wants_sparse {
+                "the tensor is not sparse"
+            } else {
+                "the tensor is sparse: it is read as such, and made dense only within a budget"
+            };
+            let error = Error::new(ErrorKind::Unsupported, what);
+            return Err(error.of_tensor(&number.to_string()).rule("B16"));
+        }
+        Ok((stored, spec))
+    }
+
+    fn read_dense(&self, number: usize, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
+        let at = range.start;
+        let bytes = read_range(&*self.source, range, "the data");
+        let bytes = bytes.map_err(|error| error.of_tensor(&number.to_string()))?;
+        // The range has been made from the spec, and `read_range` returns what it was asked for.
+        Tensor::new(spec, bytes).map_err(|error| {
+            let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
+            error.of_tensor(&number.to_string()).at(at).rule("B18")
+        })
+    }
+
+    fn read_sparse(&self, stored: &Stored, spec: TensorSpec) -> Result<SparseCoo, Error> {
+        let range = self.index.data(stored);
+        let indices_range = stored.indices();
+        let bytes = read_range(&*self.source, range, "the indices and values")?;
+        let indices_len = (indices_range.end - indices_range.start) as usize;
+        let values_start = indices_len + WORD as usize;
+        let nnz = stored.nnz().unwrap_or_default();
+        if bytes[indices_len..values_start] != nnz.to_le_bytes() {
+            let error = Error::new(
+                ErrorKind::Changed,
+                "the length of the values is not what it was at open",
+            );
+            return Err(error.at(indices_range.end));
+        }
+        let rank = spec.shape().rank() as u64;
+        let (dtype, shape) = spec.into_parts();
+        let part =
+            |dtype, dims: &[u64], bytes| Tensor::new(TensorSpec::new(dtype, Shape::new(dims)?)?, bytes);
+        let indices = part(DType::U64, &[nnz, rank], bytes.slice(..indices_len));
+        let values = part(dtype, &[nnz], bytes.slice(values_start..));
+        let sparse = indices
+            .and_then(|indices| Ok((indices, values?)))
+            .map_err(SparseError::Spec)
+            .and_then(|(indices, values)| SparseCoo::new(shape, indices, values));
+        let sparse = sparse.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
+        if !self.options.lenient {
+            // The order is free (B11); what is wanted is whether it can be sorted.
+            let sorted = sparse.sorted();
+            sorted.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
+        }
+        Ok(sparse)
+    }
+}
+
+/// Why a record cannot be read, if it cannot.
+fn unsupported(stored: &Stored) -> Option<String> {
+    if stored.readable_dtype().is_some() {
+        return None;
+    }
+    if stored.layout != DENSE && !is_coo(stored.layout) {
+        return Some(format!(
+            "the layout is {}: 0 (dense), 1 and 2 (COO) are supported",
+            stored.layout
+        ));
+    }
+    Some(format!(
+        "the dtype is {}: those from 0 (int8) to 9 (uint64) are supported",
+        stored.dtype
+    ))
+}
+
+/// What is wrong with an entry of a sparse tensor, and at which byte.
+fn bad_entry(error: &SparseError, indices_start: u64, rank: u64) -> Error {
+    let place = |entry: u64, axis: usize| indices_start + (entry * rank + axis as u64) * WORD;
+    match error {
+        SparseError::IndexOutOfRange {
+            entry,
+            axis,
+            index,
+            dim,
+        } => Error::new(
+            ErrorKind::OutOfBounds,
+            format!("the index of entry {entry} on axis {axis}"),
+        )
+        .at(place(*entry, *axis))
+        .rule("B10")
+        .expected(format_args!("less than {dim}"))
+        .found(index),
+        SparseError::Duplicate { entry } => {
+            let what = format!("entry {entry} repeats the coordinates of another");
+            Error::new(ErrorKind::Duplicate, what)
+                .at(place(*entry, 0))
+                .rule("B11")
+        }
+        other => Error::new(ErrorKind::SizeMismatch, other.to_string())
+            .at(indices_start)
+            .rule("B13"),
+    }
+}
+
+impl TensorReader for BtfReader {
+    fn format(&self) -> &'static str {
+        FORMAT
+    }
+
+    fn entries(&self) -> &[Entry] {
+        self.entries
+            .get_or_init(|| (0..self.len()).map(|number| self.entry(number)).collect())
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let number: usize = name.parse().ok()?;
+        // `+1` and `01` are numbers, but nobody's name.
+        (number < self.len() && number.to_string() == name).then_some(number)
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        let (stored, spec) = self.readable(index, false)?;
+        let range = stored.body()..stored.body() + spec.byte_len();
+        self.read_dense(index, spec, range)
+    }
+
+    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
+        let (stored, spec) = self.readable(index, true)?;
+        self.read_sparse(stored, spec)
+            .map_err(|error| error.of_tensor(&index.to_string()))
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let (stored, spec) = self.readable(index, false)?;
+        let part = row_range(&spec, rows);
+        let (spec, bytes) = part.map_err(|error| error.of_tensor(&index.to_string()))?;
+        let start = stored.body();
+        self.read_dense(index, spec, start + bytes.start..start + bytes.end)
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let (stored, spec) = self.readable(index, false)?;
+        if out.len() as u64 != spec.byte_len() {
+            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
+            return Err(error
+                .of_tensor(&index.to_string())
+                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
+                .found(out.len()));
+        }
+        let read = self.source.read_into(stored.body(), out);
+        read.map_err(|error| source_error(error, stored.body(), "the data").of_tensor(&index.to_string()))
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        // The format has no checksums; what is left to prove is the indices of sparse tensors.
+        if is_coo(self.index.get(index).layout) {
+            self.sparse(index)?;
+        } else {
+            self.readable(index, false)?;
+        }
+        Ok(Verification::Unchecked)
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        lints::of(self)
+    }
+}
+
+impl fmt::Debug for BtfReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BtfReader")
+            .field("tensors", &self.len())
+            .field("bytes", &self.source.len())
+            .finish()
+    }
+}

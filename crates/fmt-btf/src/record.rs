@@ -1,0 +1,144 @@
+use std::fmt;
+
+use fmt_core::{Error, ErrorKind};
+use tensor_core::{SparseCoo, Tensor, TensorSpec};
+
+use crate::{
+    WriteOptions,
+    layout::{FIRST_EXTENSION, HEADER, LONGEST, WORD, code_of, padding},
+};
+
+/// A tensor that is going to be written.
+///
+/// ```
+/// use fmt_btf::RecordSpec;
+/// use tensor_core::{DType, Shape, Tensor, TensorSpec};
+///
+/// let spec = TensorSpec::new(DType::F32, Shape::new(&[1000, 1000])?)?;
+/// assert_eq!(RecordSpec::coo(spec.clone(), 5).byte_len(), Some(5 * (2 * 8 + 4)));
+/// assert_eq!(RecordSpec::from(&Tensor::scalar(1u8)).byte_len(), Some(1));
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordSpec {
+    spec: TensorSpec,
+    pub(crate) nnz: Option<u64>,
+}
+
+impl RecordSpec {
+    /// A dense tensor, whose bytes are its elements, row-major and little-endian.
+    #[must_use]
+    pub fn dense(spec: TensorSpec) -> Self {
+        Self { spec, nnz: None }
+    }
+
+    /// A sparse tensor of so many entries, whose bytes are `u64[nnz, rank]` indices, ascending in row-major order, and
+    /// then the values, all little-endian.
+    #[must_use]
+    pub fn coo(spec: TensorSpec, nnz: u64) -> Self {
+        Self { spec, nnz: Some(nnz) }
+    }
+
+    /// Dtype and shape, of the dense tensor for a sparse one.
+    #[must_use]
+    pub fn spec(&self) -> &TensorSpec {
+        &self.spec
+    }
+
+    /// How many bytes are to be given for it; `None` when that does not fit 64 bits.
+    #[must_use]
+    pub fn byte_len(&self) -> Option<u64> {
+        match self.nnz {
+            None => Some(self.spec.byte_len()),
+            Some(nnz) => self.index_len()?.checked_add(self.values_len(nnz)?),
+        }
+    }
+
+    /// Bytes of the indices; 0 for a dense tensor.
+    pub(crate) fn index_len(&self) -> Option<u64> {
+        let rank = self.spec.shape().rank() as u64;
+        self.nnz.unwrap_or(0).checked_mul(rank * WORD)
+    }
+
+    pub(crate) fn values_len(&self, nnz: u64) -> Option<u64> {
+        nnz.checked_mul(self.spec.dtype().size() as u64)
+    }
+
+    /// Bytes of the record up to the first byte of data.
+    pub(crate) fn head_len(&self) -> u64 {
+        let lengths = if self.nnz.is_some() { 2 * WORD } else { 0 };
+        HEADER + WORD * self.spec.shape().rank() as u64 + lengths
+    }
+
+    /// Bytes of the record with padding.
+    pub(crate) fn record_len(&self) -> Option<u64> {
+        let middle = if self.nnz.is_some() { WORD } else { 0 };
+        let len = self.byte_len()?.checked_add(self.head_len() + middle)?;
+        len.checked_add(padding(len)).filter(|len| *len <= LONGEST)
+    }
+
+    /// Everything that the format can say against it.
+    pub(crate) fn check(&self, number: usize, options: &WriteOptions) -> Result<(), Error> {
+        let refuse = |kind, what: &str, rule| {
+            let error = Error::new(kind, what).of_tensor(&number.to_string());
+            error.rule(rule)
+        };
+        let dtype = self.spec.dtype();
+        let unsupported = |has: &str| {
+            refuse(ErrorKind::Unsupported, "the dtype", "B2")
+                .expected(has)
+                .found(dtype)
+        };
+        let code = code_of(dtype).ok_or_else(|| {
+            unsupported("one that the format has: i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64")
+        })?;
+        if options.strict_spec && code >= FIRST_EXTENSION {
+            return Err(unsupported(
+                "one that the specification names: i8, i16, i32, i64, f32 or f64",
+            ));
+        }
+        let (rank, most) = (self.spec.shape().rank() as u64, options.limits.rank);
+        if rank > most {
+            let error = refuse(ErrorKind::TooLarge, "the rank", "B17");
+            return Err(error
+                .expected(format_args!("at most {most}, which readers take"))
+                .found(rank));
+        }
+        if self.spec.byte_len() > LONGEST || self.record_len().is_none() {
+            let error = refuse(ErrorKind::TooLarge, "the length of the tensor", "B19");
+            return Err(error.expected("less than 2^63 bytes").found(&self.spec));
+        }
+        if let Some(nnz) = self.nnz.filter(|nnz| *nnz > self.spec.element_count()) {
+            let error = refuse(ErrorKind::SizeMismatch, "the number of entries", "B13");
+            return Err(error
+                .expected(format_args!(
+                    "at most {} for {}",
+                    self.spec.element_count(),
+                    self.spec
+                ))
+                .found(nnz));
+        }
+        Ok(())
+    }
+}
+
+impl From<&Tensor> for RecordSpec {
+    fn from(tensor: &Tensor) -> Self {
+        Self::dense(tensor.spec().clone())
+    }
+}
+
+impl From<&SparseCoo> for RecordSpec {
+    fn from(sparse: &SparseCoo) -> Self {
+        Self::coo(sparse.spec().clone(), sparse.nnz())
+    }
+}
+
+impl fmt::Display for RecordSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nnz {
+            None => self.spec.fmt(f),
+            Some(nnz) => write!(f, "{} with {nnz} entries", self.spec),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A hundred thousand files derived from sound ones.
+
+use fmt_btf::Btf;
+use fmt_core::{
+    ReadOptions,
+    testing::{mutants, open_many_hostile},
+};
+
+use crate::{
+    corpus,
+    support::{Forged, at_offsets, words},
+};
+
+/// Mutants of every accepted file of the corpus. Strictly and leniently, nothing panics, hangs or allocates out of
+/// proportion, and every way of reading gives the same bytes.
+#[test]
+fn a_hundred_thousand_mutants() {
+    let accepted: Vec<Vec<u8>> = corpus::cases()
+        .into_iter()
+        .filter(|case| case.verdict == fmt_core::testing::Verdict::Accept)
+        .map(|case| case.bytes)
+        .collect();
+    let each = 100_000 / accepted.len() + 1;
+    for lenient in [false, true] {
+        let options = ReadOptions {
+            lenient,
+            ..ReadOptions::default()
+        };
+        let bases = accepted.clone();
+        let derived = bases.into_iter().flat_map(move |base| {
+            // Truncations and flips first; half of each base's share is left for mixtures.
+            let skip = (base.len() * 9).saturating_sub(each / 2);
+            mutants(&base, skip + each).skip(skip).collect::<Vec<_>>()
+        });
+        let opened = open_many_hostile(&Btf, derived, &options);
+        assert!(opened > 10_000, "{opened} opened");
+    }
+}
+
+/// Tables and ranks that make much of a small file: what is kept of them stays in proportion to it.
+#[test]
+fn amplifiers() {
+    let record = Forged::dense(0, &[1; 32], 1).bytes();
+    let aliases = |count: u64| at_offsets(&vec![8 + 8 * count; count as usize], &record);
+    let descending = |count: u64| {
+        let record = Forged::new(0, 0, &[0; 32], &[]).bytes();
+        let start = 8 + 8 * count;
+        let mut offsets: Vec<u64> = (0..count)
+            .map(|number| start + number * record.len() as u64)
+            .collect();
+        offsets.reverse();
+        at_offsets(&offsets, &record.repeat(count as usize))
+    };
+    let files = vec![
+        aliases(1_000),
+        aliases(20_000),
+        descending(100),
+        descending(700),
+        descending(4_000),
+        words(&[0]).repeat(100_000),
+    ];
+    assert_eq!(open_many_hostile(&Btf, files, &ReadOptions::default()), 6);
+}

@@ -1,0 +1,176 @@
+//! Files that no writer of this crate would write, record by record.
+
+use std::sync::Arc;
+
+use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
+use fmt_core::{Error, ErrorKind, ReadOptions};
+use tensor_core::{Bytes, DType, Shape, SparseCoo, Tensor, TensorSpec};
+
+pub(crate) const I8: u8 = 0;
+pub(crate) const I32: u8 = 2;
+pub(crate) const F32: u8 = 4;
+pub(crate) const F64: u8 = 5;
+
+/// Opens bytes as a strict reader does.
+pub(crate) fn open(bytes: &[u8]) -> Result<BtfReader, Error> {
+    BtfReader::from_bytes(bytes.to_vec())
+}
+
+/// Opens bytes as a lenient reader does.
+pub(crate) fn open_leniently(bytes: &[u8]) -> Result<BtfReader, Error> {
+    let options = ReadOptions {
+        lenient: true,
+        ..ReadOptions::default()
+    };
+    BtfReader::open(Arc::new(Bytes::copy_from_slice(bytes)), &options)
+}
+
+/// Why bytes are no file: the kind and the rule.
+pub(crate) fn refusal(bytes: &[u8]) -> (ErrorKind, &'static str) {
+    let error = open(bytes).unwrap_err();
+    (error.kind(), error.broken_rule().unwrap())
+}
+
+pub(crate) fn spec(dtype: DType, dims: &[u64]) -> TensorSpec {
+    TensorSpec::new(dtype, Shape::new(dims).unwrap()).unwrap()
+}
+
+/// A tensor whose bytes count up.
+pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
+    let spec = spec(dtype, dims);
+    let bytes: Vec<u8> = (0..spec.byte_len()).map(|byte| byte as u8).collect();
+    Tensor::new(spec, bytes).unwrap()
+}
+
+pub(crate) fn sparse(dims: &[u64], indices: &[u64], values: &[i32]) -> SparseCoo {
+    let nnz = values.len() as u64;
+    let indices = Tensor::from_vec(Shape::new(&[nnz, dims.len() as u64]).unwrap(), indices.to_vec());
+    let values = Tensor::from_vec(Shape::vector(nnz), values.to_vec());
+    SparseCoo::new(Shape::new(dims).unwrap(), indices.unwrap(), values.unwrap()).unwrap()
+}
+
+/// What this crate writes for some tensors.
+pub(crate) fn written(tensors: &[&Tensor]) -> Vec<u8> {
+    let records = tensors.iter().map(|tensor| RecordSpec::from(*tensor)).collect();
+    let mut writer = BtfWriter::new(Vec::new(), records, WriteOptions::default()).unwrap();
+    for tensor in tensors {
+        writer.tensor(tensor).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// What this crate writes for a sparse tensor.
+pub(crate) fn written_sparse(sparse: &SparseCoo, options: WriteOptions) -> Vec<u8> {
+    let mut writer = BtfWriter::new(Vec::new(), vec![sparse.into()], options).unwrap();
+    writer.sparse(sparse).unwrap();
+    writer.finish().unwrap()
+}
+
+/// A record made by hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Forged {
+    pub(crate) rank: u64,
+    pub(crate) dtype: u8,
+    pub(crate) layout: u8,
+    pub(crate) reserved: [u8; 6],
+    pub(crate) dims: Vec<u64>,
+    /// What follows the dimensions.
+    pub(crate) payload: Vec<u8>,
+    /// What follows the payload; as many zeros as it takes if nothing else is said.
+    pub(crate) padding: Option<Vec<u8>>,
+}
+
+impl Forged {
+    pub(crate) fn new(dtype: u8, layout: u8, dims: &[u64], payload: &[u8]) -> Self {
+        Self {
+            rank: dims.len() as u64,
+            dtype,
+            layout,
+            reserved: [0; 6],
+            dims: dims.to_vec(),
+            payload: payload.to_vec(),
+            padding: None,
+        }
+    }
+
+    /// A dense tensor whose bytes count up from 1.
+    pub(crate) fn dense(dtype: u8, dims: &[u64], len: u8) -> Self {
+        Self::new(dtype, 0, dims, &(1..=len).collect::<Vec<u8>>())
+    }
+
+    /// `i32[2, 2]`: a record of 48 bytes.
+    pub(crate) fn plain() -> Self {
+        Self::dense(I32, &[2, 2], 16)
+    }
+
+    /// A sparse tensor of i32, sound or not.
+    pub(crate) fn coo(dims: &[u64], indices: &[u64], values: &[i32]) -> Self {
+        let rank = dims.len() as u64;
+        let count = values.len() as u64;
+        Self::coo_claiming(dims, [count, rank, count], indices, values)
+    }
+
+    /// A sparse tensor that claims dimensions of indices and length of values.
+    pub(crate) fn coo_claiming(dims: &[u64], claims: [u64; 3], indices: &[u64], values: &[i32]) -> Self {
+        let mut payload = words(&claims[..2]);
+        payload.extend(words(indices));
+        payload.extend(words(&claims[2..]));
+        payload.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        Self::new(I32, 2, dims, &payload)
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut out = self.rank.to_le_bytes().to_vec();
+        out.extend([self.dtype, self.layout]);
+        out.extend(self.reserved);
+        out.extend(words(&self.dims));
+        out.extend(&self.payload);
+        let zeros = vec![0; out.len().next_multiple_of(8) - out.len()];
+        out.extend(self.padding.as_ref().unwrap_or(&zeros));
+        out
+    }
+
+    /// A file with this record only.
+    pub(crate) fn file(&self) -> Vec<u8> {
+        file(std::slice::from_ref(self))
+    }
+}
+
+/// The plain record, changed in something, as a file.
+pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
+    let mut record = Forged::plain();
+    change(&mut record);
+    record.file()
+}
+
+/// Records one behind the other, in order.
+pub(crate) fn file(records: &[Forged]) -> Vec<u8> {
+    let mut offset = 8 + 8 * records.len() as u64;
+    let mut offsets = Vec::new();
+    let mut body = Vec::new();
+    for record in records {
+        offsets.push(offset);
+        let bytes = record.bytes();
+        offset += bytes.len() as u64;
+        body.extend(bytes);
+    }
+    at_offsets(&offsets, &body)
+}
+
+/// A count, a table, and what follows it.
+pub(crate) fn at_offsets(offsets: &[u64], body: &[u8]) -> Vec<u8> {
+    let mut out = words(&[offsets.len() as u64]);
+    out.extend(words(offsets));
+    out.extend(body);
+    out
+}
+
+pub(crate) fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Without the last bytes.
+pub(crate) fn cut(mut bytes: Vec<u8>, last: usize) -> Vec<u8> {
+    bytes.truncate(bytes.len() - last);
+    bytes
+}

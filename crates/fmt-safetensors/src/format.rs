@@ -1,0 +1,63 @@
+use std::{io::Write, sync::Arc};
+
+use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+
+use crate::{
+    SafetensorsReader, SafetensorsWriter,
+    layout::{FORMAT, LENGTH, LONGEST_HEADER},
+};
+
+/// The format, for tools that deal with all formats alike.
+///
+/// ```
+/// use fmt_core::{Format, Sniff};
+/// use fmt_safetensors::Safetensors;
+///
+/// let file = b"\x08\0\0\0\0\0\0\0{}      ";
+/// assert_eq!(Safetensors.sniff(file, 16), Sniff::Possible);
+/// assert_eq!(Safetensors.sniff(b"PK\x03\x04\x14\0\0\0\x08\0", 1000), Sniff::No);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Safetensors;
+
+impl Format for Safetensors {
+    fn id(&self) -> &'static str {
+        FORMAT
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["safetensors"]
+    }
+
+    fn sniff(&self, head: &[u8], len: u64) -> Sniff {
+        let (Some(length), Some(first)) = (head.first_chunk(), head.get(LENGTH as usize)) else {
+            return Sniff::No;
+        };
+        let header_len = u64::from_le_bytes(*length);
+        let fits = (2..=LONGEST_HEADER).contains(&header_len) && header_len <= len.saturating_sub(LENGTH);
+        if !fits || *first != b'{' {
+            return Sniff::No;
+        }
+        // An object whose first key is a string is no accident.
+        match head.get(LENGTH as usize + 1) {
+            Some(b'"') => Sniff::Certain,
+            _ => Sniff::Possible,
+        }
+    }
+
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error> {
+        Ok(Box::new(SafetensorsReader::open(source, options)?))
+    }
+
+    fn create<'w>(
+        &self,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+        Ok(Box::new(SafetensorsWriter::planned(out, plan)?))
+    }
+}

@@ -1,0 +1,277 @@
+use std::fmt;
+
+use fmt_core::{Entry, Error, ErrorKind, Limits, Metadata, ReadOptions, StoredDType};
+use serde::{
+    Deserialize,
+    de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor},
+};
+use tensor_core::{DType, Naming, Shape};
+
+use crate::layout::{LENGTH, METADATA, bits_of};
+
+/// A header that has been read and proven.
+#[derive(Debug, Default)]
+pub(crate) struct Header {
+    /// In the order of their data.
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) metadata: Metadata,
+    /// The entries' numbers by name.
+    by_name: Vec<u32>,
+}
+
+impl Header {
+    /// Reads a header, behind which `data_len` bytes of data follow.
+    pub(crate) fn parse(json: &[u8], data_len: u64, options: &ReadOptions) -> Result<Self, Error> {
+        if json.first() != Some(&b'{') && !options.lenient {
+            let found = json
+                .first()
+                .map_or("nothing".to_owned(), |byte| format!("byte {byte:#04x}"));
+            let error = Error::new(ErrorKind::Malformed, "the beginning of the header");
+            return Err(error.at(LENGTH).rule("S2").expected("'{'").found(found));
+        }
+        let mut raw: RawHeader = serde_json::from_slice(json).map_err(|error| {
+            // A header is one line, so columns are bytes.
+            let column = if error.line() == 1 {
+                error.column() as u64
+            } else {
+                0
+            };
+            Error::new(ErrorKind::Malformed, format!("the header: {error}"))
+                .at(LENGTH + column.saturating_sub(1))
+                .rule("S2")
+        })?;
+        check_count(raw.tensors.len(), &options.limits)?;
+        raw.tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
+        let data_start = LENGTH + json.len() as u64;
+        let mut header = Self {
+            metadata: raw.metadata.unwrap_or_default(),
+            ..Self::default()
+        };
+        let mut last_end = 0;
+        for (name, tensor) in raw.tensors {
+            let [start, end] = tensor.data_offsets;
+            if start != last_end || end < start || end > data_len {
+                let error = Error::new(ErrorKind::OutOfBounds, "the offsets of the data");
+                return Err(error
+                    .of_tensor(&name)
+                    .rule("S5")
+                    .expected(format_args!(
+                        "{last_end}, where the data before ends, and at most {data_len}"
+                    ))
+                    .found(format_args!("{start} and {end}")));
+            }
+            last_end = end;
+            let entry = tensor.entry(&name, data_start, &options.limits);
+            header
+                .entries
+                .push(entry.map_err(|error| error.of_tensor(&name))?);
+        }
+        if last_end != data_len {
+            let error = Error::new(ErrorKind::SizeMismatch, "the length of the data");
+            return Err(error
+                .at(data_start)
+                .rule("S5")
+                .expected(format_args!("{last_end}, as the header has it"))
+                .found(data_len));
+        }
+        header.sort_names()?;
+        Ok(header)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |number: &u32| self.entries[*number as usize].name.as_str();
+        let found = self.by_name.binary_search_by(|number| name_of(number).cmp(name));
+        found.ok().map(|place| self.by_name[place] as usize)
+    }
+
+    fn sort_names(&mut self) -> Result<(), Error> {
+        let entries = &self.entries;
+        // Limited to fewer when their number was checked.
+        self.by_name = (0..entries.len() as u32).collect();
+        let name_of = |number: &u32| entries[*number as usize].name.as_str();
+        self.by_name.sort_unstable_by(|a, b| name_of(a).cmp(name_of(b)));
+        let same = self
+            .by_name
+            .windows(2)
+            .find(|pair| name_of(&pair[0]) == name_of(&pair[1]));
+        match same {
+            None => Ok(()),
+            Some(pair) => {
+                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
+                Err(error.of_tensor(name_of(&pair[0])).rule("S3"))
+            }
+        }
+    }
+}
+
+fn check_count(count: usize, limits: &Limits) -> Result<(), Error> {
+    let most = limits.tensors.min(u32::MAX.into());
+    if count as u64 > most {
+        let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("S8");
+        return Err(error
+            .expected(format_args!("at most {most}, the reader's limit"))
+            .found(count));
+    }
+    Ok(())
+}
+
+/// The header as it is written. Names that occur twice are both kept, to be refused.
+#[derive(Default)]
+struct RawHeader {
+    tensors: Vec<(String, RawTensor)>,
+    metadata: Option<Metadata>,
+}
+
+#[derive(Deserialize)]
+struct RawTensor {
+    dtype: String,
+    shape: Dims,
+    data_offsets: [u64; 2],
+}
+
+impl RawTensor {
+    fn entry(self, name: &str, data_start: u64, limits: &Limits) -> Result<Entry, Error> {
+        if name.len() as u64 > limits.name_bytes {
+            let error = Error::new(ErrorKind::BadName, "the length of the name").rule("S8");
+            return Err(error
+                .expected(format_args!("at most {} bytes", limits.name_bytes))
+                .found(name.len()));
+        }
+        let rank = self.shape.len as u64;
+        if rank > limits.rank {
+            let error = Error::new(ErrorKind::TooLarge, "the rank").rule("S8");
+            return Err(error
+                .expected(format_args!("at most {}, the reader's limit", limits.rank))
+                .found(rank));
+        }
+        let dims = &self.shape.dims[..self.shape.len];
+        let overflow = || {
+            let error = Error::new(
+                ErrorKind::Overflow,
+                "the length of the tensor does not fit 64 bits",
+            );
+            error.rule("S6").found(format_args!("{}{dims:?}", self.dtype))
+        };
+        let shape = Shape::new(dims).map_err(|_| overflow())?;
+        let [start, end] = self.data_offsets;
+        if let Some(width) = bits_of(&self.dtype) {
+            let bits = shape.element_count().checked_mul(width).ok_or_else(overflow)?;
+            if !bits.is_multiple_of(8) || bits / 8 != end - start {
+                let error = Error::new(ErrorKind::SizeMismatch, "the length of the data").rule("S6");
+                return Err(error
+                    .at(data_start + start)
+                    .expected(format_args!("{} bits for {}{shape}", bits, self.dtype))
+                    .found(format_args!("{} bytes", end - start)));
+            }
+        }
+        let dtype = DType::from_name(Naming::Safetensors, &self.dtype);
+        let stored = dtype.map_or_else(|_| StoredDType::Unknown(self.dtype.clone()), StoredDType::Known);
+        let unsupported = stored
+            .known()
+            .is_none()
+            .then(|| format!("the dtype {} is not supported", tensor_core::Quoted(&self.dtype)));
+        // Inside the file, so the sums fit.
+        let mut entry = Entry::new(
+            name.to_owned(),
+            stored,
+            shape,
+            data_start + start..data_start + end,
+        );
+        entry.unsupported = unsupported;
+        Ok(entry)
+    }
+}
+
+/// Dimensions, of which there are not more than any shape has: a list of any length is not kept.
+struct Dims {
+    dims: [u64; Shape::MAX_RANK],
+    len: usize,
+}
+
+impl<'de> Deserialize<'de> for Dims {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct DimsVisitor;
+        impl<'de> Visitor<'de> for DimsVisitor {
+            type Value = Dims;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "at most {} dimensions", Shape::MAX_RANK)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Dims, A::Error> {
+                let mut dims = Dims {
+                    dims: [0; Shape::MAX_RANK],
+                    len: 0,
+                };
+                while let Some(dim) = seq.next_element()? {
+                    let Some(place) = dims.dims.get_mut(dims.len) else {
+                        return Err(A::Error::invalid_length(dims.len + 1, &self));
+                    };
+                    *place = dim;
+                    dims.len += 1;
+                }
+                Ok(dims)
+            }
+        }
+        deserializer.deserialize_seq(DimsVisitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawHeader {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct HeaderVisitor;
+        impl<'de> Visitor<'de> for HeaderVisitor {
+            type Value = RawHeader;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+                let mut header = RawHeader::default();
+                let mut has_metadata = false;
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != METADATA {
+                        header.tensors.push((name, map.next_value()?));
+                        continue;
+                    }
+                    if has_metadata {
+                        return Err(A::Error::duplicate_field(METADATA));
+                    }
+                    has_metadata = true;
+                    header.metadata = map.next_value::<Option<UniqueKeys>>()?.map(|keys| keys.0);
+                }
+                Ok(header)
+            }
+        }
+        deserializer.deserialize_map(HeaderVisitor)
+    }
+}
+
+/// Strings by key, each key once.
+struct UniqueKeys(Metadata);
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeysVisitor;
+        impl<'de> Visitor<'de> for KeysVisitor {
+            type Value = UniqueKeys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("strings by key")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueKeys, A::Error> {
+                let mut keys = Metadata::new();
+                while let Some((key, value)) = map.next_entry::<String, String>()? {
+                    let what = tensor_core::Quoted(&key).to_string();
+                    if keys.insert(key, value).is_some() {
+                        return Err(A::Error::custom(format_args!("the key {what} is given twice")));
+                    }
+                }
+                Ok(UniqueKeys(keys))
+            }
+        }
+        deserializer.deserialize_map(KeysVisitor)
+    }
+}

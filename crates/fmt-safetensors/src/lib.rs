@@ -1,0 +1,46 @@
+//! safetensors files as one tensor file format among others.
+//!
+//! The [`safetensors`](https://docs.rs/safetensors) crate is the format's home, and who needs nothing but safetensors is
+//! well served by it. This crate is for tools that deal with many formats alike: it gives the traits of [`fmt_core`], reads
+//! from any source without loading the file, writes as a stream, and refuses what the home crate lets pass, a name that
+//! occurs twice above all. Names and widths of dtypes are the home crate's; tests hold both against each other.
+//!
+//! ```
+//! use fmt_core::TensorReader;
+//! use fmt_safetensors::{SafetensorsReader, SafetensorsWriter};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let weights = Tensor::from_vec(Shape::new(&[3, 2])?, vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//!
+//! // Writing: all tensors are announced first, since the header stands in front. Bytes then come in any pieces.
+//! let tensors = [("weights".to_owned(), weights.spec().clone())];
+//! let metadata = [("format".to_owned(), "pt".to_owned())].into();
+//! let mut writer = SafetensorsWriter::new(Vec::new(), &tensors, &metadata)?;
+//! for row in weights.bytes().chunks(8) {
+//!     writer.write(row)?;
+//! }
+//! let file = writer.finish()?;
+//!
+//! // Reading: from bytes in memory, a path, or any source.
+//! let reader = SafetensorsReader::from_bytes(file)?;
+//! assert_eq!(reader.metadata()["format"], "pt");
+//! let index = reader.find("weights").ok_or("no such tensor")?;
+//! assert_eq!(reader.tensor(index)?, weights);
+//! assert_eq!(reader.rows(index, 1..2)?.to_vec::<f32>()?, [3.0, 4.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! docs/formats/safetensors.md has the rules (`S1` and so on) that errors name
+//! ([`fmt_core::Error::broken_rule`]).
+
+mod format;
+mod header;
+mod layout;
+mod reader;
+mod writer;
+
+pub use format::Safetensors;
+pub use reader::SafetensorsReader;
+pub use writer::SafetensorsWriter;

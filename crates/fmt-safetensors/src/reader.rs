@@ -1,0 +1,180 @@
+use std::{fmt, ops::Range, path::Path, sync::Arc};
+
+use fmt_core::{
+    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, TensorReader, Verification,
+    read_range, row_range, source_error,
+};
+use tensor_core::{Bytes, Tensor, TensorSpec};
+
+use crate::{
+    header::Header,
+    layout::{FORMAT, LENGTH, LONGEST_HEADER},
+};
+
+/// An open safetensors file.
+///
+/// Opening reads the header and proves all of it; then each tensor is one slice of the source: without a copy where the
+/// source is memory, one read where it is a file. Tensors are in the order of their data.
+///
+/// Tensors with a dtype that `tensor-core` does not have (FP8, FP4, complex numbers and whatever comes) are listed, say so
+/// in [`Entry::unsupported`], and are refused when they are read.
+///
+/// With [`ReadOptions::lenient`], the header may begin with white space (S2).
+///
+/// The crate's page has an example.
+pub struct SafetensorsReader {
+    source: Arc<dyn ByteSource>,
+    header: Header,
+}
+
+impl SafetensorsReader {
+    /// Opens a file of any source.
+    ///
+    /// # Errors
+    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/safetensors.md.
+    pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
+        let len = source.len();
+        let of_length = |kind, what: &str| Error::new(kind, what).at(0).rule("S1");
+        if len < LENGTH {
+            let error = of_length(ErrorKind::Truncated, "the length of the header is cut off");
+            return Err(error.expected("8 bytes").found(len));
+        }
+        let first = read_range(&*source, 0..LENGTH, "the length of the header")?;
+        let header_len = first.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        let most = LONGEST_HEADER.min(options.limits.index_bytes);
+        if header_len > most {
+            let error = of_length(ErrorKind::TooLarge, "the length of the header");
+            return Err(error.expected(format_args!("at most {most}")).found(header_len));
+        }
+        if header_len > len - LENGTH {
+            let error = of_length(ErrorKind::Truncated, "the header is cut off");
+            return Err(error
+                .expected(format_args!("{header_len} bytes"))
+                .found(len - LENGTH));
+        }
+        let json = read_range(&*source, LENGTH..LENGTH + header_len, "the header")?;
+        let header = Header::parse(&json, len - LENGTH - header_len, options)?;
+        Ok(Self { source, header })
+    }
+
+    /// Opens a file on disk, whose tensors are read when they are asked for.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`] and [`SafetensorsReader::open`].
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open(
+            Arc::new(FileSource::open(path.as_ref())?),
+            &ReadOptions::default(),
+        )
+    }
+
+    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
+    ///
+    /// # Errors
+    /// As [`SafetensorsReader::open`].
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    /// Dtype and shape of a tensor that can be read.
+    fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
+        let entry = &self.header.entries[index];
+        let spec = entry.spec().filter(|_| entry.unsupported.is_none());
+        let spec = spec.ok_or_else(|| {
+            let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
+            let error = Error::new(ErrorKind::Unsupported, reason);
+            error.of_tensor(&entry.name).rule("S4")
+        })?;
+        Ok((entry, spec))
+    }
+
+    fn read(&self, entry: &Entry, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
+        let at = range.start;
+        let bytes = read_range(&*self.source, range, "the data");
+        let bytes = bytes.map_err(|error| error.of_tensor(&entry.name))?;
+        // The range has been made from the spec, and `read_range` returns what it was asked for.
+        Tensor::new(spec, bytes).map_err(|error| {
+            let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
+            error.of_tensor(&entry.name).at(at).rule("S6")
+        })
+    }
+}
+
+impl TensorReader for SafetensorsReader {
+    fn format(&self) -> &'static str {
+        FORMAT
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.header.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.header.metadata
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.header.find(name)
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        let (entry, spec) = self.readable(index)?;
+        self.read(entry, spec, entry.range.clone())
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let (entry, spec) = self.readable(index)?;
+        let part = row_range(&spec, rows);
+        let (spec, bytes) = part.map_err(|error| error.of_tensor(&entry.name))?;
+        let start = entry.range.start;
+        self.read(entry, spec, start + bytes.start..start + bytes.end)
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let (entry, spec) = self.readable(index)?;
+        if out.len() as u64 != spec.byte_len() {
+            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
+            return Err(error
+                .of_tensor(&entry.name)
+                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
+                .found(out.len()));
+        }
+        let start = entry.range.start;
+        let read = self.source.read_into(start, out);
+        read.map_err(|error| source_error(error, start, "the data").of_tensor(&entry.name))
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        // The format has no checksums.
+        self.readable(index).map(|_| Verification::Unchecked)
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        // Elements that no host can view in place.
+        let is_misaligned = |entry: &&Entry| {
+            let width = entry.dtype.known().map_or(1, |dtype| dtype.size() as u64);
+            !entry.range.is_empty() && !entry.range.start.is_multiple_of(width)
+        };
+        let lints = self
+            .header
+            .entries
+            .iter()
+            .filter(is_misaligned)
+            .map(|entry| Lint {
+                message: "the data is not aligned for its dtype: it cannot be viewed in place (S9)"
+                    .to_owned(),
+                tensor: Some(entry.name.clone()),
+                range: Some(entry.range.clone()),
+            });
+        Ok(lints.collect())
+    }
+}
+
+impl fmt::Debug for SafetensorsReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SafetensorsReader")
+            .field("tensors", &self.header.entries.len())
+            .field("bytes", &self.source.len())
+            .finish()
+    }
+}

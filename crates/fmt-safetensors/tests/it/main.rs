@@ -1,0 +1,8 @@
+//! safetensors files, read, written, attacked, and held against the format's home crate.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod home_crate;
+mod hostile;
+mod rules;
+mod support;
+mod writing;
