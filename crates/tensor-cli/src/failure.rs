@@ -1,0 +1,73 @@
+//! How commands end when they do not end well.
+
+use std::{fmt, io, path::Path, process::ExitCode};
+
+use fmt_core::{Error, ErrorKind};
+
+/// What commands come to.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something is wrong with a file, or with what was asked of it.
+    File { path: String, error: Error },
+    /// Standard output or the like failed.
+    Io(io::Error),
+    /// What the command looked for is there: differences, damage. It has been printed.
+    Found,
+    /// The user ended it.
+    Interrupted,
+}
+
+impl Failure {
+    /// Tells the user, on standard error.
+    #[allow(clippy::print_stderr, reason = "this is where errors go")]
+    pub(crate) fn report(&self) {
+        match self {
+            // Whoever read the output has seen enough.
+            Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Self::Found => {}
+            failure => eprintln!("{failure}"),
+        }
+    }
+
+    pub(crate) fn code(&self) -> ExitCode {
+        match self {
+            Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(130),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, error } => write!(f, "error[{}]: {path}: {error}", error.kind()),
+            Self::Io(error) => write!(f, "error[{}]: {error}", ErrorKind::Io),
+            Self::Found => f.write_str("not as it should be"),
+            Self::Interrupted => f.write_str("interrupted; nothing was changed"),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Says which file an error is about.
+pub(crate) trait About<T> {
+    fn about(self, path: &Path) -> Outcome<T>;
+}
+
+impl<T> About<T> for Result<T, Error> {
+    fn about(self, path: &Path) -> Outcome<T> {
+        self.map_err(|error| Failure::File {
+            path: path.display().to_string(),
+            error,
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! A sketch of how values are distributed, in one line of text.
+
+/// Counts of values in equal parts of the range between two numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Histogram {
+    min: f64,
+    width: f64,
+    counts: [u64; Self::PARTS],
+}
+
+impl Histogram {
+    const PARTS: usize = 40;
+
+    /// Between these two; infinities are left out.
+    pub(crate) fn new(min: f64, max: f64) -> Self {
+        let (min, max) = (min.max(f64::MIN), max.min(f64::MAX));
+        Self { min, width: max / 2.0 - min / 2.0, counts: [0; Self::PARTS] }
+    }
+
+    pub(crate) fn add(&mut self, value: f64) {
+        if !value.is_finite() {
+            return;
+        }
+        // Halves, so that the range of all doubles does not overflow.
+        let place = (value / 2.0 - self.min / 2.0) / self.width;
+        let part = if place.is_nan() { 0 } else { (place * Self::PARTS as f64) as usize };
+        self.counts[part.min(Self::PARTS - 1)] += 1;
+    }
+
+    /// A bar for each part, as high as its count beside the highest.
+    pub(crate) fn sketch(&self) -> String {
+        const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let most = self.counts.iter().copied().max().unwrap_or(0).max(1);
+        let bar = |&count: &u64| BARS[(count as f64 / most as f64 * 8.0).ceil() as usize];
+        self.counts.iter().map(bar).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_high_as_counts() {
+        let mut histogram = Histogram::new(0.0, 40.0);
+        (0..40).for_each(|value| histogram.add(f64::from(value)));
+        (0..7).for_each(|_| histogram.add(0.5));
+        histogram.add(40.0);
+        assert_eq!(histogram.sketch(), format!("█{}▂", "▁".repeat(38)));
+    }
+
+    #[test]
+    fn extremes_have_a_place() {
+        let mut histogram = Histogram::new(f64::NEG_INFINITY, f64::INFINITY);
+        [f64::MIN, f64::MAX, f64::NAN, f64::INFINITY].map(|value| histogram.add(value));
+        assert_eq!(histogram.sketch(), format!("█{}█", " ".repeat(38)));
+        let mut single = Histogram::new(3.0, 3.0);
+        single.add(3.0);
+        assert_eq!(single.sketch().trim_end(), "█");
+    }
+}

@@ -1,0 +1,274 @@
+//! `tensor inspect`: what a file holds.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    io::Write,
+};
+
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use tensor_core::Naming;
+
+use crate::{
+    failure::{About, Outcome},
+    files,
+    options::Inspect,
+    pieces,
+    progress::Progress,
+    stats::Stats,
+    table,
+};
+
+/// What is shown of a file.
+#[derive(Serialize)]
+struct File<'r> {
+    format: &'r str,
+    file_size: u64,
+    metadata: &'r BTreeMap<String, String>,
+    tensors: Vec<Tensor<'r>>,
+}
+
+/// What is shown of a tensor. Datatypes are named as NumPy names them.
+#[derive(Serialize)]
+struct Tensor<'r> {
+    index: usize,
+    name: &'r str,
+    dtype: &'r str,
+    shape: &'r [u64],
+    layout: &'r str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nnz: Option<u64>,
+    encoding: &'r str,
+    #[serde(skip_serializing_if = "is_false")]
+    big_endian: bool,
+    offset: u64,
+    stored_size: u64,
+    nbytes: Option<u64>,
+    checksum: Option<&'r str>,
+    sha256: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes: BTreeMap<&'r str, &'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stats: Option<Stats>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsupported: Option<&'r str>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
+    let reader = files::open(&options.file)?;
+    let reader = &*reader;
+    let wanted = wanted(reader, &options.tensors).about(&options.file)?;
+    let bytes = |&index: &usize| reader.entries()[index].byte_len().unwrap_or(0);
+    let mut progress = Progress::new(wanted.iter().map(bytes).sum());
+    let mut tensors = Vec::with_capacity(wanted.len());
+    for index in wanted {
+        let mut tensor = describe(index, &reader.entries()[index]);
+        if options.sha256 && tensor.unsupported.is_none() {
+            let mut hash = Sha256::new();
+            for piece in pieces::bytes(reader, index).about(&options.file)? {
+                let piece = piece.about(&options.file)?;
+                hash.update(&piece);
+                progress.advance(piece.len())?;
+            }
+            tensor.sha256 = Some(hex(&hash.finalize()));
+        }
+        if options.stats && tensor.unsupported.is_none() {
+            tensor.stats = Some(Stats::of(reader, index).about(&options.file)?);
+            progress.advance(0)?;
+        }
+        tensors.push(tensor);
+    }
+    drop(progress);
+    let file = File {
+        format: reader.format(),
+        file_size: fs::metadata(&options.file)?.len(),
+        metadata: reader.metadata(),
+        tensors,
+    };
+    if options.json {
+        serde_json::to_writer(&mut *out, &file).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    show(&file, options, out)?;
+    if options.values {
+        show_values(&file, reader, options, out)?;
+    }
+    Ok(())
+}
+
+/// The indices of the tensors with these names; of all if there are none.
+fn wanted(reader: &dyn TensorReader, names: &[String]) -> Result<Vec<usize>, Error> {
+    if names.is_empty() {
+        return Ok((0..reader.entries().len()).collect());
+    }
+    names.iter().map(|name| find(reader, name)).collect()
+}
+
+/// The index of the tensor with this name.
+pub(crate) fn find(reader: &dyn TensorReader, name: &str) -> Result<usize, Error> {
+    reader.find(name).ok_or_else(|| {
+        let error = Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name);
+        match nearest(reader, name) {
+            Some(nearest) => error.expected(format_args!("perhaps '{}'", table::text(nearest))),
+            None => error,
+        }
+    })
+}
+
+/// A tensor whose name has the other in it, or the other way round.
+fn nearest<'r>(reader: &'r dyn TensorReader, name: &str) -> Option<&'r str> {
+    let name = name.to_lowercase();
+    let names = reader.entries().iter().map(|entry| entry.name.as_str());
+    let mut near = names.filter(|other| {
+        let other = other.to_lowercase();
+        !other.is_empty() && (other.contains(&name) || name.contains(&other))
+    });
+    near.next()
+}
+
+fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
+    let (layout, nnz) = match &entry.layout {
+        Layout::Dense => ("dense", None),
+        Layout::Coo { nnz } => ("coo", Some(*nnz)),
+        Layout::Unknown(name) => (name.as_str(), None),
+        _ => ("unknown", None),
+    };
+    let encoding = match &entry.encoding {
+        Encoding::Raw => "raw",
+        Encoding::Zstd => "zstd",
+        Encoding::Unknown(name) => name,
+        _ => "unknown",
+    };
+    let dtype = match &entry.dtype {
+        fmt_core::StoredDType::Known(dtype) => dtype.name_in(Naming::Numpy),
+        fmt_core::StoredDType::Unknown(name) => name,
+    };
+    let attributes = entry.attributes.iter();
+    Tensor {
+        index,
+        name: &entry.name,
+        dtype,
+        shape: entry.shape.dims(),
+        layout,
+        nnz,
+        encoding,
+        big_endian: entry.is_big_endian,
+        offset: entry.range.start,
+        stored_size: entry.stored_size(),
+        nbytes: entry.byte_len(),
+        checksum: entry.checksum.as_deref(),
+        sha256: None,
+        attributes: attributes.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+        stats: None,
+        unsupported: entry.unsupported.as_deref(),
+    }
+}
+
+fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
+    let count = file.tensors.len();
+    let plural = if count == 1 { "" } else { "s" };
+    writeln!(
+        out,
+        "{}: {}, {}, {count} tensor{plural}",
+        options.file.display(),
+        file.format,
+        table::size(file.file_size)
+    )?;
+    for (key, value) in file.metadata {
+        writeln!(out, "  {}: {}", table::text(key), table::text(value))?;
+    }
+    let header = ["NAME", "DTYPE", "SHAPE", "STORED", "SIZE", "OFFSET"].map(str::to_owned);
+    let rows = file.tensors.iter().map(|tensor| {
+        let mut stored = tensor.encoding.to_owned();
+        if let Some(nnz) = tensor.nnz {
+            write!(stored, ", coo of {nnz}").ok();
+        } else if tensor.layout != "dense" {
+            write!(stored, ", {}", table::text(tensor.layout)).ok();
+        }
+        if tensor.big_endian {
+            stored += ", big-endian";
+        }
+        [
+            table::text(tensor.name),
+            table::text(tensor.dtype),
+            format!("{:?}", tensor.shape),
+            stored,
+            table::size(tensor.stored_size),
+            tensor.offset.to_string(),
+        ]
+    });
+    if count > 0 {
+        writeln!(out)?;
+        let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
+        table::print(out, &rows, &[4, 5])?;
+    }
+    for tensor in &file.tensors {
+        show_more(tensor, out)?;
+    }
+    Ok(())
+}
+
+/// What does not fit into the table.
+fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
+    let mut lines = Vec::new();
+    if let Some(reason) = tensor.unsupported {
+        lines.push(format!("cannot be read: {}", table::text(reason)));
+    }
+    for (key, value) in &tensor.attributes {
+        lines.push(format!("{}: {}", table::text(key), table::text(value)));
+    }
+    if let Some(sha256) = &tensor.sha256 {
+        lines.push(format!("sha256 {sha256}"));
+    }
+    if let Some(stats) = &tensor.stats {
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6}"));
+        lines.push(format!(
+            "min {}  mean {}  max {}  zeros {}  NaN {}  infinite {}",
+            number(stats.min),
+            number(stats.mean),
+            number(stats.max),
+            stats.zero,
+            stats.nan,
+            stats.infinite
+        ));
+        if let Some(histogram) = &stats.histogram {
+            lines.push(format!("|{}|", histogram.sketch()));
+        }
+    }
+    if !lines.is_empty() {
+        writeln!(out, "\n{}", table::text(tensor.name))?;
+    }
+    for line in lines {
+        writeln!(out, "  {line}")?;
+    }
+    Ok(())
+}
+
+fn show_values(file: &File<'_>, reader: &dyn TensorReader, options: &Inspect, out: &mut impl Write) -> Outcome {
+    for tensor in file.tensors.iter().filter(|tensor| tensor.unsupported.is_none()) {
+        writeln!(out, "\n{}", table::text(tensor.name))?;
+        if tensor.nnz.is_some() {
+            let sparse = reader.sparse(tensor.index).about(&options.file)?;
+            writeln!(out, "indices\n{}\nvalues\n{}", sparse.indices(), sparse.values())?;
+        } else {
+            writeln!(out, "{}", reader.tensor(tensor.index).about(&options.file)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}

@@ -1,0 +1,67 @@
+//! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors.
+
+mod convert;
+mod diff;
+mod edit;
+mod extract;
+mod failure;
+mod files;
+mod histogram;
+mod inspect;
+mod options;
+mod pieces;
+mod progress;
+mod stats;
+mod table;
+mod verify;
+
+use std::{
+    io::{self, BufWriter, Write},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser};
+
+use crate::{
+    failure::{Failure, Outcome},
+    options::{Command, Options},
+};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let outcome = progress::listen_for_interrupts()
+        .and_then(|()| run(options.command, &mut out))
+        .and_then(|()| Ok(out.flush()?));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // What was found out before it failed is still worth seeing.
+            let _ = out.flush();
+            failure.report();
+            failure.code()
+        }
+    }
+}
+
+fn run(command: Command, out: &mut impl Write) -> Outcome {
+    match command {
+        Command::Inspect(options) => inspect::run(&options, out),
+        Command::Verify(options) => verify::run(&options, out),
+        Command::Convert(options) => convert::run(&options, out),
+        Command::Diff(options) => diff::run(&options, out),
+        Command::Merge(options) => convert::merge(&options, out),
+        Command::Extract(options) => extract::run(&options, out),
+        Command::Rename(options) => edit::rename(&options),
+        Command::Set(options) => edit::set(&options),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Options::command(), "tensor", out);
+            Ok(())
+        }
+        Command::Man { folder } => {
+            std::fs::create_dir_all(&folder)?;
+            clap_mangen::generate_to(Options::command(), &folder)?;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Inspect, verify, convert, compare and edit files of tensors.
+///
+/// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz).
+#[derive(Debug, Parser)]
+#[command(name = "tensor", version, max_term_width = 100)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what a file holds.
+    Inspect(Inspect),
+    /// Check structure and checksums, and name what is legal but odd.
+    Verify(Verify),
+    /// Write a file anew, in another format or with other settings.
+    Convert(Convert),
+    /// Compare two files, of the same format or not, by names and content.
+    Diff(Diff),
+    /// Write the tensors of several files into one.
+    Merge(Merge),
+    /// Write one tensor, or some of its rows, to a .npy file or as raw bytes.
+    Extract(Extract),
+    /// Give a tensor another name; only the index is rewritten.
+    Rename(Rename),
+    /// Set what a file says about itself or about a tensor; only the index is rewritten.
+    Set(Set),
+    /// Print a script that completes commands and options in your shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write manual pages.
+    Man {
+        /// The folder to write them to.
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Inspect {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// Only these tensors.
+    pub(crate) tensors: Vec<String>,
+    /// As JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// With the SHA-256 of each tensor's bytes, row-major and little-endian; of a sparse one's indices, then values.
+    #[arg(long)]
+    pub(crate) sha256: bool,
+    /// With least, greatest and mean value, the number of NaNs, and a sketch of the distribution.
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// With the values themselves, summarised as NumPy prints them.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) values: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    /// The files.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Fail for what is legal but odd, too.
+    #[arg(long)]
+    pub(crate) strict: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Convert {
+    /// The file to read.
+    pub(crate) from: PathBuf,
+    /// The file to write.
+    pub(crate) to: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Merge {
+    /// The file to write.
+    #[arg(long, short)]
+    pub(crate) output: PathBuf,
+    /// The files to read. No two of their tensors may have the same name.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+/// How a file is written.
+#[derive(Args, Debug)]
+pub(crate) struct Target {
+    /// The format, if the extension does not tell.
+    #[arg(long = "to", value_name = "FORMAT")]
+    pub(crate) format: Option<String>,
+    /// Go on if the format cannot hold everything; what is lost is printed.
+    #[arg(long)]
+    pub(crate) allow_loss: bool,
+    /// Compress (zTensor).
+    #[arg(long)]
+    pub(crate) compress: bool,
+    /// How hard to compress, from 1 (fast) to 19 (small).
+    #[arg(long, value_name = "1-19", requires = "compress", default_value_t = 3)]
+    pub(crate) level: i32,
+    /// The checksum of each tensor (zTensor) [default: crc32c].
+    #[arg(long)]
+    pub(crate) checksum: Option<Checksum>,
+    /// The order of bytes in a number (zTensor) [default: little].
+    #[arg(long)]
+    pub(crate) endian: Option<Endian>,
+    /// Keep to the letter of the specification where the readers in use need more (zTensor).
+    #[arg(long)]
+    pub(crate) strict_spec: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Checksum {
+    None,
+    Crc32c,
+    Sha256,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Endian {
+    Little,
+    Big,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Diff {
+    /// One file.
+    pub(crate) left: PathBuf,
+    /// The other.
+    pub(crate) right: PathBuf,
+    /// How far numbers may be apart, in parts of the right one.
+    #[arg(long, value_name = "PARTS", default_value_t = 0.0, value_parser = tolerance)]
+    pub(crate) rtol: f64,
+    /// How far numbers may be apart.
+    #[arg(long, value_name = "DIFFERENCE", default_value_t = 0.0, value_parser = tolerance)]
+    pub(crate) atol: f64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Extract {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// The tensor.
+    pub(crate) tensor: String,
+    /// Rows along the first axis, from the first to before the second: 10:20, :20, 10:.
+    #[arg(long, value_name = "FROM:TO", value_parser = rows)]
+    pub(crate) rows: Option<Rows>,
+    /// Where to: a .npy file, or any other name for raw bytes, row-major and little-endian.
+    #[arg(long, short)]
+    pub(crate) output: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Rename {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// The tensor's name now.
+    pub(crate) from: String,
+    /// Its name from now on.
+    pub(crate) to: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Set {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// What to set, and to what; nothing behind the = takes it away.
+    #[arg(value_name = "KEY=VALUE", value_parser = assignment)]
+    pub(crate) assignment: (String, String),
+    /// About this tensor rather than the file.
+    #[arg(long)]
+    pub(crate) tensor: Option<String>,
+}
+
+/// A range of rows with open ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) from: Option<u64>,
+    pub(crate) to: Option<u64>,
+}
+
+fn rows(text: &str) -> Result<Rows, String> {
+    let number = |text: &str| match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| format!("'{text}' is no row")),
+    };
+    let (from, to) = text.split_once(':').ok_or("expected FROM:TO")?;
+    let rows = Rows {
+        from: number(from)?,
+        to: number(to)?,
+    };
+    match rows {
+        Rows { from: Some(from), to: Some(to) } if from > to => Err(format!("row {from} comes after row {to}")),
+        rows => Ok(rows),
+    }
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
+        _ => Err("expected a number from 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn rows_have_open_ends() {
+        assert_eq!(rows("3:7"), Ok(Rows { from: Some(3), to: Some(7) }));
+        assert_eq!(rows(":"), Ok(Rows { from: None, to: None }));
+        for wrong in ["7", "7:3", "a:b", "-1:2"] {
+            assert!(rows(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Progress on long work, and the wish to end it.
+
+use std::{
+    io::{self, IsTerminal},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::failure::{Failure, Outcome};
+
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on Ctrl-C is heard by [`Progress::advance`], so that half-written files are removed. A second one ends the
+/// process at once.
+pub(crate) fn listen_for_interrupts() -> Outcome {
+    let heard = || {
+        if IS_INTERRUPTED.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+    };
+    ctrlc::set_handler(heard).map_err(|error| Failure::Io(io::Error::other(error)))
+}
+
+/// A bar with rate and time left, on a terminal, for work that takes long.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// Work that is over sooner shows no bar.
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    /// For work on so many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta} left");
+        Self {
+            bar: bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
+            start: Instant::now(),
+            is_shown: !io::stderr().is_terminal(),
+        }
+    }
+
+    /// So many more bytes are done.
+    ///
+    /// # Errors
+    /// [`Failure::Interrupted`] when the user wants to end it.
+    pub(crate) fn advance(&mut self, bytes: usize) -> Outcome {
+        if IS_INTERRUPTED.load(Ordering::SeqCst) {
+            return Err(Failure::Interrupted);
+        }
+        if !self.is_shown && self.start.elapsed() > Self::PATIENCE {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            self.is_shown = true;
+        }
+        self.bar.inc(bytes as u64);
+        Ok(())
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,92 @@
+//! A summary of a tensor's values.
+
+use fmt_core::{Error, Layout, TensorReader};
+use serde::Serialize;
+use tensor_core::{DType, Element, Tensor, bf16, f16};
+
+use crate::{histogram::Histogram, pieces};
+
+/// What the values of a tensor are like. Bools count as 0 and 1; large integers are rounded to doubles.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Stats {
+    /// The least value that is a number, if there is one.
+    pub(crate) min: Option<f64>,
+    /// The greatest.
+    pub(crate) max: Option<f64>,
+    /// The mean of those that are finite.
+    pub(crate) mean: Option<f64>,
+    /// The number of NaNs.
+    pub(crate) nan: u64,
+    /// The number of infinities.
+    pub(crate) infinite: u64,
+    /// The number of zeros.
+    pub(crate) zero: u64,
+    #[serde(skip)]
+    pub(crate) histogram: Option<Histogram>,
+}
+
+impl Stats {
+    /// Of a dense tensor's elements, or of a sparse one's stored values.
+    pub(crate) fn of(reader: &dyn TensorReader, index: usize) -> Result<Self, Error> {
+        let mut stats = Self { min: None, max: None, mean: None, nan: 0, infinite: 0, zero: 0, histogram: None };
+        let (mut sum, mut finite) = (0.0, 0u64);
+        each(reader, index, |value| {
+            if value.is_nan() {
+                stats.nan += 1;
+                return;
+            }
+            stats.min = Some(stats.min.map_or(value, |min| min.min(value)));
+            stats.max = Some(stats.max.map_or(value, |max| max.max(value)));
+            if value.is_infinite() {
+                stats.infinite += 1;
+                return;
+            }
+            stats.zero += u64::from(value == 0.0);
+            sum += value;
+            finite += 1;
+        })?;
+        stats.mean = (finite > 0).then(|| sum / finite as f64);
+        if let (Some(min), Some(max)) = (stats.min, stats.max) {
+            let mut histogram = Histogram::new(min, max);
+            each(reader, index, |value| histogram.add(value))?;
+            stats.histogram = Some(histogram);
+        }
+        Ok(stats)
+    }
+}
+
+fn each(reader: &dyn TensorReader, index: usize, mut see: impl FnMut(f64)) -> Result<(), Error> {
+    if let Layout::Coo { .. } = reader.entries()[index].layout {
+        see_all(reader.sparse(index)?.values(), &mut see);
+        return Ok(());
+    }
+    for part in pieces::parts(reader, index) {
+        see_all(&part?, &mut see);
+    }
+    Ok(())
+}
+
+/// Shows all elements of a tensor as doubles.
+pub(crate) fn see_all(tensor: &Tensor, see: &mut impl FnMut(f64)) {
+    fn elements<T: Element>(tensor: &Tensor, see: &mut impl FnMut(f64), to_f64: impl Fn(T) -> f64) {
+        // The type is the tensor's own, so there is no other case.
+        if let Ok(elements) = tensor.view().iter::<T>() {
+            elements.for_each(|element| see(to_f64(element)));
+        }
+    }
+    match tensor.spec().dtype() {
+        DType::Bool => elements::<bool>(tensor, see, f64::from),
+        DType::U8 => elements::<u8>(tensor, see, f64::from),
+        DType::U16 => elements::<u16>(tensor, see, f64::from),
+        DType::U32 => elements::<u32>(tensor, see, f64::from),
+        DType::U64 => elements::<u64>(tensor, see, |value| value as f64),
+        DType::I8 => elements::<i8>(tensor, see, f64::from),
+        DType::I16 => elements::<i16>(tensor, see, f64::from),
+        DType::I32 => elements::<i32>(tensor, see, f64::from),
+        DType::I64 => elements::<i64>(tensor, see, |value| value as f64),
+        DType::F16 => elements::<f16>(tensor, see, f16::to_f64),
+        DType::BF16 => elements::<bf16>(tensor, see, bf16::to_f64),
+        DType::F32 => elements::<f32>(tensor, see, f64::from),
+        DType::F64 => elements::<f64>(tensor, see, |value| value),
+    }
+}

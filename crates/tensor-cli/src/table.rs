@@ -1,0 +1,62 @@
+//! Tables and sizes for people.
+
+use std::io::{self, Write};
+
+/// Prints rows with their columns aligned; the columns in `right` to the right.
+pub(crate) fn print<const N: usize>(out: &mut impl Write, rows: &[[String; N]], right: &[usize]) -> io::Result<()> {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let padding = " ".repeat(widths[column] - cell.chars().count());
+            let is_right = right.contains(&column);
+            let [before, after] = if is_right { [&*padding, ""] } else { ["", &*padding] };
+            line += &format!("{before}{cell}{after}  ");
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// A number of bytes as people say it.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ if value < 9.95 => format!("{value:.1} {}", UNITS[unit]),
+        _ => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+/// Text of a file, as one line without characters that would move the cursor.
+pub(crate) fn text(text: &str) -> String {
+    text.chars()
+        .flat_map(|char| if char.is_control() { char.escape_default().collect() } else { vec![char] })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_two_digits() {
+        let sizes = [0, 1023, 1024, 10_189, 1 << 20, 5 << 30].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]);
+    }
+
+    #[test]
+    fn text_stays_on_its_line() {
+        assert_eq!(text("a\n\x1b[31mb\u{e9}"), "a\\n\\u{1b}[31mb\u{e9}");
+    }
+}
