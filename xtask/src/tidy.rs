@@ -53,6 +53,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-npy",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],

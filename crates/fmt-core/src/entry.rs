@@ -129,6 +129,8 @@ pub enum Encoding {
     Raw,
     /// In Zstandard frames.
     Zstd,
+    /// As a raw deflate stream, perhaps behind a header that it covers too.
+    Deflate,
     /// In a way that is not known, by the file's name for it.
     Unknown(String),
 }

@@ -1,0 +1,329 @@
+use std::{io::Write, ops::Range, path::Path, slice, sync::Arc};
+
+use fmt_core::{
+    ByteSource, Entry, Error, ErrorKind, FileSource, Format, Layout, Lint, Metadata, Plan, ReadOptions,
+    Sniff, TensorReader, TensorWriter, Verification, read_range,
+};
+use tensor_core::{Bytes, Tensor};
+
+use crate::{
+    array::{Array, Place},
+    header::{Header, MAGIC},
+    sink::Sink,
+};
+
+/// An open `.npy` file: one array, called `0`.
+///
+/// Elements that are stored little-endian and row-major are a slice of the source. Others are converted when they are
+/// read, within [`fmt_core::Limits::decoded_bytes`].
+///
+/// ```
+/// use fmt_core::TensorReader;
+/// use fmt_npy::NpyReader;
+///
+/// // numpy.save of [[1, 2], [3, 4]] as '>i2' in Fortran order.
+/// let mut file = b"\x93NUMPY\x01\0\x76\0".to_vec();
+/// file.extend(format!("{:<117}\n", "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 2), }").bytes());
+/// file.extend([0, 1, 0, 3, 0, 2, 0, 4]);
+/// let reader = NpyReader::from_bytes(file)?;
+/// assert_eq!(reader.tensor(0)?.to_vec::<i16>().unwrap(), [1, 2, 3, 4]);
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+pub struct NpyReader {
+    source: Arc<dyn ByteSource>,
+    options: ReadOptions,
+    metadata: Metadata,
+    array: Array,
+    end: u64,
+}
+
+impl NpyReader {
+    /// Opens a file of any source.
+    ///
+    /// # Errors
+    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/npy.md.
+    pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
+        let header = read_header(&*source, 0..source.len(), options)?;
+        let start = header.len;
+        let byte_len = header.spec().map_or(source.len() - start, |spec| spec.byte_len());
+        let end = start + byte_len;
+        if end > source.len() {
+            return Err(cut_off(start, byte_len, source.len() - start));
+        }
+        Ok(Self {
+            array: Array::new("0", &header, start..end, Place::Plain),
+            source,
+            options: options.clone(),
+            metadata: Metadata::new(),
+            end,
+        })
+    }
+
+    /// Opens a file on disk.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`] and [`NpyReader::open`].
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open(
+            Arc::new(FileSource::open(path.as_ref())?),
+            &ReadOptions::default(),
+        )
+    }
+
+    /// Opens a file in memory.
+    ///
+    /// # Errors
+    /// As [`NpyReader::open`].
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    fn array(&self, index: usize) -> &Array {
+        &slice::from_ref(&self.array)[index]
+    }
+}
+
+/// The header of an array that stands somewhere in a source.
+pub(crate) fn read_header(
+    source: &dyn ByteSource,
+    within: Range<u64>,
+    options: &ReadOptions,
+) -> Result<Header, Error> {
+    let room = within.end - within.start;
+    // The usual header is 128 bytes long.
+    let first = read_range(source, within.start..within.start + room.min(128), "the header")?;
+    let len = Header::length(&first, within.start)?;
+    if len > room {
+        let error = Error::new(ErrorKind::Truncated, "the header is cut off");
+        return Err(error
+            .at(within.start)
+            .rule("N2")
+            .expected(format_args!("{len} bytes"))
+            .found(room));
+    }
+    let head = read_range(source, within.start..within.start + len, "the header")?;
+    let header = Header::parse(&head, within.start)?;
+    check_rank(&header, within.start, options)?;
+    Ok(header)
+}
+
+pub(crate) fn check_rank(header: &Header, at: u64, options: &ReadOptions) -> Result<(), Error> {
+    let (rank, most) = (header.shape.rank() as u64, options.limits.rank);
+    if rank > most {
+        let error = Error::new(ErrorKind::TooLarge, "the rank").at(at).rule("N5");
+        return Err(error
+            .expected(format_args!("at most {most}, the reader's limit"))
+            .found(rank));
+    }
+    Ok(())
+}
+
+pub(crate) fn cut_off(at: u64, expected: u64, found: u64) -> Error {
+    let error = Error::new(ErrorKind::Truncated, "the data is cut off").at(at);
+    error
+        .rule("N6")
+        .expected(format_args!("{expected} bytes"))
+        .found(found)
+}
+
+impl TensorReader for NpyReader {
+    fn format(&self) -> &'static str {
+        "npy"
+    }
+
+    fn entries(&self) -> &[Entry] {
+        slice::from_ref(&self.array.entry)
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        let read = self.array(index).tensor(&*self.source, &self.options.limits);
+        read.map_err(|error| error.of_tensor("0"))
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let read = self.array(index).rows(&*self.source, rows, &self.options.limits);
+        read.map_err(|error| error.of_tensor("0"))
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let read = self
+            .array(index)
+            .read_into(&*self.source, out, &self.options.limits);
+        read.map_err(|error| error.of_tensor("0"))
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        let read = self.array(index).verify(&*self.source, &self.options.limits);
+        read.map_err(|error| error.of_tensor("0"))
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        let behind = self.end..self.source.len();
+        Ok((!behind.is_empty())
+            .then(|| Lint {
+                message: "bytes behind the array belong to nothing (N6)".to_owned(),
+                tensor: None,
+                range: Some(behind),
+            })
+            .into_iter()
+            .collect())
+    }
+}
+
+/// The format `.npy`, for tools that deal with all formats alike.
+///
+/// ```
+/// use fmt_core::{Format, Plan, PlannedEntry};
+/// use fmt_npy::Npy;
+/// use tensor_core::{DType, Shape, TensorSpec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let spec = TensorSpec::new(DType::U8, Shape::vector(3))?;
+/// let plan = Plan { entries: vec![PlannedEntry::dense("0", spec)], ..Plan::default() };
+/// let mut file = Vec::new();
+/// let mut writer = Npy.create(Box::new(&mut file), plan)?;
+/// writer.write(&[1, 2])?;
+/// writer.write(&[3])?;
+/// assert_eq!(writer.finish()?, 128 + 3);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Npy;
+
+impl Format for Npy {
+    fn id(&self) -> &'static str {
+        "npy"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["npy"]
+    }
+
+    fn sniff(&self, head: &[u8], _len: u64) -> Sniff {
+        if head.starts_with(&MAGIC) {
+            Sniff::Certain
+        } else {
+            Sniff::No
+        }
+    }
+
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error> {
+        Ok(Box::new(NpyReader::open(source, options)?))
+    }
+
+    fn create<'w>(
+        &self,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+        let [entry] = &plan.entries[..] else {
+            let error = Error::new(ErrorKind::Unsupported, "the number of tensors").rule("N13");
+            return Err(error
+                .expected("1: the format holds no more; .npz does")
+                .found(plan.entries.len()));
+        };
+        if entry.name != "0" {
+            let error = Error::new(ErrorKind::BadName, "the format has no names").of_tensor(&entry.name);
+            return Err(error.rule("N13").expected("'0'; .npz has names"));
+        }
+        check_plan(&plan)?;
+        let head = encode_header(entry)?;
+        Ok(Box::new(NpyWriter {
+            sink: Sink::new(out),
+            head: Some(head),
+            outstanding: entry.spec.byte_len(),
+        }))
+    }
+}
+
+/// Refuses what neither format has a place for.
+pub(crate) fn check_plan(plan: &Plan) -> Result<(), Error> {
+    let no_place = |what: &str, key: &str| {
+        let key = tensor_core::Quoted(key);
+        let what = format!("the format has no place for the {what} {key}");
+        Error::new(ErrorKind::Unsupported, what).rule("N13")
+    };
+    if let Some(key) = plan.metadata.keys().next() {
+        return Err(no_place("metadata", key));
+    }
+    for entry in &plan.entries {
+        if let Some(key) = entry.attributes.keys().next() {
+            return Err(no_place("attribute", key).of_tensor(&entry.name));
+        }
+        if entry.layout != Layout::Dense {
+            let error = Error::new(ErrorKind::Unsupported, "the layout").of_tensor(&entry.name);
+            return Err(error
+                .rule("N13")
+                .expected("dense: the format has no other")
+                .found(format_args!("{:?}", entry.layout)));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn encode_header(entry: &fmt_core::PlannedEntry) -> Result<Vec<u8>, Error> {
+    let refuse = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name).rule("N13");
+    let most = fmt_core::Limits::default().rank;
+    let rank = entry.spec.shape().rank() as u64;
+    if rank > most {
+        return Err(refuse(ErrorKind::TooLarge, "the rank")
+            .expected(format_args!("at most {most}, which readers take"))
+            .found(rank));
+    }
+    if entry.spec.byte_len() >= 1 << 63 {
+        return Err(refuse(ErrorKind::TooLarge, "the length of the tensor").expected("less than 2^63 bytes"));
+    }
+    Header::encode(&entry.spec).ok_or_else(|| {
+        refuse(ErrorKind::Unsupported, "the dtype")
+            .expected("one that NumPy has: bool, integers, f16, f32 or f64")
+            .found(entry.spec.dtype())
+    })
+}
+
+struct NpyWriter<W> {
+    sink: Sink<W>,
+    /// Until it is written.
+    head: Option<Vec<u8>>,
+    outstanding: u64,
+}
+
+impl<W: Write + Send> TensorWriter for NpyWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() as u64 > self.outstanding {
+            return Err(too_many(self.outstanding, bytes.len()));
+        }
+        if let Some(head) = self.head.take() {
+            self.sink.put(&head)?;
+        }
+        self.sink.put(bytes)?;
+        self.outstanding -= bytes.len() as u64;
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<u64, Error> {
+        self.write(&[])?;
+        if self.outstanding > 0 {
+            return Err(too_few("0", self.outstanding));
+        }
+        self.sink.flush()
+    }
+}
+
+pub(crate) fn too_many(most: u64, found: usize) -> Error {
+    let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
+    error.expected(format_args!("at most {most}")).found(found)
+}
+
+pub(crate) fn too_few(name: &str, missing: u64) -> Error {
+    let error = Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing").of_tensor(name);
+    error.found(format_args!("{missing} bytes less"))
+}
