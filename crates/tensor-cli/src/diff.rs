@@ -18,7 +18,9 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     let (left, right) = (files::open(&options.left)?, files::open(&options.right)?);
     let names = |reader: &dyn TensorReader| -> HashMap<String, usize> {
         let entries = reader.entries().iter().enumerate();
-        entries.map(|(index, entry)| (entry.name.clone(), index)).collect()
+        entries
+            .map(|(index, entry)| (entry.name.clone(), index))
+            .collect()
     };
     let (left_names, right_names) = (names(&*left), names(&*right));
     let mut differences = 0;
@@ -49,17 +51,29 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
             differences += 1;
             continue;
         }
-        let pair = Pair { left: (&*left, index), right: (&*right, other_index), options };
+        let pair = Pair {
+            left: (&*left, index),
+            right: (&*right, other_index),
+            options,
+        };
         if let Some(difference) = pair.compare(&mut progress)? {
             writeln!(out, "~ tensor '{name}': {difference}")?;
             differences += 1;
         }
     }
-    for entry in right.entries().iter().filter(|entry| !left_names.contains_key(&entry.name)) {
+    for entry in right
+        .entries()
+        .iter()
+        .filter(|entry| !left_names.contains_key(&entry.name))
+    {
         writeln!(out, "+ tensor '{}' {}", table::text(&entry.name), kind(entry))?;
         differences += 1;
     }
-    if differences == 0 { Ok(()) } else { Err(Failure::Found) }
+    if differences == 0 {
+        Ok(())
+    } else {
+        Err(Failure::Found)
+    }
 }
 
 /// What a tensor is, whatever is in it.
@@ -69,7 +83,11 @@ fn kind(entry: &Entry) -> String {
         Layout::Coo { .. } => ", coo",
         _ => ", of an unknown layout",
     };
-    format!("{}{:?}{layout}", table::text(&entry.dtype.to_string()), entry.shape.dims())
+    format!(
+        "{}{:?}{layout}",
+        table::text(&entry.dtype.to_string()),
+        entry.shape.dims()
+    )
 }
 
 /// A tensor in two files.
@@ -88,7 +106,9 @@ impl Pair<'_> {
             let other = right.sparse(right_index).about(&self.options.right)?;
             let sorted = |sparse: &tensor_core::SparseCoo| sparse.sorted().map_err(|error| error.to_string());
             let is_same = match (sorted(&sparse), sorted(&other)) {
-                (Ok(sparse), Ok(other)) => sparse.indices() == other.indices() && sparse.values().bytes() == other.values().bytes(),
+                (Ok(sparse), Ok(other)) => {
+                    sparse.indices() == other.indices() && sparse.values().bytes() == other.values().bytes()
+                }
                 _ => sparse.indices() == other.indices() && sparse.values().bytes() == other.values().bytes(),
             };
             return Ok((!is_same).then(|| format!("other entries ({} and {})", sparse.nnz(), other.nnz())));
@@ -96,7 +116,10 @@ impl Pair<'_> {
         let mut differences = Differences::default();
         let (mut lefts, mut rights) = (Numbers::new(left, left_index), Numbers::new(right, right_index));
         loop {
-            let (a, b) = (lefts.next_part().about(&self.options.left)?, rights.next_part().about(&self.options.right)?);
+            let (a, b) = (
+                lefts.next_part().about(&self.options.left)?,
+                rights.next_part().about(&self.options.right)?,
+            );
             if a.bytes.is_empty() && b.bytes.is_empty() {
                 break;
             }
@@ -133,8 +156,17 @@ struct Part {
 
 impl<'r> Numbers<'r> {
     fn new(reader: &'r dyn TensorReader, index: usize) -> Self {
-        let size = reader.entries()[index].dtype.known().map_or(1, |dtype| dtype.size());
-        Self { parts: pieces::parts(reader, index), current: None, done: 0, seen: 0, size }
+        let size = reader.entries()[index]
+            .dtype
+            .known()
+            .map_or(1, |dtype| dtype.size());
+        Self {
+            parts: pieces::parts(reader, index),
+            current: None,
+            done: 0,
+            seen: 0,
+            size,
+        }
     }
 
     fn element_size(&self) -> usize {
@@ -146,14 +178,20 @@ impl<'r> Numbers<'r> {
             if let Some(tensor) = &self.current
                 && self.done < tensor.bytes().len()
             {
-                return Ok(Part { bytes: tensor.bytes().slice(self.done..), dtype: tensor.spec().dtype() });
+                return Ok(Part {
+                    bytes: tensor.bytes().slice(self.done..),
+                    dtype: tensor.spec().dtype(),
+                });
             }
             self.done = 0;
             match self.parts.next() {
                 Some(part) => self.current = Some(part?),
                 None => {
                     self.current = None;
-                    return Ok(Part { bytes: tensor_core::Bytes::new(), dtype: tensor_core::DType::U8 });
+                    return Ok(Part {
+                        bytes: tensor_core::Bytes::new(),
+                        dtype: tensor_core::DType::U8,
+                    });
                 }
             }
         }
@@ -214,7 +252,11 @@ impl Differences {
     fn say(&self, dims: &[u64]) -> Option<String> {
         let first = self.first?;
         let all: u64 = dims.iter().product();
-        let mut text = format!("{} of {all} elements differ, the first at {:?}", self.count, place(first, dims));
+        let mut text = format!(
+            "{} of {all} elements differ, the first at {:?}",
+            self.count,
+            place(first, dims)
+        );
         if self.largest > 0.0 {
             text += &format!(", most by {:e} at {:?}", self.largest, place(self.at, dims));
         }

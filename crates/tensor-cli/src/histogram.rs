@@ -14,7 +14,11 @@ impl Histogram {
     /// Between these two; infinities are left out.
     pub(crate) fn new(min: f64, max: f64) -> Self {
         let (min, max) = (min.max(f64::MIN), max.min(f64::MAX));
-        Self { min, width: max / 2.0 - min / 2.0, counts: [0; Self::PARTS] }
+        Self {
+            min,
+            width: max / 2.0 - min / 2.0,
+            counts: [0; Self::PARTS],
+        }
     }
 
     pub(crate) fn add(&mut self, value: f64) {
@@ -23,7 +27,11 @@ impl Histogram {
         }
         // Halves, so that the range of all doubles does not overflow.
         let place = (value / 2.0 - self.min / 2.0) / self.width;
-        let part = if place.is_nan() { 0 } else { (place * Self::PARTS as f64) as usize };
+        let part = if place.is_nan() {
+            0
+        } else {
+            (place * Self::PARTS as f64) as usize
+        };
         self.counts[part.min(Self::PARTS - 1)] += 1;
     }
 
@@ -52,7 +60,9 @@ mod tests {
     #[test]
     fn extremes_have_a_place() {
         let mut histogram = Histogram::new(f64::NEG_INFINITY, f64::INFINITY);
-        [f64::MIN, f64::MAX, f64::NAN, f64::INFINITY].map(|value| histogram.add(value));
+        for value in [f64::MIN, f64::MAX, f64::NAN, f64::INFINITY] {
+            histogram.add(value);
+        }
         assert_eq!(histogram.sketch(), format!("█{}█", " ".repeat(38)));
         let mut single = Histogram::new(3.0, 3.0);
         single.add(3.0);

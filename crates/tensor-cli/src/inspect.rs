@@ -1,11 +1,6 @@
 //! `tensor inspect`: what a file holds.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    fs,
-    io::Write,
-};
+use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write};
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
 use serde::Serialize;
@@ -167,7 +162,9 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         nbytes: entry.byte_len(),
         checksum: entry.checksum.as_deref(),
         sha256: None,
-        attributes: attributes.map(|(key, value)| (key.as_str(), value.as_str())).collect(),
+        attributes: attributes
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect(),
         stats: None,
         unsupported: entry.unsupported.as_deref(),
     }
@@ -253,7 +250,12 @@ fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-fn show_values(file: &File<'_>, reader: &dyn TensorReader, options: &Inspect, out: &mut impl Write) -> Outcome {
+fn show_values(
+    file: &File<'_>,
+    reader: &dyn TensorReader,
+    options: &Inspect,
+    out: &mut impl Write,
+) -> Outcome {
     for tensor in file.tensors.iter().filter(|tensor| tensor.unsupported.is_none()) {
         writeln!(out, "\n{}", table::text(tensor.name))?;
         if tensor.nnz.is_some() {

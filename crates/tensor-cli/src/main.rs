@@ -23,7 +23,7 @@ use std::{
 use clap::{CommandFactory, Parser};
 
 use crate::{
-    failure::{Failure, Outcome},
+    failure::Outcome,
     options::{Command, Options},
 };
 

@@ -205,7 +205,10 @@ fn rows(text: &str) -> Result<Rows, String> {
         to: number(to)?,
     };
     match rows {
-        Rows { from: Some(from), to: Some(to) } if from > to => Err(format!("row {from} comes after row {to}")),
+        Rows {
+            from: Some(from),
+            to: Some(to),
+        } if from > to => Err(format!("row {from} comes after row {to}")),
         rows => Ok(rows),
     }
 }
@@ -237,7 +240,13 @@ mod tests {
 
     #[test]
     fn rows_have_open_ends() {
-        assert_eq!(rows("3:7"), Ok(Rows { from: Some(3), to: Some(7) }));
+        assert_eq!(
+            rows("3:7"),
+            Ok(Rows {
+                from: Some(3),
+                to: Some(7)
+            })
+        );
         assert_eq!(rows(":"), Ok(Rows { from: None, to: None }));
         for wrong in ["7", "7:3", "a:b", "-1:2"] {
             assert!(rows(wrong).is_err(), "{wrong}");

@@ -26,7 +26,14 @@ pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Parts<'_> {
         Encoding::Raw => (PIECE / row.max(1)).max(1),
         _ => rows,
     };
-    Parts { reader, index, next: 0, rows, step, is_over: false }
+    Parts {
+        reader,
+        index,
+        next: 0,
+        rows,
+        step,
+        is_over: false,
+    }
 }
 
 impl Iterator for Parts<'_> {
@@ -58,5 +65,7 @@ pub(crate) fn bytes(
         let parts = [sparse.indices().bytes().clone(), sparse.values().bytes().clone()];
         return Ok(Box::new(parts.into_iter().map(Ok)));
     }
-    Ok(Box::new(parts(reader, index).map(|part| part.map(Tensor::into_bytes))))
+    Ok(Box::new(
+        parts(reader, index).map(|part| part.map(Tensor::into_bytes)),
+    ))
 }

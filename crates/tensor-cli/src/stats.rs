@@ -28,7 +28,15 @@ pub(crate) struct Stats {
 impl Stats {
     /// Of a dense tensor's elements, or of a sparse one's stored values.
     pub(crate) fn of(reader: &dyn TensorReader, index: usize) -> Result<Self, Error> {
-        let mut stats = Self { min: None, max: None, mean: None, nan: 0, infinite: 0, zero: 0, histogram: None };
+        let mut stats = Self {
+            min: None,
+            max: None,
+            mean: None,
+            nan: 0,
+            infinite: 0,
+            zero: 0,
+            histogram: None,
+        };
         let (mut sum, mut finite) = (0.0, 0u64);
         each(reader, index, |value| {
             if value.is_nan() {

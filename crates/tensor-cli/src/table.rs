@@ -3,7 +3,11 @@
 use std::io::{self, Write};
 
 /// Prints rows with their columns aligned; the columns in `right` to the right.
-pub(crate) fn print<const N: usize>(out: &mut impl Write, rows: &[[String; N]], right: &[usize]) -> io::Result<()> {
+pub(crate) fn print<const N: usize>(
+    out: &mut impl Write,
+    rows: &[[String; N]],
+    right: &[usize],
+) -> io::Result<()> {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -15,7 +19,11 @@ pub(crate) fn print<const N: usize>(out: &mut impl Write, rows: &[[String; N]], 
         for (column, cell) in row.iter().enumerate() {
             let padding = " ".repeat(widths[column] - cell.chars().count());
             let is_right = right.contains(&column);
-            let [before, after] = if is_right { [&*padding, ""] } else { ["", &*padding] };
+            let [before, after] = if is_right {
+                [&*padding, ""]
+            } else {
+                ["", &*padding]
+            };
             line += &format!("{before}{cell}{after}  ");
         }
         writeln!(out, "{}", line.trim_end())?;
@@ -41,7 +49,13 @@ pub(crate) fn size(bytes: u64) -> String {
 /// Text of a file, as one line without characters that would move the cursor.
 pub(crate) fn text(text: &str) -> String {
     text.chars()
-        .flat_map(|char| if char.is_control() { char.escape_default().collect() } else { vec![char] })
+        .flat_map(|char| {
+            if char.is_control() {
+                char.escape_default().collect()
+            } else {
+                vec![char]
+            }
+        })
         .collect()
 }
 
@@ -52,7 +66,10 @@ mod tests {
     #[test]
     fn sizes_have_two_digits() {
         let sizes = [0, 1023, 1024, 10_189, 1 << 20, 5 << 30].map(size);
-        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]);
+        assert_eq!(
+            sizes,
+            ["0 B", "1023 B", "1.0 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]
+        );
     }
 
     #[test]

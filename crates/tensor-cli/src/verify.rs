@@ -38,7 +38,12 @@ fn verify(path: &Path, is_strict: bool, out: &mut impl Write) -> Outcome<bool> {
         match reader.verify(index) {
             Ok(Verification::Ok) => checked += 1,
             Ok(Verification::UnknownChecksum(kind)) => {
-                writeln!(out, "{name}: note: tensor '{}' has a checksum of an unknown kind, {}", table::text(&entry.name), table::text(&kind))?;
+                writeln!(
+                    out,
+                    "{name}: note: tensor '{}' has a checksum of an unknown kind, {}",
+                    table::text(&entry.name),
+                    table::text(&kind)
+                )?;
                 unchecked += 1;
             }
             Ok(_) => unchecked += 1,
@@ -54,13 +59,18 @@ fn verify(path: &Path, is_strict: bool, out: &mut impl Write) -> Outcome<bool> {
         progress.advance(usize::try_from(entry.stored_size()).unwrap_or(usize::MAX))?;
     }
     drop(progress);
-    let lints = reader.lints().map_err(|error| Failure::File { path: name.to_string(), error })?;
+    let lints = reader.lints().map_err(|error| Failure::File {
+        path: name.to_string(),
+        error,
+    })?;
     for lint in &lints {
         let mut place = String::new();
         if let Some(tensor) = &lint.tensor {
             place += &format!("tensor '{}': ", table::text(tensor));
         }
-        let bytes = lint.range.as_ref().map_or(String::new(), |range| format!(", bytes {} to {}", range.start, range.end));
+        let bytes = lint.range.as_ref().map_or(String::new(), |range| {
+            format!(", bytes {} to {}", range.start, range.end)
+        });
         writeln!(out, "{name}: odd: {place}{}{bytes}", table::text(&lint.message))?;
     }
     is_good &= !is_strict || lints.is_empty();

@@ -1,0 +1,106 @@
+//! `tensor extract`: one tensor, or some of its rows, into a file of its own.
+
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+use fmt_core::{AtomicFile, Error, ErrorKind, Plan, PlannedEntry};
+use tensor_core::Tensor;
+
+use crate::{
+    failure::{About, Outcome},
+    files, inspect,
+    options::{Extract, Rows},
+    pieces,
+    progress::Progress,
+};
+
+pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
+    let (path, target) = (&options.file, &options.output);
+    let reader = files::open(path)?;
+    let index = inspect::find(&*reader, &options.tensor).about(path)?;
+    let parts: Box<dyn Iterator<Item = Result<Tensor, Error>>> = match options.rows {
+        Some(rows) => {
+            let (from, to) = bounds(rows, reader.entries()[index].shape.dims())
+                .map_err(|error| error.of_tensor(&options.tensor))
+                .about(path)?;
+            Box::new(std::iter::once(reader.rows(index, from..to)))
+        }
+        None => Box::new(pieces::parts(&*reader, index)),
+    };
+    let mut parts = parts.peekable();
+    let spec = match (options.rows, parts.peek()) {
+        // What is read first tells the shape of rows; the entry that of the whole.
+        (Some(_), Some(Ok(part))) => Some(part.spec().clone()),
+        (Some(_), _) => None,
+        (None, _) => reader.entries()[index].spec(),
+    };
+    let total = spec.as_ref().map_or(0, tensor_core::TensorSpec::byte_len);
+    let mut progress = Progress::new(total);
+    let mut copy = |sink: &mut dyn FnMut(&[u8]) -> Result<(), Error>| -> Outcome {
+        for part in parts.by_ref() {
+            let part = part.about(path)?;
+            sink(part.bytes()).about(target)?;
+            progress.advance(part.bytes().len())?;
+        }
+        Ok(())
+    };
+    if is_pipe(target) {
+        return copy(&mut |bytes| {
+            out.write_all(bytes)
+                .map_err(|error| Error::io("standard output", error))
+        });
+    }
+    let is_npy = target.extension().is_some_and(|extension| extension == "npy");
+    let mut file = AtomicFile::create(target).about(target)?;
+    match spec.filter(|_| is_npy) {
+        Some(spec) => {
+            let format = files::format_of(target, None)?;
+            let plan = Plan {
+                entries: vec![PlannedEntry::dense(options.tensor.clone(), spec)],
+                ..Plan::default()
+            };
+            let mut writer = create(format, &mut file, plan).about(target)?;
+            copy(&mut |bytes| writer.write(bytes))?;
+            writer.finish().about(target)?;
+        }
+        None => copy(&mut |bytes| {
+            file.write_all(bytes)
+                .map_err(|error| Error::io("the file cannot be written", error))
+        })?,
+    }
+    file.publish().about(target)
+}
+
+/// Begins a file of one tensor; formats that have no names need none.
+fn create<'w>(
+    format: &dyn fmt_core::Format,
+    file: &'w mut AtomicFile,
+    mut plan: Plan,
+) -> Result<Box<dyn fmt_core::TensorWriter + 'w>, Error> {
+    let refused = format.create(Box::new(io::sink()), plan.clone()).err();
+    if refused.is_some_and(|error| error.kind() == ErrorKind::BadName) {
+        plan.entries[0].name = "0".to_owned();
+    }
+    format.create(Box::new(file), plan)
+}
+
+/// `-` is standard output.
+fn is_pipe(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn bounds(rows: Rows, dims: &[u64]) -> Result<(u64, u64), Error> {
+    let Some(&count) = dims.first() else {
+        return Err(Error::new(ErrorKind::OutOfBounds, "a scalar has no rows"));
+    };
+    let (from, to) = (rows.from.unwrap_or(0), rows.to.unwrap_or(count));
+    if from > to || to > count {
+        let error = Error::new(ErrorKind::OutOfBounds, "there are no such rows");
+        return Err(error
+            .expected(format_args!("rows within 0:{count}"))
+            .found(format_args!("{from}:{to}")));
+    }
+    Ok((from, to))
+}

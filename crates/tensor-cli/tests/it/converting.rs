@@ -1,0 +1,166 @@
+//! `convert`, `merge` and `extract`.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{Place, matrix, vector};
+
+/// Name and hash of each tensor.
+fn contents(shown: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let tensors = shown["tensors"].as_array().unwrap().iter();
+    let mut contents: Vec<_> = tensors
+        .map(|tensor| (text(&tensor["name"]), text(&tensor["sha256"])))
+        .collect();
+    contents.sort();
+    contents
+}
+
+#[test]
+fn conversion_keeps_names_and_content() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix()), ("steps", &vector())]);
+    for [from, to] in [
+        ["a.tbuf", "b.safetensors"],
+        ["b.safetensors", "c.npz"],
+        ["c.npz", "d.tbuf"],
+    ] {
+        assert_eq!(place.good(&["convert", from, to]), "");
+        assert_eq!(
+            contents(&place.inspect(from)),
+            contents(&place.inspect(to)),
+            "{from} {to}"
+        );
+    }
+    assert_eq!(place.good(&["diff", "a.tbuf", "d.tbuf"]), "");
+}
+
+#[test]
+fn what_a_format_cannot_hold_is_refused_or_told() {
+    let place = Place::new();
+    place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
+    let refused = place.bad(&["convert", "a.safetensors", "a.btf"]);
+    assert!(
+        refused.starts_with("error[Unsupported]: a.btf: ") && refused.contains("license"),
+        "{refused}"
+    );
+    assert!(!place.path("a.btf").exists());
+    let told = place.good(&["convert", "--allow-loss", "a.safetensors", "a.btf"]);
+    assert_eq!(told.lines().count(), 2, "{told}");
+    assert!(
+        told.contains("lost: ") && told.contains("license") && told.contains("'w'"),
+        "{told}"
+    );
+    assert_eq!(
+        contents(&place.inspect("a.btf"))[0].1,
+        contents(&place.inspect("a.safetensors"))[0].1
+    );
+
+    place.write_sparse("s.btf");
+    let refused = place.bad(&["convert", "s.btf", "s.safetensors"]);
+    assert!(refused.contains("tensor '1'"), "{refused}");
+    let told = place.good(&["convert", "--allow-loss", "s.btf", "s.safetensors"]);
+    assert!(told.contains("tensor '1'"), "{told}");
+    assert_eq!(
+        place.inspect("s.safetensors")["tensors"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_target_is_untouched_by_failure() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    fs::write(place.path("b.safetensors"), "precious").unwrap();
+    fs::write(place.path("broken.tbuf"), "nothing").unwrap();
+    place.bad(&["convert", "broken.tbuf", "b.safetensors"]);
+    place.bad(&["merge", "-o", "b.safetensors", "a.tbuf", "a.tbuf"]);
+    assert_eq!(fs::read(place.path("b.safetensors")).unwrap(), b"precious");
+    let left: Vec<_> = fs::read_dir(place.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn a_file_can_be_converted_onto_itself() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    let before = contents(&place.inspect("a.tbuf"));
+    place.good(&["convert", "--to", "safetensors", "a.tbuf", "a.tbuf"]);
+    let after = place.inspect("a.tbuf");
+    assert_eq!(after["format"], "safetensors", "content tells, not the extension");
+    assert_eq!(contents(&after), before);
+}
+
+#[test]
+fn unknown_formats_are_named() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    let refused = place.bad(&["convert", "a.tbuf", "a.xyz"]);
+    assert!(
+        refused.contains("expected tbuf") && refused.ends_with("found 'xyz'"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn merge_takes_all_or_says_what_clashes() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    place.write("b.safetensors", &[], &[("steps", &vector())]);
+    place.good(&["merge", "--output", "c.safetensors", "a.tbuf", "b.safetensors"]);
+    let both = [
+        contents(&place.inspect("a.tbuf")),
+        contents(&place.inspect("b.safetensors")),
+    ]
+    .concat();
+    let mut merged = contents(&place.inspect("c.safetensors"));
+    merged.reverse();
+    assert_eq!(merged, both);
+    assert_eq!(
+        place.bad(&["merge", "-o", "d.tbuf", "a.tbuf", "c.safetensors"]),
+        "error[Duplicate]: c.safetensors: tensor 'w': the name is in two of the files: found in a.tbuf as well"
+    );
+}
+
+#[test]
+fn extract_writes_npy_or_bytes() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    place.good(&["extract", "a.tbuf", "w", "--rows", "1:", "-o", "w.npy"]);
+    let tensor = &place.inspect("w.npy")["tensors"][0];
+    assert_eq!(
+        (&tensor["shape"], &tensor["dtype"]),
+        (&serde_json::json!([2, 2]), &"float32".into())
+    );
+    place.good(&["extract", "a.tbuf", "w", "--rows", ":1", "-o", "w.raw"]);
+    assert_eq!(fs::read(place.path("w.raw")).unwrap(), matrix().bytes()[..8]);
+    place.good(&["extract", "a.tbuf", "w", "-o", "w.bin"]);
+    assert_eq!(fs::read(place.path("w.bin")).unwrap(), matrix().bytes()[..]);
+    assert_eq!(
+        place.bad(&["extract", "a.tbuf", "w", "--rows", "2:9", "-o", "x.npy"]),
+        "error[OutOfBounds]: a.tbuf: tensor 'w': there are no such rows: expected rows within 0:3, found 2:9"
+    );
+    assert!(!place.path("x.npy").exists());
+}
+
+#[test]
+fn usage_is_told_with_code_2() {
+    let place = Place::new();
+    for arguments in [
+        &["convert", "a"][..],
+        &["frobnicate"],
+        &["extract", "a", "w", "--rows", "9:1", "-o", "b"],
+        &["convert", "a", "b", "--level", "3"],
+    ] {
+        let run = place.run(arguments);
+        assert_eq!((run.code, &*run.out), (2, ""), "{arguments:?}");
+        assert!(run.err.starts_with("error: "), "{}", run.err);
+    }
+}

@@ -1,0 +1,193 @@
+//! `inspect`, `verify` and `diff`.
+
+use std::{fs, path::Path};
+
+use serde_json::json;
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Place, matrix, vector};
+
+#[test]
+fn inspect_shows_a_table() {
+    let place = Place::new();
+    place.write(
+        "a.tbuf",
+        &[("model", "tiny")],
+        &[("layer.weight", &matrix()), ("steps", &vector())],
+    );
+    let shown = place.good(&["inspect", "a.tbuf"]);
+    assert!(shown.starts_with("a.tbuf: tbuf, "), "{shown}");
+    assert!(shown.contains("  model: tiny\n"), "{shown}");
+    assert!(
+        shown.contains("\nlayer.weight  float32  [3, 2]  raw     24 B"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("\nsteps         int64    [4]     raw     32 B"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn inspect_gives_json() {
+    let place = Place::new();
+    place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
+    let shown = place.inspect("a.safetensors");
+    assert_eq!(shown["format"], "safetensors");
+    assert_eq!(shown["metadata"], json!({"license": "MIT"}));
+    assert_eq!(
+        shown["file_size"],
+        fs::metadata(place.path("a.safetensors")).unwrap().len()
+    );
+    let tensor = &shown["tensors"][0];
+    // In Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
+    assert_eq!(
+        tensor["sha256"],
+        "f45438785a6f73aa2e75ae4e54892ccd73f7dbb399f36b8c46010972764aa7ce"
+    );
+    for (key, value) in [
+        ("index", json!(0)),
+        ("name", json!("w")),
+        ("dtype", json!("float32")),
+        ("shape", json!([3, 2])),
+        ("layout", json!("dense")),
+        ("encoding", json!("raw")),
+        ("stored_size", json!(24)),
+        ("nbytes", json!(24)),
+        ("checksum", json!(null)),
+    ] {
+        assert_eq!(tensor[key], value, "{key}");
+    }
+}
+
+#[test]
+fn inspect_tells_sparse_tensors() {
+    let place = Place::new();
+    place.write_sparse("a.btf");
+    let shown = place.inspect("a.btf");
+    assert_eq!(shown["tensors"][1]["layout"], "coo");
+    assert_eq!(shown["tensors"][1]["nnz"], 3);
+    assert_eq!(shown["tensors"][1]["nbytes"], 3 * (2 * 8 + 4));
+    assert!(
+        place
+            .good(&["inspect", "--values", "a.btf", "1"])
+            .contains("indices\n[[0 0]\n [1 0]\n [2 1]]\nvalues\n")
+    );
+}
+
+#[test]
+fn inspect_sums_values_up() {
+    let place = Place::new();
+    let values =
+        Tensor::from_vec(Shape::vector(5), vec![1.0f32, f32::NAN, -3.0, 0.0, f32::INFINITY]).unwrap();
+    place.write("a.npy", &[], &[("0", &values)]);
+    let shown: serde_json::Value =
+        serde_json::from_str(&place.good(&["inspect", "--json", "--stats", "a.npy"])).unwrap();
+    let stats = &shown["tensors"][0]["stats"];
+    assert_eq!(stats["min"], -3.0);
+    assert_eq!(stats["nan"], 1);
+    assert_eq!(stats["infinite"], 1);
+    assert_eq!(stats["zero"], 1);
+    assert!((stats["mean"].as_f64().unwrap() + 2.0 / 3.0).abs() < 1e-9);
+    assert!(place.good(&["inspect", "--stats", "a.npy"]).contains('█'));
+}
+
+#[test]
+fn unknown_tensors_are_told_with_a_guess() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("layer.0.weight", &matrix())]);
+    assert_eq!(
+        place.bad(&["inspect", "a.tbuf", "weight"]),
+        "error[OutOfBounds]: a.tbuf: tensor 'weight': there is no such tensor: expected perhaps 'layer.0.weight'"
+    );
+}
+
+/// Every file of the formats' corpora is judged by the program as by its crate.
+#[test]
+fn corpora_are_judged_alike() {
+    let place = Place::new();
+    let mut count = 0;
+    for (format, accepted) in [("tbuf", true), ("tbuf", false), ("btf", true), ("btf", false)] {
+        let side = if accepted { "accept" } else { "reject" };
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../fmt-{format}/tests/corpus/{side}"));
+        for file in fs::read_dir(folder)
+            .unwrap()
+            .step_by(if accepted { 1 } else { 4 })
+        {
+            let path = file.unwrap().path();
+            let path = path.to_str().unwrap();
+            let run = place.run(&["inspect", "--json", path]);
+            if accepted {
+                assert_eq!((run.code, &*run.err), (0, ""), "{path}");
+            } else {
+                assert_eq!((run.code, &*run.out), (1, ""), "{path}");
+                let start = format!("{path}: ");
+                assert!(
+                    run.err.starts_with("error[") && run.err.contains(&start),
+                    "{}",
+                    run.err
+                );
+                assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+#[test]
+fn verify_finds_damage_and_oddities() {
+    let place = Place::new();
+    place.write("good.tbuf", &[], &[("w", &matrix())]);
+    assert!(
+        place
+            .good(&["verify", "good.tbuf"])
+            .contains("good.tbuf: good: tbuf, 1 tensors")
+    );
+    let bytes = fs::read(place.path("good.tbuf")).unwrap();
+    fs::write(place.path("cut.tbuf"), &bytes[..bytes.len() - 3]).unwrap();
+    let run = place.run(&["verify", "cut.tbuf", "good.tbuf"]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.err.starts_with("error[") && run.err.contains("cut.tbuf: "),
+        "{}",
+        run.err
+    );
+    assert!(
+        run.out.contains("good.tbuf: good"),
+        "the others are looked at too: {}",
+        run.out
+    );
+}
+
+#[test]
+fn diff_compares_across_formats() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix()), ("only.here", &vector())]);
+    let changed = Tensor::from_vec(
+        Shape::new(&[3, 2]).unwrap(),
+        vec![1.0f32, 0.0, -2.5, 0.125, 0.0, 4.0],
+    )
+    .unwrap();
+    place.write("b.safetensors", &[], &[("w", &changed), ("there", &vector())]);
+    let run = place.run(&["diff", "a.tbuf", "b.safetensors"]);
+    assert_eq!((run.code, &*run.err), (1, ""));
+    assert_eq!(
+        run.out,
+        "~ tensor 'w': 1 of 6 elements differ, the first at [1, 1], most by 1.25e-1 at [1, 1]\n\
+         - tensor 'only.here' i64[4]\n\
+         + tensor 'there' i64[4]\n"
+    );
+    place.write("c.safetensors", &[], &[("only.here", &vector()), ("w", &changed)]);
+    assert_eq!(
+        place.good(&["diff", "--atol", "0.2", "a.tbuf", "c.safetensors"]),
+        ""
+    );
+    assert_eq!(
+        place
+            .run(&["diff", "--atol", "0.1", "a.tbuf", "c.safetensors"])
+            .code,
+        1
+    );
+}
