@@ -1,1 +1,8 @@
-//! x
+//! NumPy's files, read, written and attacked.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod archives;
+mod arrays;
+mod hostile;
+mod round_trips;
+mod support;
