@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fmt_core::{
+    Encoding,
     ErrorKind::{self, *},
     Format, Limits, Plan, PlannedEntry, ReadOptions, Sniff, TensorReader,
 };
@@ -185,7 +186,7 @@ fn n7_byte_order_and_memory_order() {
         assert_eq!(buffer, [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
         assert_eq!(reader.entries()[0].is_big_endian, is_big);
         assert_eq!(
-            reader.entries()[0].attributes.contains_key("fortran_order"),
+            reader.entries()[0].encoding == Encoding::ColumnMajor,
             is_column_major
         );
 

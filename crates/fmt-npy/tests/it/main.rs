@@ -4,5 +4,6 @@
 mod archives;
 mod arrays;
 mod hostile;
+mod numpy;
 mod round_trips;
 mod support;
