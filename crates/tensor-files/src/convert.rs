@@ -98,7 +98,7 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 /// Writes the tensors of a file into one of another format, which appears at `path` when it is complete.
 ///
 /// Tensors are read in pieces where they are stored as they are, and one at a time otherwise. What has a checksum is held
-/// against it first.
+/// against it first. A BTF file's names, which stand beside it, go when it is replaced.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] when the target cannot hold everything and loss is not allowed: the message says what.
@@ -117,6 +117,7 @@ pub fn convert(
     let mut file = AtomicFile::create(path)?;
     let len = adapted.write(reader, target, &mut file, options)?;
     let beside = adapted.names_beside(reader, path)?;
+    remove_names_beside(target, path)?;
     file.publish()?;
     if let Some(beside) = beside {
         beside.publish()?;
@@ -315,6 +316,27 @@ impl Adapted {
     }
 }
 
+/// Removes the names of the file that is about to be replaced: other tensors must not get them. If the last steps fail, it
+/// is better to have no names than wrong ones.
+#[cfg(feature = "btf")]
+fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
+    if target.id() != "btf" {
+        return Ok(());
+    }
+    match std::fs::remove_file(fmt_btf::Names::path_for(path)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(
+            "the names of the file that is replaced cannot be removed",
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "btf"))]
+fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<(), Error> {
+    Ok(())
+}
+
 /// A tensor as it would be planned if the target could hold everything, or why it cannot be read.
 fn planned(entry: &Entry) -> Result<PlannedEntry, String> {
     if let Some(why) = &entry.unsupported {
@@ -357,14 +379,11 @@ fn copy(
     let is_plain = entry.encoding == Encoding::Raw && !entry.is_big_endian;
     let rows = entry.shape.dims().first().copied().unwrap_or(0);
     let row_len = planned.spec.byte_len().checked_div(rows).unwrap_or(0);
-    if !is_plain || row_len == 0 || planned.spec.byte_len() <= PIECE {
-        if entry.checksum.is_some() {
-            reader.verify(index)?;
-        }
-        return in_pieces(reader.tensor(index)?.bytes(), PIECE, write);
-    }
     if entry.checksum.is_some() {
         reader.verify(index)?;
+    }
+    if !is_plain || row_len == 0 || planned.spec.byte_len() <= PIECE {
+        return in_pieces(reader.tensor(index)?.bytes(), PIECE, write);
     }
     let step = (PIECE / row_len).max(1);
     let mut start = 0;

@@ -25,7 +25,7 @@
 //!
 //! let copy = open(&b, &Default::default())?;
 //! assert!(verify(&*copy)?.is_sound());
-//! assert!(diff(&*reader, &*copy, Default::default())?.is_empty());
+//! assert!(diff(&*reader, &*copy, Default::default()).is_empty());
 //! # Ok(())
 //! # }
 //! ```
