@@ -58,6 +58,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
     },
     Arrows {
+        from: "tensor-files",
+        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors"],
+        never: &["tokio"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],

@@ -1,0 +1,50 @@
+//! Tensor files of every format here, for tools that do not care which one a file has.
+//!
+//! ```
+//! use tensor_files::{ConvertOptions, convert, diff, format_of_path, open, verify};
+//! # use fmt_core::{Format, Plan, PlannedEntry};
+//! # use tensor_core::{DType, Shape, TensorSpec};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (a, b) = (folder.path().join("a.safetensors"), folder.path().join("b.npz"));
+//! # let spec = TensorSpec::new(DType::U8, Shape::vector(3))?;
+//! # let plan = Plan { entries: vec![PlannedEntry::dense("weights", spec)], ..Plan::default() };
+//! # let mut file = Vec::new();
+//! # let mut writer = tensor_files::format("safetensors").ok_or("no such format")?.create(Box::new(&mut file), plan)?;
+//! # writer.write(&[1, 2, 3])?;
+//! # writer.finish()?;
+//! # std::fs::write(&a, file)?;
+//! // The format is told by the file's first bytes, or else by its name.
+//! let reader = open(&a, &Default::default())?;
+//! assert_eq!(reader.format(), "safetensors");
+//!
+//! // The target appears when it is complete. What it cannot hold is an error, unless loss is allowed.
+//! let target = format_of_path(&b).ok_or("no format has files with such a name")?;
+//! convert(&*reader, target, &b, &ConvertOptions::default())?;
+//!
+//! let copy = open(&b, &Default::default())?;
+//! assert!(verify(&*copy)?.is_sound());
+//! assert!(diff(&*reader, &*copy, Default::default()).is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each format is a feature: `btf`, `npy` (which is `.npz` too), `safetensors`. All are on by default.
+//!
+//! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
+//! [`open_source`] a mapping of `tensor-mmap`.
+
+mod convert;
+mod diff;
+mod open;
+mod registry;
+#[cfg(feature = "btf")]
+mod renamed;
+mod verify;
+
+pub use convert::{ConvertOptions, Converted, Loss, Progress, convert, losses};
+pub use diff::{Difference, DifferenceKind, Tolerance, diff};
+pub use open::{open, open_source};
+pub use registry::{detect, format, format_of_path, formats};
+pub use verify::{Report, verify};
