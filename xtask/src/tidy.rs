@@ -38,6 +38,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-ztensor",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],

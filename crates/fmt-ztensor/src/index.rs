@@ -1,0 +1,492 @@
+//! The index: a CBOR array with one map per tensor.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use ciborium_ll::Header;
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, Limits, ReadOptions, StoredDType, check_overlaps};
+use tensor_core::{DType, Quoted, Shape, SpecError, TensorSpec};
+
+use crate::{
+    cbor::{Items, describe},
+    checksum::Claim,
+    layout::{ALIGNMENT, BIG, DENSE, LITTLE, RAW, ZSTD, dtype_of, key},
+    names::Names,
+    value::{CborValue, CustomField},
+};
+
+/// What an index says, all of it proven.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    pub(crate) entries: Vec<Entry>,
+    /// One for each of the entries.
+    pub(crate) details: Vec<Details>,
+    pub(crate) names: Names,
+}
+
+/// What an entry says beyond what all formats say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Details {
+    pub(crate) fields: Vec<CustomField>,
+    pub(crate) layout: StoredLayout,
+    /// Whether the bytes are said to be stored most significant first, if anything is said about it.
+    pub(crate) says_big: Option<bool>,
+}
+
+/// The key `layout`, which the first implementation demands and the specification does not know (Z1).
+#[derive(Clone, Debug, Default)]
+pub(crate) enum StoredLayout {
+    #[default]
+    Absent,
+    Dense,
+    Other(CborValue),
+}
+
+/// Bytes that the smallest entry takes: the keys alone are 37.
+const SMALLEST_ENTRY: usize = 46;
+
+impl Index {
+    /// Takes over the index that stands at byte `start` of a file.
+    pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
+        let mut index = Self::default();
+        // Only lenient readers come here with no bytes (Z11).
+        if bytes.is_empty() {
+            return Ok(index);
+        }
+        let mut items = Items::new(bytes, start);
+        let count = match items.header("the index")? {
+            Header::Array(count) => count,
+            other => return Err(wrong_type("the index", start, "an array", &other).rule("Z23")),
+        };
+        items.check_count(count.unwrap_or(0), 1, "the index")?;
+        let bound = count.unwrap_or(usize::MAX).min(bytes.len() / SMALLEST_ENTRY);
+        let bound = bound.min(usize::try_from(options.limits.tensors).unwrap_or(bound));
+        reserve(&mut index.entries, bound)?;
+        reserve(&mut index.details, bound)?;
+        index.names = Names::with_capacity(bound);
+        let mut rest = count;
+        while rest != Some(0) {
+            let at = items.position();
+            let header = items.header("an entry of the index")?;
+            if rest.is_none() && header == Header::Break {
+                break;
+            }
+            let Header::Map(keys) = header else {
+                return Err(wrong_type("an entry of the index", at, "a map", &header).rule("Z23"));
+            };
+            if index.entries.len() as u64 >= options.limits.tensors {
+                let error = Error::new(ErrorKind::TooLarge, "the number of tensors").at(at);
+                return Err(error
+                    .expected(format_args!("at most {}, the limit", options.limits.tensors))
+                    .rule("Z12"));
+            }
+            let draft = Draft::read(&mut items, keys, at, &options.limits)?;
+            index.add(draft, start, options)?;
+            rest = rest.map(|rest| rest - 1);
+        }
+        if !items.is_empty() {
+            let error = Error::new(ErrorKind::Malformed, "the index").at(items.position());
+            return Err(error
+                .expected("its end")
+                .found("bytes behind the array")
+                .rule("Z13"));
+        }
+        if !options.lenient {
+            index.check_overlaps()?;
+        }
+        Ok(index)
+    }
+
+    fn add(&mut self, draft: Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
+        let name = draft.name.clone();
+        let at = draft.at;
+        let finished = draft.finish(index_start, options);
+        let (entry, details) = finished.map_err(|error| match &name {
+            Some((_, name)) => error.of_tensor(name),
+            None => error,
+        })?;
+        // The limit of tensors is below, unless somebody raises it to what no memory has.
+        let number = u32::try_from(self.entries.len())
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        let inserted = self.names.insert(number, &entry.name, name_of);
+        if let Err(first) = inserted
+            && !options.lenient
+        {
+            let error = Error::new(ErrorKind::Duplicate, "the name").of_tensor(&entry.name);
+            return Err(error
+                .at(at)
+                .expected("a name of its own")
+                .found(format_args!("that of tensor {first} too"))
+                .rule("Z9"));
+        }
+        self.entries.push(entry);
+        self.details.push(details);
+        Ok(())
+    }
+
+    fn check_overlaps(&self) -> Result<(), Error> {
+        let mut ranges = Vec::new();
+        reserve(&mut ranges, self.entries.len())?;
+        ranges.extend(self.entries.iter().map(|entry| entry.range.clone()));
+        check_overlaps(&ranges).map_err(|error| error.rule("Z10"))
+    }
+}
+
+/// Makes room, or says that memory is exhausted.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
+    list.try_reserve_exact(count).map_err(|_| {
+        Error::new(ErrorKind::TooLarge, "memory does not suffice")
+            .expected(format_args!("room for {count} items"))
+            .rule("Z12")
+    })
+}
+
+/// An entry as it is being read: values with the bytes at which they stand.
+#[derive(Default)]
+struct Draft<'a> {
+    /// Where the entry stands.
+    at: u64,
+    name: Option<(u64, Cow<'a, str>)>,
+    offset: Option<(u64, u64)>,
+    size: Option<(u64, u64)>,
+    dtype: Option<(u64, Cow<'a, str>)>,
+    shape: Option<(u64, Shape)>,
+    encoding: Option<(u64, Cow<'a, str>)>,
+    layout: Option<&'a [u8]>,
+    endianness: Option<(u64, Cow<'a, str>)>,
+    checksum: Option<(u64, Cow<'a, str>)>,
+    custom: Vec<(Cow<'a, str>, &'a [u8])>,
+}
+
+impl<'a> Draft<'a> {
+    /// Reads an entry of `keys` pairs, or up to a break.
+    fn read(
+        items: &mut Items<'a>,
+        keys: Option<usize>,
+        at: u64,
+        limits: &Limits,
+    ) -> Result<Self, Error> {
+        items.check_count(keys.unwrap_or(0), 2, "an entry")?;
+        let mut draft = Self {
+            at,
+            ..Self::default()
+        };
+        let mut rest = keys;
+        while rest != Some(0) {
+            let at = items.position();
+            let key = match items.header("a key")? {
+                Header::Break if rest.is_none() => break,
+                Header::Text(len) => items.text(len, "a key")?,
+                other => return Err(wrong_type("a key of an entry", at, "a text", &other).rule("Z23")),
+            };
+            let read = draft.value(items, key, at, limits);
+            read.map_err(|error| match &draft.name {
+                Some((_, name)) => error.of_tensor(name),
+                None => error,
+            })?;
+            rest = rest.map(|rest| rest - 1);
+        }
+        draft.check_custom_keys()?;
+        Ok(draft)
+    }
+
+    fn value(
+        &mut self,
+        items: &mut Items<'a>,
+        key: Cow<'a, str>,
+        key_at: u64,
+        limits: &Limits,
+    ) -> Result<(), Error> {
+        let at = items.position();
+        let is_new = match &*key {
+            key::NAME => self.name.replace((at, text(items, key::NAME)?)).is_none(),
+            key::OFFSET => self.offset.replace((at, unsigned(items, key::OFFSET)?)).is_none(),
+            key::SIZE => self.size.replace((at, unsigned(items, key::SIZE)?)).is_none(),
+            key::DTYPE => self.dtype.replace((at, text(items, key::DTYPE)?)).is_none(),
+            key::SHAPE => self.shape.replace((at, shape(items, limits)?)).is_none(),
+            key::ENCODING => self
+                .encoding
+                .replace((at, text(items, key::ENCODING)?))
+                .is_none(),
+            key::LAYOUT => {
+                let value = items.skip(limits.depth, key::LAYOUT)?;
+                self.layout.replace(value).is_none()
+            }
+            key::ENDIANNESS => {
+                let value = text(items, key::ENDIANNESS)?;
+                self.endianness.replace((at, value)).is_none()
+            }
+            key::CHECKSUM => self
+                .checksum
+                .replace((at, text(items, key::CHECKSUM)?))
+                .is_none(),
+            _ => {
+                let value = items.skip(limits.depth, "the value of a custom field")?;
+                self.custom.push((key, value));
+                return Ok(());
+            }
+        };
+        if is_new {
+            return Ok(());
+        }
+        Err(twice(&key).at(key_at))
+    }
+
+    fn check_custom_keys(&self) -> Result<(), Error> {
+        let mut keys: Vec<&str> = self.custom.iter().map(|(key, _)| &**key).collect();
+        keys.sort_unstable();
+        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(twice(pair[0]).at(self.at)),
+            None => Ok(()),
+        }
+    }
+
+    /// Proves what the entry says.
+    fn finish(self, index_start: u64, options: &ReadOptions) -> Result<(Entry, Details), Error> {
+        let missing = |key: &str| {
+            Error::new(ErrorKind::Malformed, format!("the key '{key}' is missing"))
+                .at(self.at)
+                .rule("Z23")
+        };
+        let (name_at, name) = self.name.ok_or_else(|| missing(key::NAME))?;
+        let (offset_at, offset) = self.offset.ok_or_else(|| missing(key::OFFSET))?;
+        let (size_at, size) = self.size.ok_or_else(|| missing(key::SIZE))?;
+        let (_, dtype_name) = self.dtype.ok_or_else(|| missing(key::DTYPE))?;
+        let (shape_at, shape) = self.shape.ok_or_else(|| missing(key::SHAPE))?;
+        let (_, encoding_name) = self.encoding.ok_or_else(|| missing(key::ENCODING))?;
+
+        check_name(&name, options).map_err(|error| error.at(name_at))?;
+        check_offset(offset).map_err(|error| error.at(offset_at))?;
+        let end = offset.checked_add(size).ok_or_else(|| {
+            let error = Error::new(ErrorKind::Overflow, "offset and size together").at(size_at);
+            error
+                .expected("less than 2^64")
+                .found(format_args!("{offset} + {size}"))
+                .rule("Z10")
+        })?;
+        if end > index_start {
+            let error = Error::new(ErrorKind::OutOfBounds, "the end of the data").at(size_at);
+            return Err(error
+                .expected(format_args!("at most {index_start}, where the index begins"))
+                .found(end)
+                .rule("Z10"));
+        }
+        let dtype = dtype_of(&dtype_name);
+        let encoding = match &*encoding_name {
+            RAW => Encoding::Raw,
+            ZSTD => Encoding::Zstd,
+            _ => Encoding::Unknown(encoding_name.into_owned()),
+        };
+        let layout = StoredLayout::read(self.layout);
+        let says_big = match &self.endianness {
+            None => None,
+            Some((_, text)) if text == LITTLE => Some(false),
+            Some((_, text)) if text == BIG => Some(true),
+            Some((at, text)) => {
+                let error = Error::new(ErrorKind::Malformed, "data_endianness").at(*at);
+                return Err(error
+                    .expected("'little' or 'big'")
+                    .found(Quoted(text))
+                    .rule("Z8"));
+            }
+        };
+        if let Some((at, text)) = &self.checksum {
+            Claim::parse(text).map_err(|expected| {
+                let error = Error::new(ErrorKind::Malformed, "the checksum").at(*at);
+                error.expected(expected).found(Quoted(text)).rule("Z5")
+            })?;
+        }
+        if let Some(dtype) = dtype
+            && !matches!(layout, StoredLayout::Other(_))
+        {
+            check_size(dtype, &shape, &encoding, size)
+                .map_err(|(error, is_about_size)| error.at(if is_about_size { size_at } else { shape_at }))?;
+        }
+
+        let is_multi_byte = dtype.is_some_and(|dtype| dtype.size() > 1);
+        let fields: Vec<CustomField> = self
+            .custom
+            .into_iter()
+            .map(|(key, value)| {
+                CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value))
+            })
+            .collect();
+        let dtype = match dtype {
+            Some(dtype) => StoredDType::Known(dtype),
+            None => StoredDType::Unknown(dtype_name.into_owned()),
+        };
+        let mut entry = Entry::new(name.into_owned(), dtype, shape, offset..end);
+        entry.layout = match &layout {
+            StoredLayout::Other(value) => {
+                Layout::Unknown(value.as_text().unwrap_or_else(|| value.to_string()))
+            }
+            _ => Layout::Dense,
+        };
+        entry.is_big_endian = encoding == Encoding::Raw && is_multi_byte && says_big == Some(true);
+        entry.encoding = encoding;
+        entry.checksum = self.checksum.map(|(_, text)| text.into_owned());
+        entry.attributes = attributes(&fields);
+        entry.unsupported = unsupported(&entry, is_multi_byte && says_big == Some(true));
+        let details = Details {
+            fields,
+            layout,
+            says_big,
+        };
+        Ok((entry, details))
+    }
+}
+
+impl StoredLayout {
+    fn read(value: Option<&[u8]>) -> Self {
+        let Some(bytes) = value else {
+            return Self::Absent;
+        };
+        let value = CborValue::new_unchecked(bytes);
+        match value.as_text() {
+            Some(text) if text == DENSE => Self::Dense,
+            _ => Self::Other(value),
+        }
+    }
+}
+
+/// Custom fields as text: texts as they are, anything else in diagnostic notation.
+fn attributes(fields: &[CustomField]) -> BTreeMap<String, String> {
+    let show = |value: &CborValue| value.as_text().unwrap_or_else(|| value.to_string());
+    fields
+        .iter()
+        .map(|field| (field.key().to_owned(), show(field.value())))
+        .collect()
+}
+
+fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
+    match (&entry.layout, &entry.dtype, &entry.encoding) {
+        (Layout::Unknown(layout), ..) => Some(format!("the layout {}", Quoted(layout))),
+        (_, StoredDType::Unknown(dtype), _) => Some(format!("the dtype {}", Quoted(dtype))),
+        (.., Encoding::Unknown(encoding)) => Some(format!("the encoding {}", Quoted(encoding))),
+        (.., Encoding::Zstd) if says_big => {
+            Some("compressed data that says to be big-endian: the format does not say what that means".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn check_offset(offset: u64) -> Result<(), Error> {
+    if !offset.is_multiple_of(ALIGNMENT) {
+        let error = Error::new(ErrorKind::Misaligned, "the offset").rule("Z10");
+        return Err(error
+            .expected(format_args!("a multiple of {ALIGNMENT}"))
+            .found(offset));
+    }
+    if offset < ALIGNMENT {
+        let error = Error::new(ErrorKind::OutOfBounds, "the offset").rule("Z10");
+        return Err(error
+            .expected(format_args!("at least {ALIGNMENT}, behind the magic"))
+            .found(offset));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_name(name: &str, options: &ReadOptions) -> Result<(), Error> {
+    let limit = options.limits.name_bytes;
+    let bad = |expected: String, found: String| {
+        let error = Error::new(ErrorKind::BadName, "the name").rule("Z24");
+        Err(error.expected(expected).found(found))
+    };
+    if name.len() as u64 > limit {
+        return bad(
+            format!("at most {limit} bytes, the limit"),
+            name.len().to_string(),
+        );
+    }
+    if options.lenient {
+        return Ok(());
+    }
+    if name.is_empty() {
+        return bad("at least one byte".to_owned(), "none".to_owned());
+    }
+    match name.bytes().position(|byte| byte == 0) {
+        Some(at) => bad("no zero byte".to_owned(), format!("one at its byte {at}")),
+        None => Ok(()),
+    }
+}
+
+/// Holds the bytes in the file against those of the elements; an error says whether the size is to blame for it.
+fn check_size(dtype: DType, shape: &Shape, encoding: &Encoding, size: u64) -> Result<(), (Error, bool)> {
+    let spec = TensorSpec::new(dtype, shape.clone()).map_err(|error| (too_many(&error), false))?;
+    let mismatch = |rule, expected: String| {
+        let error = Error::new(ErrorKind::SizeMismatch, "the size of the data").rule(rule);
+        Err((error.expected(expected).found(size), true))
+    };
+    match encoding {
+        Encoding::Raw if size != spec.byte_len() => {
+            mismatch("Z10", format!("{} bytes for {spec}", spec.byte_len()))
+        }
+        Encoding::Zstd if size == 0 => mismatch("Z15", "at least one frame".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn too_many(error: &SpecError) -> Error {
+    let kind = match error {
+        SpecError::RankTooLarge { .. } => ErrorKind::TooLarge,
+        _ => ErrorKind::Overflow,
+    };
+    Error::new(kind, error.to_string()).rule("Z18")
+}
+
+fn text<'a>(items: &mut Items<'a>, what: &str) -> Result<Cow<'a, str>, Error> {
+    let at = items.position();
+    match items.header(what)? {
+        Header::Text(len) => items.text(len, what),
+        other => Err(wrong_type(what, at, "a text", &other)),
+    }
+}
+
+fn unsigned(items: &mut Items<'_>, what: &str) -> Result<u64, Error> {
+    let at = items.position();
+    match items.header(what)? {
+        Header::Positive(number) => Ok(number),
+        other => Err(wrong_type(what, at, "an unsigned integer", &other)),
+    }
+}
+
+fn shape(items: &mut Items<'_>, limits: &Limits) -> Result<Shape, Error> {
+    let at = items.position();
+    let count = match items.header(key::SHAPE)? {
+        Header::Array(count) => count,
+        other => return Err(wrong_type(key::SHAPE, at, "an array", &other)),
+    };
+    items.check_count(count.unwrap_or(0), 1, key::SHAPE)?;
+    let limit = usize::try_from(limits.rank).map_or(Shape::MAX_RANK, |limit| limit.min(Shape::MAX_RANK));
+    let mut dims = [0; Shape::MAX_RANK];
+    let mut rank = 0;
+    while count != Some(rank) {
+        let dim_at = items.position();
+        let dim = match items.header("a dimension")? {
+            Header::Positive(dim) => dim,
+            Header::Break if count.is_none() => break,
+            other => return Err(wrong_type("a dimension", dim_at, "an unsigned integer", &other)),
+        };
+        if rank >= limit {
+            let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").at(at);
+            return Err(error
+                .expected(format_args!("at most {limit}, the limit"))
+                .rule("Z12"));
+        }
+        dims[rank] = dim;
+        rank += 1;
+    }
+    Shape::new(&dims[..rank]).map_err(|error| too_many(&error).at(at))
+}
+
+#[cold]
+fn twice(key: &str) -> Error {
+    let what = format!("the key {} stands twice in one entry", Quoted(key));
+    Error::new(ErrorKind::Malformed, what).rule("Z9")
+}
+
+#[cold]
+fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error {
+    let error = Error::new(ErrorKind::Malformed, what).at(at).rule("Z3");
+    error.expected(expected).found(describe(found))
+}

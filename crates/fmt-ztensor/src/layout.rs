@@ -1,0 +1,51 @@
+//! Where things stand in a file, and what they are called.
+
+use tensor_core::{DType, Naming};
+
+/// The format's short name.
+pub(crate) const FORMAT: &str = "ztensor";
+/// The first eight bytes (Z21).
+pub(crate) const MAGIC: [u8; 8] = *b"ZTEN0001";
+/// What the magic of every version with an ASCII magic begins with (Z21).
+pub(crate) const FAMILY: &[u8] = b"ZTEN";
+/// What the magic of version 2 of the format begins with (Z21).
+pub(crate) const FAMILY_V2: &[u8] = b"\x89ZT2";
+/// What offsets of blobs are multiples of, and the first blob's (Z10).
+pub(crate) const ALIGNMENT: u64 = 64;
+/// Bytes of the index' length, the file's last.
+pub(crate) const TAIL: u64 = 8;
+/// Magic, the empty array, its length (Z22).
+pub(crate) const SHORTEST: u64 = 17;
+
+/// Keys that this crate understands, in the order in which they are written (Z2).
+pub(crate) mod key {
+    pub(crate) const NAME: &str = "name";
+    pub(crate) const OFFSET: &str = "offset";
+    pub(crate) const SIZE: &str = "size";
+    pub(crate) const DTYPE: &str = "dtype";
+    pub(crate) const LAYOUT: &str = "layout";
+    pub(crate) const SHAPE: &str = "shape";
+    pub(crate) const ENCODING: &str = "encoding";
+    pub(crate) const ENDIANNESS: &str = "data_endianness";
+    pub(crate) const CHECKSUM: &str = "checksum";
+
+    pub(crate) const ALL: [&str; 9] = [
+        NAME, OFFSET, SIZE, DTYPE, LAYOUT, SHAPE, ENCODING, ENDIANNESS, CHECKSUM,
+    ];
+}
+
+pub(crate) const DENSE: &str = "dense";
+pub(crate) const RAW: &str = "raw";
+pub(crate) const ZSTD: &str = "zstd";
+pub(crate) const LITTLE: &str = "little";
+pub(crate) const BIG: &str = "big";
+
+/// The format's name for a dtype.
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    dtype.name_in(Naming::Numpy)
+}
+
+/// The dtype that the format has this name for.
+pub(crate) fn dtype_of(name: &str) -> Option<DType> {
+    DType::ALL.into_iter().find(|dtype| dtype_name(*dtype) == name)
+}
