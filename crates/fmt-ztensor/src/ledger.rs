@@ -288,14 +288,16 @@ impl Ledger {
         let bound = self.index_bound - from.len() as u64 + to.len() as u64;
         self.check_bounds(bound, self.records.len() as u64)
             .map_err(|error| error.of_tensor(to))?;
-        let records = &self.records;
-        let name_of = |number: u32| &*records[number as usize].name;
-        // Its number is below 2^32, as `push` has seen to.
-        if self.names.insert(number as u32, to, name_of).is_err() {
+        if self.number(to).is_ok() {
             return Err(taken(to));
         }
-        self.names.remove(from, name_of);
+        self.names
+            .remove(from, |number| &self.records[number as usize].name);
         self.records[number].name = to.to_owned();
+        // Its number is below 2^32, as `push` has seen to, and its name is not taken.
+        let _ = self
+            .names
+            .insert(number as u32, to, |number| &self.records[number as usize].name);
         self.index_bound = bound;
         Ok(())
     }

@@ -4,6 +4,7 @@ mod cbor;
 mod checksum;
 mod compress;
 mod decode;
+mod editor;
 mod footer;
 mod format;
 mod frames;
@@ -20,6 +21,7 @@ mod value;
 mod writer;
 
 pub use checksum::ChecksumKind;
+pub use editor::{ZtensorEditor, recover};
 pub use format::Ztensor;
 pub use options::{Compression, TensorOptions, WriteOptions};
 pub use reader::ZtensorReader;
