@@ -264,7 +264,10 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
             }
         };
         if verdict != file.verdict {
-            wrong.push(format!("{}: {verdict:?} instead of {:?}", file.name, file.verdict));
+            wrong.push(format!(
+                "{}: {verdict:?} instead of {:?}",
+                file.name, file.verdict
+            ));
         }
     }
     assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));

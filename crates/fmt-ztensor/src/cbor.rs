@@ -79,7 +79,10 @@ impl<'a> Items<'a> {
 
     /// Holds a number of items against the bytes left, of which each takes at least one.
     pub(crate) fn check_count(&self, count: usize, per: usize, what: &str) -> Result<(), Error> {
-        if count.checked_mul(per).is_some_and(|least| least <= self.rest.len()) {
+        if count
+            .checked_mul(per)
+            .is_some_and(|least| least <= self.rest.len())
+        {
             return Ok(());
         }
         let error = Error::new(ErrorKind::Malformed, format!("the number of items of {what}")).rule("Z25");
@@ -135,10 +138,7 @@ pub(crate) enum Event<'e> {
     /// A whole string of bytes.
     Bytes(&'e [u8]),
     /// One item ends inside an array, a map or a tag; this many are to come, if that is known, and whether this was a key.
-    Next {
-        more: bool,
-        was_key: bool,
-    },
+    Next { more: bool, was_key: bool },
     /// An array, a map or a tag ends.
     End(Nesting),
 }

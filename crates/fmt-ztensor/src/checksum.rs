@@ -54,9 +54,7 @@ impl Claim {
             }
             Some(("sha256", hex)) => {
                 let value = digits(hex).and_then(|hex| sha256_of(hex.as_bytes()));
-                value
-                    .map(Self::Sha256)
-                    .ok_or("sha256: and 64 hexadecimal digits")
+                value.map(Self::Sha256).ok_or("sha256: and 64 hexadecimal digits")
             }
             _ => Ok(Self::Unknown),
         }

@@ -179,12 +179,7 @@ fn decode_frame((frame, at, out): Job<'_, '_>) -> Result<(), Error> {
         .found(written))
 }
 
-fn decode_one_after_the_other(
-    blob: &[u8],
-    start: u64,
-    out: &mut [u8],
-    limits: &Limits,
-) -> Result<(), Error> {
+fn decode_one_after_the_other(blob: &[u8], start: u64, out: &mut [u8], limits: &Limits) -> Result<(), Error> {
     let expected = out.len();
     let mut written = 0;
     for piece in Pieces::new(blob, start, limits) {

@@ -71,7 +71,10 @@ fn check_magic(head: &[u8]) -> Result<(), Error> {
             "ZTEN0001; this is version 2 of zTensor, which the crate `ztensor` reads",
         )
     } else if version.is_some_and(is_numbered) {
-        (ErrorKind::BadVersion, "ZTEN0001; this is another version of zTensor")
+        (
+            ErrorKind::BadVersion,
+            "ZTEN0001; this is another version of zTensor",
+        )
     } else {
         (ErrorKind::BadMagic, "ZTEN0001")
     };
@@ -85,9 +88,7 @@ fn check_magic(head: &[u8]) -> Result<(), Error> {
 /// Reads, and says what, if it cannot.
 pub(crate) fn read(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Result<Bytes, Error> {
     let (start, wanted) = (range.start, range.end - range.start);
-    let bytes = source
-        .read(range)
-        .map_err(|error| io_error(error, start, what))?;
+    let bytes = source.read(range).map_err(|error| io_error(error, start, what))?;
     if bytes.len() as u64 != wanted {
         let error = Error::new(
             ErrorKind::Io,

@@ -326,7 +326,8 @@ mod tests {
         assert_eq!(SeekTable::parse(&bytes[1..]), None);
         assert_eq!(SeekTable::parse(&[]), None);
         // With checksums, which are passed over.
-        let with_checksums = b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
+        let with_checksums =
+            b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
         assert_eq!(SeekTable::parse(with_checksums).unwrap().frames, [(10, 20)]);
     }
 
@@ -335,7 +336,10 @@ mod tests {
         let head = |bytes: &[u8]| Head::parse(&[&[0x28, 0xb5, 0x2f, 0xfd], bytes].concat());
         // As the first implementation writes it: window 2 MiB, nothing else known.
         let streamed = head(&[0x00, 0x58]).unwrap();
-        assert_eq!((streamed.window, streamed.content, streamed.len), (Some(2 << 20), None, 6));
+        assert_eq!(
+            (streamed.window, streamed.content, streamed.len),
+            (Some(2 << 20), None, 6)
+        );
         let single = head(&[0x20, 5]).unwrap();
         assert_eq!((single.window, single.content, single.len), (None, Some(5), 6));
         assert_eq!(head(&[0x60, 1, 0]).unwrap().content, Some(257));

@@ -160,12 +160,7 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     /// Reads an entry of `keys` pairs, or up to a break.
-    fn read(
-        items: &mut Items<'a>,
-        keys: Option<usize>,
-        at: u64,
-        limits: &Limits,
-    ) -> Result<Self, Error> {
+    fn read(items: &mut Items<'a>, keys: Option<usize>, at: u64, limits: &Limits) -> Result<Self, Error> {
         items.check_count(keys.unwrap_or(0), 2, "an entry")?;
         let mut draft = Self {
             at,
@@ -204,10 +199,7 @@ impl<'a> Draft<'a> {
             key::SIZE => self.size.replace((at, unsigned(items, key::SIZE)?)).is_none(),
             key::DTYPE => self.dtype.replace((at, text(items, key::DTYPE)?)).is_none(),
             key::SHAPE => self.shape.replace((at, shape(items, limits)?)).is_none(),
-            key::ENCODING => self
-                .encoding
-                .replace((at, text(items, key::ENCODING)?))
-                .is_none(),
+            key::ENCODING => self.encoding.replace((at, text(items, key::ENCODING)?)).is_none(),
             key::LAYOUT => {
                 let value = items.skip(limits.depth, key::LAYOUT)?;
                 self.layout.replace(value).is_none()
@@ -216,10 +208,7 @@ impl<'a> Draft<'a> {
                 let value = text(items, key::ENDIANNESS)?;
                 self.endianness.replace((at, value)).is_none()
             }
-            key::CHECKSUM => self
-                .checksum
-                .replace((at, text(items, key::CHECKSUM)?))
-                .is_none(),
+            key::CHECKSUM => self.checksum.replace((at, text(items, key::CHECKSUM)?)).is_none(),
             _ => {
                 let value = items.skip(limits.depth, "the value of a custom field")?;
                 self.custom.push((key, value));
@@ -284,10 +273,7 @@ impl<'a> Draft<'a> {
             Some((_, text)) if text == BIG => Some(true),
             Some((at, text)) => {
                 let error = Error::new(ErrorKind::Malformed, "data_endianness").at(*at);
-                return Err(error
-                    .expected("'little' or 'big'")
-                    .found(Quoted(text))
-                    .rule("Z8"));
+                return Err(error.expected("'little' or 'big'").found(Quoted(text)).rule("Z8"));
             }
         };
         if let Some((at, text)) = &self.checksum {
@@ -307,9 +293,7 @@ impl<'a> Draft<'a> {
         let fields: Vec<CustomField> = self
             .custom
             .into_iter()
-            .map(|(key, value)| {
-                CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value))
-            })
+            .map(|(key, value)| CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value)))
             .collect();
         let dtype = match dtype {
             Some(dtype) => StoredDType::Known(dtype),
@@ -363,9 +347,9 @@ fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
         (Layout::Unknown(layout), ..) => Some(format!("the layout {}", Quoted(layout))),
         (_, StoredDType::Unknown(dtype), _) => Some(format!("the dtype {}", Quoted(dtype))),
         (.., Encoding::Unknown(encoding)) => Some(format!("the encoding {}", Quoted(encoding))),
-        (.., Encoding::Zstd) if says_big => {
-            Some("compressed data that says to be big-endian: the format does not say what that means".to_owned())
-        }
+        (.., Encoding::Zstd) if says_big => Some(
+            "compressed data that says to be big-endian: the format does not say what that means".to_owned(),
+        ),
         _ => None,
     }
 }

@@ -42,7 +42,10 @@ pub(crate) struct Record {
 pub(crate) enum Place {
     /// They are still to come.
     Open,
-    Written { offset: u64, size: u64 },
+    Written {
+        offset: u64,
+        size: u64,
+    },
     /// They are those of another tensor, which has a place of its own, and its checksum.
     Of(usize),
 }
@@ -69,14 +72,7 @@ impl Record {
         };
         let checksum = self.checksum.as_deref().map_or(0, text);
         let shape = 9 * self.shape.rank() as u64;
-        Self::BOUND
-            + text(&self.name)
-            + shape
-            + dtype
-            + encoding
-            + layout
-            + checksum
-            + fields.sum::<u64>()
+        Self::BOUND + text(&self.name) + shape + dtype + encoding + layout + checksum + fields.sum::<u64>()
     }
 }
 
@@ -179,7 +175,8 @@ impl Ledger {
             target_spec.byte_len() == spec.byte_len() && (is_same_width || !is_big)
         });
         if !fits {
-            let error = Error::new(ErrorKind::SizeMismatch, "the other name's dtype and shape").of_tensor(name);
+            let error =
+                Error::new(ErrorKind::SizeMismatch, "the other name's dtype and shape").of_tensor(name);
             let found = of_target.map_or("a dtype that is not known".to_owned(), |spec| spec.to_string());
             return Err(error
                 .expected(format_args!("as many bytes as {spec}"))
@@ -267,9 +264,9 @@ impl Ledger {
     fn number(&self, name: &str) -> Result<usize, Error> {
         let name_of = |number: u32| &*self.records[number as usize].name;
         let found = self.names.find(name, name_of);
-        found.map(|number| number as usize).ok_or_else(|| {
-            Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name)
-        })
+        found
+            .map(|number| number as usize)
+            .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name))
     }
 
     /// Notes where a tensor's bytes are, now that they are written.
@@ -305,7 +302,8 @@ impl Ledger {
     /// Sets a custom field in its place, or behind the others.
     pub(crate) fn set_field(&mut self, name: &str, field: CustomField) -> Result<(), Error> {
         let number = self.number(name)?;
-        let bound = |field: &CustomField| field.key().len() as u64 + 18 + field.value().as_bytes().len() as u64;
+        let bound =
+            |field: &CustomField| field.key().len() as u64 + 18 + field.value().as_bytes().len() as u64;
         let fields = &self.records[number].details.fields;
         let place = fields.iter().position(|old| old.key() == field.key());
         let old = place.map_or(0, |place| bound(&fields[place]));
@@ -422,7 +420,10 @@ fn check_options(spec: &TensorSpec, options: &TensorOptions) -> Result<(), Error
     if let Some(compression) = &options.compression {
         compression.check()?;
         if options.big_endian && spec.dtype().size() > 1 {
-            let error = Error::new(ErrorKind::Unsupported, "compressed data most significant byte first");
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "compressed data most significant byte first",
+            );
             return Err(error
                 .expected("either raw or least significant byte first")
                 .rule("Z7"));

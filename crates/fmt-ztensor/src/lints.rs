@@ -43,7 +43,10 @@ fn of_tensors(reader: &ZtensorReader, lints: &mut Vec<Lint>) {
             _ => true,
         };
         if details.says_big.is_some() && means_nothing && entry.layout == Layout::Dense {
-            about("data_endianness says nothing about data that is compressed or of single bytes (Z7)".to_owned());
+            about(
+                "data_endianness says nothing about data that is compressed or of single bytes (Z7)"
+                    .to_owned(),
+            );
         }
         if let Some(text) = &entry.checksum
             && Claim::parse(text) == Ok(Claim::Unknown)

@@ -199,9 +199,7 @@ impl ZtensorReader {
             hasher.update(chunk);
             at += chunk.len() as u64;
         }
-        claim
-            .check(&hasher.finish())
-            .map_err(|error| error.at(start))
+        claim.check(&hasher.finish()).map_err(|error| error.at(start))
     }
 
     /// The bytes of a tensor that is stored compressed, held against its checksum.
@@ -239,10 +237,7 @@ impl ZtensorReader {
     fn tensor_of(&self, entry: &Entry, spec: TensorSpec) -> Result<Tensor, Error> {
         let is_copied = !self.source.is_in_memory();
         if Self::is_plain(entry) && !(is_copied && claim_of(entry).is_some()) {
-            return joined(
-                spec,
-                read(&*self.source, entry.range.clone(), "the data")?,
-            );
+            return joined(spec, read(&*self.source, entry.range.clone(), "the data")?);
         }
         let mut memory = if Self::is_plain(entry) {
             // The file has as many bytes as it says; that is limit enough.

@@ -105,9 +105,7 @@ impl<W: Write> ZtensorWriter<W> {
                     .of_tensor(&entry.name)
                     .rule("Z20");
                 let expected = "dense; indices and values fit as two tensors of their own";
-                return Err(error
-                    .expected(expected)
-                    .found(format_args!("{:?}", entry.layout)));
+                return Err(error.expected(expected).found(format_args!("{:?}", entry.layout)));
             }
             let mut options = writer.options.tensors.clone();
             for (key, value) in &entry.attributes {
@@ -246,11 +244,7 @@ impl<W: Write> ZtensorWriter<W> {
                 compressor.finish(&mut self.sink)?;
             }
             let offset = front.offset.unwrap_or(self.sink.position);
-            let checksum = self
-                .sink
-                .hasher
-                .take()
-                .map(|hasher| hasher.finish().to_string());
+            let checksum = self.sink.hasher.take().map(|hasher| hasher.finish().to_string());
             let size = self.sink.position - offset;
             self.ledger.settle(front.number, offset, size, checksum);
         }
@@ -349,9 +343,7 @@ fn turn_around<W: Write>(
     for piece in whole.chunks(PIECE) {
         turned.clear();
         turned.extend_from_slice(piece);
-        turned
-            .chunks_exact_mut(width)
-            .for_each(<[u8]>::reverse);
+        turned.chunks_exact_mut(width).for_each(<[u8]>::reverse);
         sink.write(&turned)?;
     }
     partial.extend_from_slice(rest);

@@ -18,6 +18,13 @@ fn the_corpus_is_judged_as_it_should_be() {
     let files = cases();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
     check_corpus(&Ztensor, &folder, &files);
-    let accepted = files.iter().filter(|file| file.verdict == Verdict::Accept).count();
-    assert!(files.len() >= 170 && 4 * accepted >= files.len(), "{accepted} of {}", files.len());
+    let accepted = files
+        .iter()
+        .filter(|file| file.verdict == Verdict::Accept)
+        .count();
+    assert!(
+        files.len() >= 170 && 4 * accepted >= files.len(),
+        "{accepted} of {}",
+        files.len()
+    );
 }

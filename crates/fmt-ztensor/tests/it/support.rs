@@ -49,7 +49,14 @@ pub(crate) fn indefinite(major: u8, items: &[Vec<u8>]) -> Vec<u8> {
 pub(crate) struct Entry(pub(crate) Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Entry {
-    pub(crate) fn new(name: &str, offset: u64, size: u64, dtype: &str, shape: &[u64], encoding: &str) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        offset: u64,
+        size: u64,
+        dtype: &str,
+        shape: &[u64],
+        encoding: &str,
+    ) -> Self {
         Self(vec![
             (text("name"), text(name)),
             (text("offset"), uint(offset)),
@@ -84,7 +91,10 @@ impl Entry {
     }
 
     fn pairs(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|(key, value)| [&key[..], value].concat()).collect()
+        self.0
+            .iter()
+            .flat_map(|(key, value)| [&key[..], value].concat())
+            .collect()
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -107,12 +117,22 @@ pub(crate) const W: [u8; 12] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x40, 0x4
 
 /// A file of `data` from byte 64 on and an index.
 pub(crate) fn file(data: &[u8], index: &[u8]) -> Vec<u8> {
-    [b"ZTEN0001", &[0; 56][..], data, index, &(index.len() as u64).to_le_bytes()].concat()
+    [
+        b"ZTEN0001",
+        &[0; 56][..],
+        data,
+        index,
+        &(index.len() as u64).to_le_bytes(),
+    ]
+    .concat()
 }
 
 /// A file of `data` from byte 64 on and these entries.
 pub(crate) fn file_of(data: &[u8], entries: &[Entry]) -> Vec<u8> {
-    file(data, &array(&entries.iter().map(Entry::encode).collect::<Vec<_>>()))
+    file(
+        data,
+        &array(&entries.iter().map(Entry::encode).collect::<Vec<_>>()),
+    )
 }
 
 /// A file of three floats and this entry.
@@ -127,14 +147,21 @@ pub(crate) fn custom(value: &[u8]) -> Vec<u8> {
 
 /// A file of one compressed tensor of bytes.
 pub(crate) fn zstd_of(blob: &[u8], len: u64) -> Vec<u8> {
-    file_of(blob, &[Entry::new("z", 64, blob.len() as u64, "uint8", &[len], "zstd")])
+    file_of(
+        blob,
+        &[Entry::new("z", 64, blob.len() as u64, "uint8", &[len], "zstd")],
+    )
 }
 
 /// A Zstandard frame with or without content size and checksum.
 pub(crate) fn frame_with(data: &[u8], has_size: bool, has_checksum: bool) -> Vec<u8> {
     let mut context = CCtx::create();
-    context.set_parameter(CParameter::ContentSizeFlag(has_size)).unwrap();
-    context.set_parameter(CParameter::ChecksumFlag(has_checksum)).unwrap();
+    context
+        .set_parameter(CParameter::ContentSizeFlag(has_size))
+        .unwrap();
+    context
+        .set_parameter(CParameter::ChecksumFlag(has_checksum))
+        .unwrap();
     let mut frame = Vec::with_capacity(zstd_safe::compress_bound(data.len()));
     context.compress2(&mut frame, data).unwrap();
     frame
@@ -146,7 +173,12 @@ pub(crate) fn frame(data: &[u8]) -> Vec<u8> {
 
 /// A skippable frame.
 pub(crate) fn skippable(content: &[u8]) -> Vec<u8> {
-    [&[0x50, 0x2a, 0x4d, 0x18][..], &(content.len() as u32).to_le_bytes(), content].concat()
+    [
+        &[0x50, 0x2a, 0x4d, 0x18][..],
+        &(content.len() as u32).to_le_bytes(),
+        content,
+    ]
+    .concat()
 }
 
 /// The table of the seekable format for frames of these stored and decoded lengths.
