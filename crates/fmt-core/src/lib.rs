@@ -2,14 +2,16 @@
 //!
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`Limits`]: reading what nobody vouches for.
+//! - [`read_range`], [`row_range`]: reading what was proven to be there.
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
 //! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete.
-//! - [`testing`] (feature `testing`): what the crates of the formats hold themselves to in their tests.
+//! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
 //! The crate knows no format.
 
+mod access;
 mod cursor;
 mod entry;
 mod error;
@@ -24,6 +26,7 @@ mod source;
 pub mod testing;
 mod writer;
 
+pub use access::{read_range, row_range, source_error};
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};

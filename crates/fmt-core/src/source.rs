@@ -165,9 +165,12 @@ impl ByteSource for FileSource {
         let len = len
             .and_then(|len| usize::try_from(len).ok())
             .ok_or(io::ErrorKind::UnexpectedEof)?;
-        let mut buffer = Vec::new();
-        buffer.try_reserve_exact(len)?;
-        buffer.resize(len, 0);
+        // Whether there is so much memory is asked first, since zeroed memory, which the system gives without touching
+        // it, cannot be had in a way that may fail.
+        let mut probe = Vec::<u8>::new();
+        probe.try_reserve_exact(len)?;
+        drop(std::hint::black_box(probe));
+        let mut buffer = vec![0; len];
         self.read_into(range.start, &mut buffer)?;
         Ok(buffer.into())
     }

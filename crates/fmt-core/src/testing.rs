@@ -273,6 +273,54 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
     assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
 }
 
+/// Opens many files and reads all of each, as [`open_hostile`] does but from memory only and on one thread for all, so
+/// that a hundred thousand take seconds. Returns how many opened.
+///
+/// # Panics
+/// When opening or reading panics, overflows a small stack, takes longer than a minute for all of them, or allocates
+/// more than twice the file when it is opened.
+pub fn open_many_hostile(
+    format: &'static dyn Format,
+    files: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
+    options: &ReadOptions,
+) -> usize {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let (options, (sender, opened)) = (options.clone(), mpsc::channel());
+    let opening = move || {
+        let mut count = 0;
+        for bytes in files {
+            let allowance = BASE_ALLOWANCE + 2 * bytes.len() as u64;
+            let source = Arc::new(Bytes::from(bytes));
+            let mut opened = None;
+            let allocated =
+                allocation_counter::measure(|| opened = Some(format.open(source.clone(), &options)));
+            let most = allocated.bytes_max;
+            assert!(
+                most <= allowance,
+                "opening {source:?} allocated {most}, more than {allowance}"
+            );
+            if let Some(Ok(reader)) = opened {
+                read_everything(&*reader);
+                count += 1;
+            }
+        }
+        // Nobody listens any more when patience is over.
+        let _ = sender.send(count);
+    };
+    let thread = thread::Builder::new()
+        .stack_size(STACK)
+        .spawn(opening)
+        .expect("the system gives a thread");
+    match opened.recv_timeout(PATIENCE) {
+        Ok(count) => count,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the files hang their reader"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            thread.join().expect("the reader does not panic");
+            unreachable!("a reader that did not panic sent its count")
+        }
+    }
+}
+
 /// Mutants of a file, the same ones every time: first every truncation and every flipped bit, then mixtures of flips,
 /// overwritten words, removed and repeated pieces, as many as are asked for.
 pub fn mutants(base: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + '_ {

@@ -37,6 +37,28 @@ impl<'a> Items<'a> {
     /// The head of the next item.
     #[inline]
     pub(crate) fn header(&mut self, what: &str) -> Result<Header, Error> {
+        // Nearly all heads of an index are one byte or two; what they say needs no more than this.
+        let (number, rest) = match *self.rest {
+            [first, ref rest @ ..] if first & 0x1f < 24 => (first & 0x1f, rest),
+            [first, number, ref rest @ ..] if first & 0x1f == 24 => (number, rest),
+            _ => return self.long_header(what),
+        };
+        let len = Some(usize::from(number));
+        let header = match self.rest[0] >> 5 {
+            0 => Header::Positive(number.into()),
+            1 => Header::Negative(number.into()),
+            2 => Header::Bytes(len),
+            3 => Header::Text(len),
+            4 => Header::Array(len),
+            5 => Header::Map(len),
+            _ => return self.long_header(what),
+        };
+        self.rest = rest;
+        Ok(header)
+    }
+
+    #[inline(never)]
+    fn long_header(&mut self, what: &str) -> Result<Header, Error> {
         let before = self.rest;
         match Decoder::from(&mut self.rest).pull() {
             Ok(Header::Simple(value)) if value < 32 && before[0] == 0xf8 => {
@@ -199,7 +221,7 @@ pub(crate) fn walk(
             }
             Header::Break => {
                 let level = levels.pop().filter(|level| level.rest.is_none());
-                let is_whole = |level: &Level| level.nesting != Nesting::Map || level.count % 2 == 0;
+                let is_whole = |level: &Level| level.nesting != Nesting::Map || level.count.is_multiple_of(2);
                 let Some(level) = level.filter(is_whole) else {
                     return Err(malformed(what, at).expected("an item").found("a break"));
                 };

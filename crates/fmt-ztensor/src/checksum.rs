@@ -33,21 +33,18 @@ pub(crate) enum Claim {
 impl Claim {
     /// Takes the text of an entry apart; says what it should have been if it is of a known kind and wrong.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
-        let digits = |text: &str| {
-            let digits = text
-                .strip_prefix("0x")
-                .or_else(|| text.strip_prefix("0X"))
-                .unwrap_or(text)
-                .to_owned();
+        fn digits(text: &str) -> Option<&str> {
+            let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+            let digits = digits.unwrap_or(text);
             digits
                 .bytes()
                 .all(|byte| byte.is_ascii_hexdigit())
                 .then_some(digits)
-        };
+        }
         match text.split_once(':') {
             Some(("crc32c", hex)) => {
                 let hex = digits(hex).filter(|hex| (1..=8).contains(&hex.len()));
-                let value = hex.and_then(|hex| u32::from_str_radix(&hex, 16).ok());
+                let value = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok());
                 value
                     .map(Self::Crc32c)
                     .ok_or("crc32c: and up to 8 hexadecimal digits")
@@ -57,6 +54,33 @@ impl Claim {
                 value.map(Self::Sha256).ok_or("sha256: and 64 hexadecimal digits")
             }
             _ => Ok(Self::Unknown),
+        }
+    }
+
+    /// Bytes of the text that [`fmt::Display`] gives.
+    pub(crate) fn text_len(&self) -> usize {
+        match self {
+            Self::Crc32c(_) => 9 + 8,
+            Self::Sha256(_) => 7 + 64,
+            Self::Unknown => 0,
+        }
+    }
+
+    /// Appends the text that [`fmt::Display`] gives.
+    pub(crate) fn push_to(&self, text: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+        let digit = |value: u32| DIGITS[(value & 15) as usize];
+        match self {
+            Self::Crc32c(value) => {
+                text.extend_from_slice(b"crc32c:0x");
+                text.extend((0..8).rev().map(|place| digit(value >> (4 * place))));
+            }
+            Self::Sha256(value) => {
+                text.extend_from_slice(b"sha256:");
+                let digits = value.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+                text.extend(digits.map(|value| digit(value.into()).to_ascii_lowercase()));
+            }
+            Self::Unknown => {}
         }
     }
 
@@ -94,14 +118,9 @@ fn sha256_of(hex: &[u8]) -> Option<[u8; 32]> {
 /// As it is written into files: CRC-32C as the first implementation writes it, SHA-256 as `sha256sum` does.
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Crc32c(value) => write!(f, "crc32c:0x{value:08X}"),
-            Self::Sha256(value) => {
-                f.write_str("sha256:")?;
-                value.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-            Self::Unknown => f.write_str("a checksum of a kind that is not known"),
-        }
+        let mut text = Vec::new();
+        self.push_to(&mut text);
+        f.write_str(&String::from_utf8_lossy(&text))
     }
 }
 

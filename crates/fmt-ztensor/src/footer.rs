@@ -1,16 +1,15 @@
 //! Both ends of a file, and reading from sources.
 
-use std::{io, ops::Range};
+use std::ops::Range;
 
-use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions};
-use tensor_core::Bytes;
+use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, read_range, source_error};
 
 use crate::layout::{FAMILY, FAMILY_V2, MAGIC, SHORTEST, TAIL};
 
 /// Finds the index, after a look at both ends of the file.
 pub(crate) fn locate_index(source: &dyn ByteSource, options: &ReadOptions) -> Result<Range<u64>, Error> {
     let len = source.len();
-    let head = read(source, 0..len.min(MAGIC.len() as u64), "the magic")?;
+    let head = read_range(source, 0..len.min(MAGIC.len() as u64), "the magic")?;
     check_magic(&head)?;
     // A lenient reader takes an index of no bytes for one of no tensors.
     let shortest = SHORTEST - u64::from(options.lenient);
@@ -85,31 +84,9 @@ fn check_magic(head: &[u8]) -> Result<(), Error> {
         .rule("Z21"))
 }
 
-/// Reads, and says what, if it cannot.
-pub(crate) fn read(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Result<Bytes, Error> {
-    let (start, wanted) = (range.start, range.end - range.start);
-    let bytes = source.read(range).map_err(|error| io_error(error, start, what))?;
-    if bytes.len() as u64 != wanted {
-        let error = Error::new(
-            ErrorKind::Io,
-            format!("the source gave another number of bytes for {what}"),
-        );
-        return Err(error.at(start).expected(wanted).found(bytes.len()));
-    }
-    Ok(bytes)
-}
-
 /// Copies, and says what, if it cannot.
 pub(crate) fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -> Result<(), Error> {
     source
         .read_into(at, out)
-        .map_err(|error| io_error(error, at, what))
-}
-
-fn io_error(error: io::Error, at: u64, what: &str) -> Error {
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        let what = format!("the file became shorter than it was when it was opened; {what} is not there");
-        return Error::new(ErrorKind::Changed, what).at(at);
-    }
-    Error::io(format!("{what} cannot be read"), error).at(at)
+        .map_err(|error| source_error(error, at, what))
 }

@@ -67,7 +67,7 @@ impl Format for Ztensor {
     ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
         Ok(Box::new(ZtensorWriter::planned(
             out,
-            plan,
+            &plan,
             WriteOptions::default(),
         )?))
     }

@@ -64,6 +64,7 @@ impl Index {
         reserve(&mut index.details, bound)?;
         index.names = Names::with_capacity(bound);
         let mut rest = count;
+        let mut draft = Draft::default();
         while rest != Some(0) {
             let at = items.position();
             let header = items.header("an entry of the index")?;
@@ -79,8 +80,8 @@ impl Index {
                     .expected(format_args!("at most {}, the limit", options.limits.tensors))
                     .rule("Z12"));
             }
-            let draft = Draft::read(&mut items, keys, at, &options.limits)?;
-            index.add(draft, start, options)?;
+            draft.read(&mut items, keys, at, &options.limits)?;
+            index.add(&mut draft, start, options)?;
             rest = rest.map(|rest| rest - 1);
         }
         if !items.is_empty() {
@@ -96,14 +97,11 @@ impl Index {
         Ok(index)
     }
 
-    fn add(&mut self, draft: Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
-        let name = draft.name.clone();
+    /// Takes over what an entry says; nothing is left of it in the draft.
+    fn add(&mut self, draft: &mut Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
         let at = draft.at;
         let finished = draft.finish(index_start, options);
-        let (entry, details) = finished.map_err(|error| match &name {
-            Some((_, name)) => error.of_tensor(name),
-            None => error,
-        })?;
+        let (entry, details) = finished.map_err(|error| draft.about_this(error))?;
         // The limit of tensors is below, unless somebody raises it to what no memory has.
         let number = u32::try_from(self.entries.len())
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
@@ -160,9 +158,15 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     /// Reads an entry of `keys` pairs, or up to a break.
-    fn read(items: &mut Items<'a>, keys: Option<usize>, at: u64, limits: &Limits) -> Result<Self, Error> {
+    fn read(
+        &mut self,
+        items: &mut Items<'a>,
+        keys: Option<usize>,
+        at: u64,
+        limits: &Limits,
+    ) -> Result<(), Error> {
         items.check_count(keys.unwrap_or(0), 2, "an entry")?;
-        let mut draft = Self {
+        *self = Self {
             at,
             ..Self::default()
         };
@@ -174,15 +178,20 @@ impl<'a> Draft<'a> {
                 Header::Text(len) => items.text(len, "a key")?,
                 other => return Err(wrong_type("a key of an entry", at, "a text", &other).rule("Z23")),
             };
-            let read = draft.value(items, key, at, limits);
-            read.map_err(|error| match &draft.name {
-                Some((_, name)) => error.of_tensor(name),
-                None => error,
-            })?;
+            let read = self.value(items, key, at, limits);
+            read.map_err(|error| self.about_this(error))?;
             rest = rest.map(|rest| rest - 1);
         }
-        draft.check_custom_keys()?;
-        Ok(draft)
+        self.check_custom_keys()
+    }
+
+    /// Says which tensor an error is about, as far as that is known.
+    #[cold]
+    fn about_this(&self, error: Error) -> Error {
+        match &self.name {
+            Some((_, name)) => error.of_tensor(name),
+            None => error,
+        }
     }
 
     fn value(
@@ -222,6 +231,9 @@ impl<'a> Draft<'a> {
     }
 
     fn check_custom_keys(&self) -> Result<(), Error> {
+        if self.custom.len() < 2 {
+            return Ok(());
+        }
         let mut keys: Vec<&str> = self.custom.iter().map(|(key, _)| &**key).collect();
         keys.sort_unstable();
         match keys.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -230,36 +242,23 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Proves what the entry says.
-    fn finish(self, index_start: u64, options: &ReadOptions) -> Result<(Entry, Details), Error> {
-        let missing = |key: &str| {
-            Error::new(ErrorKind::Malformed, format!("the key '{key}' is missing"))
-                .at(self.at)
-                .rule("Z23")
+    /// Proves what the entry says, and takes it.
+    fn finish(&mut self, index_start: u64, options: &ReadOptions) -> Result<(Entry, Details), Error> {
+        let missing = |at: u64, key: &str| {
+            let error = Error::new(ErrorKind::Malformed, format!("the key '{key}' is missing"));
+            error.at(at).rule("Z23")
         };
-        let (name_at, name) = self.name.ok_or_else(|| missing(key::NAME))?;
-        let (offset_at, offset) = self.offset.ok_or_else(|| missing(key::OFFSET))?;
-        let (size_at, size) = self.size.ok_or_else(|| missing(key::SIZE))?;
-        let (_, dtype_name) = self.dtype.ok_or_else(|| missing(key::DTYPE))?;
-        let (shape_at, shape) = self.shape.ok_or_else(|| missing(key::SHAPE))?;
-        let (_, encoding_name) = self.encoding.ok_or_else(|| missing(key::ENCODING))?;
+        let at = self.at;
+        let (name_at, name) = self.name.as_ref().ok_or_else(|| missing(at, key::NAME))?;
+        let (offset_at, offset) = self.offset.ok_or_else(|| missing(at, key::OFFSET))?;
+        let (size_at, size) = self.size.ok_or_else(|| missing(at, key::SIZE))?;
+        let (_, dtype_name) = self.dtype.take().ok_or_else(|| missing(at, key::DTYPE))?;
+        let (shape_at, shape) = self.shape.take().ok_or_else(|| missing(at, key::SHAPE))?;
+        let (_, encoding_name) = self.encoding.take().ok_or_else(|| missing(at, key::ENCODING))?;
 
-        check_name(&name, options).map_err(|error| error.at(name_at))?;
+        check_name(name, options).map_err(|error| error.at(*name_at))?;
         check_offset(offset).map_err(|error| error.at(offset_at))?;
-        let end = offset.checked_add(size).ok_or_else(|| {
-            let error = Error::new(ErrorKind::Overflow, "offset and size together").at(size_at);
-            error
-                .expected("less than 2^64")
-                .found(format_args!("{offset} + {size}"))
-                .rule("Z10")
-        })?;
-        if end > index_start {
-            let error = Error::new(ErrorKind::OutOfBounds, "the end of the data").at(size_at);
-            return Err(error
-                .expected(format_args!("at most {index_start}, where the index begins"))
-                .found(end)
-                .rule("Z10"));
-        }
+        let end = check_end(offset, size, index_start).map_err(|error| error.at(size_at))?;
         let dtype = dtype_of(&dtype_name);
         let encoding = match &*encoding_name {
             RAW => Encoding::Raw,
@@ -267,15 +266,7 @@ impl<'a> Draft<'a> {
             _ => Encoding::Unknown(encoding_name.into_owned()),
         };
         let layout = StoredLayout::read(self.layout);
-        let says_big = match &self.endianness {
-            None => None,
-            Some((_, text)) if text == LITTLE => Some(false),
-            Some((_, text)) if text == BIG => Some(true),
-            Some((at, text)) => {
-                let error = Error::new(ErrorKind::Malformed, "data_endianness").at(*at);
-                return Err(error.expected("'little' or 'big'").found(Quoted(text)).rule("Z8"));
-            }
-        };
+        let says_big = self.says_big()?;
         if let Some((at, text)) = &self.checksum {
             Claim::parse(text).map_err(|expected| {
                 let error = Error::new(ErrorKind::Malformed, "the checksum").at(*at);
@@ -289,34 +280,44 @@ impl<'a> Draft<'a> {
                 .map_err(|(error, is_about_size)| error.at(if is_about_size { size_at } else { shape_at }))?;
         }
 
-        let is_multi_byte = dtype.is_some_and(|dtype| dtype.size() > 1);
-        let fields: Vec<CustomField> = self
-            .custom
-            .into_iter()
+        let is_big = dtype.is_some_and(|dtype| dtype.size() > 1) && says_big == Some(true);
+        let custom = std::mem::take(&mut self.custom).into_iter();
+        let fields: Vec<CustomField> = custom
             .map(|(key, value)| CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value)))
             .collect();
         let dtype = match dtype {
             Some(dtype) => StoredDType::Known(dtype),
             None => StoredDType::Unknown(dtype_name.into_owned()),
         };
-        let mut entry = Entry::new(name.into_owned(), dtype, shape, offset..end);
-        entry.layout = match &layout {
-            StoredLayout::Other(value) => {
-                Layout::Unknown(value.as_text().unwrap_or_else(|| value.to_string()))
-            }
-            _ => Layout::Dense,
-        };
-        entry.is_big_endian = encoding == Encoding::Raw && is_multi_byte && says_big == Some(true);
+        let name = self.name.take().map(|(_, name)| name.into_owned());
+        let mut entry = Entry::new(name.unwrap_or_default(), dtype, shape, offset..end);
+        if let StoredLayout::Other(value) = &layout {
+            let name = value.as_text().unwrap_or_else(|| value.to_string());
+            entry.layout = Layout::Unknown(name);
+        }
+        entry.is_big_endian = encoding == Encoding::Raw && is_big;
         entry.encoding = encoding;
-        entry.checksum = self.checksum.map(|(_, text)| text.into_owned());
+        entry.checksum = self.checksum.take().map(|(_, text)| text.into_owned());
         entry.attributes = attributes(&fields);
-        entry.unsupported = unsupported(&entry, is_multi_byte && says_big == Some(true));
+        entry.unsupported = unsupported(&entry, is_big);
         let details = Details {
             fields,
             layout,
             says_big,
         };
         Ok((entry, details))
+    }
+
+    fn says_big(&self) -> Result<Option<bool>, Error> {
+        match &self.endianness {
+            None => Ok(None),
+            Some((_, text)) if text == LITTLE => Ok(Some(false)),
+            Some((_, text)) if text == BIG => Ok(Some(true)),
+            Some((at, text)) => {
+                let error = Error::new(ErrorKind::Malformed, "data_endianness").at(*at);
+                Err(error.expected("'little' or 'big'").found(Quoted(text)).rule("Z8"))
+            }
+        }
     }
 }
 
@@ -325,6 +326,9 @@ impl StoredLayout {
         let Some(bytes) = value else {
             return Self::Absent;
         };
+        if bytes == b"\x65dense" {
+            return Self::Dense;
+        }
         let value = CborValue::new_unchecked(bytes);
         match value.as_text() {
             Some(text) if text == DENSE => Self::Dense,
@@ -368,6 +372,23 @@ fn check_offset(offset: u64) -> Result<(), Error> {
             .found(offset));
     }
     Ok(())
+}
+
+/// Where the data ends.
+fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64, Error> {
+    let Some(end) = offset.checked_add(size) else {
+        let error = Error::new(ErrorKind::Overflow, "offset and size together").rule("Z10");
+        return Err(error
+            .expected("less than 2^64")
+            .found(format_args!("{offset} + {size}")));
+    };
+    if end > index_start {
+        let error = Error::new(ErrorKind::OutOfBounds, "the end of the data").rule("Z10");
+        return Err(error
+            .expected(format_args!("at most {index_start}, where the index begins"))
+            .found(end));
+    }
+    Ok(end)
 }
 
 pub(crate) fn check_name(name: &str, options: &ReadOptions) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
+    checksum::Claim,
     index::{Details, StoredLayout, check_name},
     layout::{BIG, DENSE, LITTLE, RAW, ZSTD, dtype_name, key},
     names::Names,
@@ -30,11 +31,20 @@ pub(crate) struct Ledger {
 pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) place: Place,
-    pub(crate) checksum: Option<String>,
+    pub(crate) checksum: Checksum,
     dtype: StoredDType,
     shape: Shape,
     encoding: Encoding,
     details: Details,
+}
+
+/// What an entry says of its bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Checksum {
+    Absent,
+    /// As a file had it.
+    Text(String),
+    Computed(Claim),
 }
 
 /// Where a tensor's bytes are.
@@ -70,7 +80,10 @@ impl Record {
             StoredLayout::Other(value) => value.as_bytes().len() as u64,
             _ => 0,
         };
-        let checksum = self.checksum.as_deref().map_or(0, text);
+        let checksum = match &self.checksum {
+            Checksum::Text(checksum) => text(checksum),
+            _ => 0,
+        };
         let shape = 9 * self.shape.rank() as u64;
         Self::BOUND + text(&self.name) + shape + dtype + encoding + layout + checksum + fields.sum::<u64>()
     }
@@ -103,7 +116,7 @@ impl Ledger {
                     offset: entry.range.start,
                     size: entry.stored_size(),
                 },
-                checksum: entry.checksum.clone(),
+                checksum: entry.checksum.clone().map_or(Checksum::Absent, Checksum::Text),
                 dtype: entry.dtype.clone(),
                 shape: entry.shape.clone(),
                 encoding: entry.encoding.clone(),
@@ -138,7 +151,7 @@ impl Ledger {
         let record = Record {
             name: name.to_owned(),
             place: Place::Open,
-            checksum: None,
+            checksum: Checksum::Absent,
             dtype: StoredDType::Known(spec.dtype()),
             shape: spec.shape().clone(),
             encoding: match options.compression {
@@ -186,7 +199,7 @@ impl Ledger {
         let record = Record {
             name: name.to_owned(),
             place: Place::Of(number),
-            checksum: None,
+            checksum: Checksum::Absent,
             dtype: StoredDType::Known(spec.dtype()),
             shape: spec.shape().clone(),
             encoding: target.encoding.clone(),
@@ -270,10 +283,10 @@ impl Ledger {
     }
 
     /// Notes where a tensor's bytes are, now that they are written.
-    pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<String>) {
+    pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<Claim>) {
         let record = &mut self.records[number];
         record.place = Place::Written { offset, size };
-        record.checksum = checksum;
+        record.checksum = checksum.map_or(Checksum::Absent, Checksum::Computed);
     }
 
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
@@ -340,13 +353,13 @@ impl Ledger {
                 // Nobody encodes before all bytes are there.
                 _ => (0, 0),
             };
-            encode_record(&mut out, record, offset, size, root.checksum.as_deref());
+            encode_record(&mut out, record, offset, size, &root.checksum);
         }
         out
     }
 }
 
-fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, checksum: Option<&str>) {
+fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, checksum: &Checksum) {
     let Details {
         fields,
         layout,
@@ -354,7 +367,7 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
     } = &record.details;
     let optional = usize::from(!matches!(layout, StoredLayout::Absent))
         + usize::from(says_big.is_some())
-        + usize::from(checksum.is_some());
+        + usize::from(!matches!(checksum, Checksum::Absent));
     push(out, Header::Map(Some(6 + optional + fields.len())));
     text(out, key::NAME);
     text(out, &record.name);
@@ -401,9 +414,17 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         text(out, key::ENDIANNESS);
         text(out, if *is_big { BIG } else { LITTLE });
     }
-    if let Some(checksum) = checksum {
-        text(out, key::CHECKSUM);
-        text(out, checksum);
+    match checksum {
+        Checksum::Absent => {}
+        Checksum::Text(claim) => {
+            text(out, key::CHECKSUM);
+            text(out, claim);
+        }
+        Checksum::Computed(claim) => {
+            text(out, key::CHECKSUM);
+            push(out, Header::Text(Some(claim.text_len())));
+            claim.push_to(out);
+        }
     }
     for field in fields {
         text(out, field.key());

@@ -2,14 +2,14 @@ use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
     ByteSource, Encoding, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, ReadOptions,
-    TensorReader, Verification,
+    TensorReader, Verification, read_range, row_range,
 };
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
     checksum::{Claim, Hasher},
     decode::{check_ratio, decode, default_threads},
-    footer::{locate_index, read, read_into},
+    footer::{locate_index, read_into},
     index::{Details, Index},
     layout::{FORMAT, TAIL},
     lints, rows,
@@ -84,7 +84,7 @@ impl ZtensorReader {
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, options)?;
         let index_start = range.start;
-        let bytes = read(&*source, range, "the index")?;
+        let bytes = read_range(&*source, range, "the index")?;
         let index = Index::parse(&bytes, index_start, options)?;
         Ok(Self {
             source,
@@ -204,7 +204,7 @@ impl ZtensorReader {
 
     /// The bytes of a tensor that is stored compressed, held against its checksum.
     fn blob(&self, entry: &Entry) -> Result<Bytes, Error> {
-        let blob = read(&*self.source, entry.range.clone(), "the compressed data")?;
+        let blob = read_range(&*self.source, entry.range.clone(), "the compressed data")?;
         if let Some((claim, mut hasher)) = claim_of(entry) {
             hasher.update(&blob);
             claim
@@ -237,7 +237,7 @@ impl ZtensorReader {
     fn tensor_of(&self, entry: &Entry, spec: TensorSpec) -> Result<Tensor, Error> {
         let is_copied = !self.source.is_in_memory();
         if Self::is_plain(entry) && !(is_copied && claim_of(entry).is_some()) {
-            return joined(spec, read(&*self.source, entry.range.clone(), "the data")?);
+            return joined(spec, read_range(&*self.source, entry.range.clone(), "the data")?);
         }
         let mut memory = if Self::is_plain(entry) {
             // The file has as many bytes as it says; that is limit enough.
@@ -281,7 +281,7 @@ impl ZtensorReader {
         };
         let range = entry.range.clone();
         if self.source.is_in_memory() {
-            hasher.update(&read(&*self.source, range.clone(), "the data")?);
+            hasher.update(&read_range(&*self.source, range.clone(), "the data")?);
         } else {
             let mut buffer = vec![0; CHUNK];
             let mut at = range.start;
@@ -374,29 +374,11 @@ impl TensorReader for ZtensorReader {
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         let (entry, spec) = self.readable(index)?;
-        let Some(&available) = spec.shape().dims().first() else {
-            let error = Error::new(ErrorKind::OutOfBounds, "a scalar has no rows");
-            return Err(error.of_tensor(&entry.name));
-        };
-        if rows.start > rows.end || rows.end > available {
-            let error = Error::new(ErrorKind::OutOfBounds, "there are no such rows").of_tensor(&entry.name);
-            return Err(error
-                .expected(format_args!("rows within 0..{available}"))
-                .found(format_args!("{}..{}", rows.start, rows.end)));
-        }
-        // A tensor with bytes has rows. Nothing overflows: the part is no larger than the whole.
-        let row_bytes = spec.byte_len().checked_div(available).unwrap_or(0);
-        let range = rows.start * row_bytes..rows.end * row_bytes;
-        let shape = spec.shape().with_leading_dim(rows.end - rows.start);
-        let part = shape.and_then(|shape| TensorSpec::new(spec.dtype(), shape));
-        let part = part.map_err(|error| {
-            // Only an empty tensor can have rows that are too many to be: `[0, 2^63, 4]`.
-            let error = Error::new(ErrorKind::Overflow, error.to_string()).rule("Z18");
-            error.of_tensor(&entry.name)
-        })?;
+        let (part, range) =
+            row_range(&spec, rows).map_err(|error| error.of_tensor(&entry.name).rule("Z18"))?;
         let read = if Self::is_plain(entry) {
             let range = entry.range.start + range.start..entry.range.start + range.end;
-            read(&*self.source, range, "the data").and_then(|bytes| joined(part, bytes))
+            read_range(&*self.source, range, "the data").and_then(|bytes| joined(part, bytes))
         } else {
             self.converted_rows(entry, &spec, part, range)
         };

@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use fmt_core::{ByteSource, Entry, Error};
+use fmt_core::{ByteSource, Entry, Error, read_range};
 use tensor_core::Bytes;
 
 use crate::{
     ZtensorReader,
     decode::decode,
-    footer::read,
     frames::{Head, MAX_HEAD, SeekTable, TABLE_FOOT},
 };
 
@@ -37,7 +36,7 @@ pub(crate) fn by_table(
     if !heads_agree(source, &table.frames[..part.frames.end], entry.range.start)? {
         return Ok(None);
     }
-    let blob = read(source, part.stored.clone(), "the compressed data")?;
+    let blob = read_range(source, part.stored.clone(), "the compressed data")?;
     let mut memory = reader.memory(part.decoded.end - part.decoded.start)?;
     decode(
         &blob,
@@ -55,12 +54,12 @@ pub(crate) fn by_table(
 
 fn read_table(source: &dyn ByteSource, blob: &Range<u64>) -> Result<Option<(SeekTable, u64)>, Error> {
     let foot_start = blob.end.saturating_sub(TABLE_FOOT as u64).max(blob.start);
-    let foot = read(source, foot_start..blob.end, "the table of frames")?;
+    let foot = read_range(source, foot_start..blob.end, "the table of frames")?;
     let len = SeekTable::len_by_foot(&foot).filter(|len| *len <= blob.end - blob.start);
     let Some(len) = len else {
         return Ok(None);
     };
-    let bytes = read(source, blob.end - len..blob.end, "the table of frames")?;
+    let bytes = read_range(source, blob.end - len..blob.end, "the table of frames")?;
     Ok(SeekTable::parse(&bytes).map(|table| (table, len)))
 }
 
@@ -101,7 +100,7 @@ impl Part {
 fn heads_agree(source: &dyn ByteSource, frames: &[(u32, u32)], mut at: u64) -> Result<bool, Error> {
     for (stored, decoded) in frames {
         let end = at + u64::from(*stored);
-        let head = read(source, at..end.min(at + MAX_HEAD as u64), "the head of a frame")?;
+        let head = read_range(source, at..end.min(at + MAX_HEAD as u64), "the head of a frame")?;
         let content = Head::parse(&head).and_then(|head| head.content);
         if content != Some(u64::from(*decoded)) {
             return Ok(false);

@@ -189,7 +189,25 @@ impl From<&[u8]> for CborValue {
 }
 
 /// Appends the head of an item.
+#[inline]
 pub(crate) fn push(out: &mut Vec<u8>, header: Header) {
+    // Nearly all heads of an index are one byte.
+    let (major, number) = match header {
+        Header::Positive(number) => (0, number),
+        Header::Text(Some(len)) => (3, len as u64),
+        Header::Array(Some(len)) => (4, len as u64),
+        Header::Map(Some(len)) => (5, len as u64),
+        _ => (0, u64::MAX),
+    };
+    if number < 24 {
+        out.push(major << 5 | number as u8);
+        return;
+    }
+    push_long(out, header);
+}
+
+#[inline(never)]
+fn push_long(out: &mut Vec<u8>, header: Header) {
     // Heads take nine bytes at most, so writing does not fail.
     let mut head = [0; 9];
     let mut rest = &mut head[..];
@@ -231,7 +249,6 @@ fn print(f: &mut fmt::Formatter<'_>, event: &Event<'_>) -> fmt::Result {
         Event::Head(Header::Tag(tag)) => write!(f, "{tag}("),
         Event::Head(Header::Array(_)) => f.write_char('['),
         Event::Head(Header::Map(_)) => f.write_char('{'),
-        Event::Head(_) => Ok(()),
         Event::Text(text) => write!(f, "{text:?}"),
         Event::Bytes(bytes) => {
             f.write_str("h'")?;
@@ -240,7 +257,7 @@ fn print(f: &mut fmt::Formatter<'_>, event: &Event<'_>) -> fmt::Result {
         }
         Event::Next { was_key: true, .. } => f.write_str(": "),
         Event::Next { more: true, .. } => f.write_str(", "),
-        Event::Next { .. } => Ok(()),
+        Event::Next { .. } | Event::Head(_) => Ok(()),
         Event::End(Nesting::Array) => f.write_char(']'),
         Event::End(Nesting::Map) => f.write_char('}'),
         Event::End(Nesting::Tag) => f.write_char(')'),

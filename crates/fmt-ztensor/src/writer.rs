@@ -91,7 +91,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// # Errors
     /// As [`ZtensorWriter::new`] and [`ZtensorWriter::begin`]; [`ErrorKind::Unsupported`] for tensors that are not
     /// dense (Z20), and for metadata of the file, for which the format has no place (Z27).
-    pub fn planned(out: W, plan: Plan, options: WriteOptions) -> Result<Self, Error> {
+    pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         if let Some(key) = plan.metadata.keys().next() {
             let what = format!("the format has no place for the metadata {}", Quoted(key));
@@ -244,7 +244,7 @@ impl<W: Write> ZtensorWriter<W> {
                 compressor.finish(&mut self.sink)?;
             }
             let offset = front.offset.unwrap_or(self.sink.position);
-            let checksum = self.sink.hasher.take().map(|hasher| hasher.finish().to_string());
+            let checksum = self.sink.hasher.take().map(Hasher::finish);
             let size = self.sink.position - offset;
             self.ledger.settle(front.number, offset, size, checksum);
         }

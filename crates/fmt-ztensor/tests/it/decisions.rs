@@ -107,10 +107,7 @@ fn z5_checksums_are_written_in_one_form() {
     };
     assert_eq!(
         checksum(ChecksumKind::Crc32c),
-        [
-            "crc32c:0x014440BA0".replace("0x0", "0x"),
-            "crc32c:0x00000000".to_owned()
-        ]
+        ["crc32c:0x01440BA0".to_owned(), "crc32c:0x00000000".to_owned()]
     );
     let sha256 = checksum(ChecksumKind::Sha256);
     assert_eq!(
@@ -261,7 +258,7 @@ fn z12_writers_keep_the_limits_of_readers() {
     );
     assert_eq!(begin(writer(|limits| limits.tensors = 1), "t", &[1]), too_large);
     assert_eq!(
-        begin(writer(|limits| limits.index_bytes = 600), "t", &[1]),
+        begin(writer(|limits| limits.index_bytes = 400), "t", &[1]),
         too_large
     );
     let bad = (ErrorKind::BadName, Some("Z24"));
@@ -375,7 +372,7 @@ fn z27_attributes_fit_and_metadata_does_not() {
         .unwrap();
     assert_eq!(reader.entries()[0].attributes["unit"], "m");
     plan.metadata.insert("license".to_owned(), "MIT".to_owned());
-    let error = ZtensorWriter::planned(Vec::new(), plan.clone(), WriteOptions::default()).unwrap_err();
+    let error = ZtensorWriter::planned(Vec::new(), &plan, WriteOptions::default()).unwrap_err();
     assert_eq!(
         (error.kind(), error.broken_rule()),
         (ErrorKind::Unsupported, Some("Z27"))
@@ -384,7 +381,7 @@ fn z27_attributes_fit_and_metadata_does_not() {
     plan.entries[0]
         .attributes
         .insert("offset".to_owned(), "64".to_owned());
-    let error = ZtensorWriter::planned(Vec::new(), plan, WriteOptions::default()).unwrap_err();
+    let error = ZtensorWriter::planned(Vec::new(), &plan, WriteOptions::default()).unwrap_err();
     assert_eq!(
         (error.kind(), error.broken_rule()),
         (ErrorKind::Duplicate, Some("Z9"))

@@ -9,9 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use fmt_core::{
-    AtomicFile, ByteSource, ErrorKind, FileSource, ReadOptions, TensorReader, testing::read_everything,
-};
+use fmt_core::{AtomicFile, ByteSource, ErrorKind, ReadOptions, TensorReader, testing::read_everything};
 use fmt_ztensor::{
     CborValue, Compression, CustomField, TensorOptions, WriteOptions, ZtensorEditor, ZtensorReader,
     ZtensorWriter, recover,

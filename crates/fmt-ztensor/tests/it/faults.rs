@@ -516,7 +516,7 @@ fn zt_35_custom_fields_of_every_type() {
 /// One million entries; in the development profile fewer.
 #[test]
 fn zt_36_many_entries() {
-    let count = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+    let count = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
     let entries: Vec<_> = (0..count)
         .map(|at| {
             Entry::new(

@@ -136,7 +136,7 @@ proptest! {
         let entries = cases.iter().map(|case| PlannedEntry::dense(&case.name, case.tensor.spec().clone()));
         let plan = Plan { entries: entries.collect(), ..Plan::default() };
         let mut file = Vec::new();
-        let mut writer: Box<dyn TensorWriter> = Box::new(ZtensorWriter::planned(&mut file, plan, WriteOptions::default()).unwrap());
+        let mut writer: Box<dyn TensorWriter> = Box::new(ZtensorWriter::planned(&mut file, &plan, WriteOptions::default()).unwrap());
         let all: Vec<u8> = cases.iter().flat_map(|case| case.tensor.bytes().to_vec()).collect();
         all.chunks(piece).for_each(|piece| writer.write(piece).unwrap());
         let len = writer.finish().unwrap();

@@ -1,0 +1,135 @@
+use std::{io, ops::Range};
+
+use bytes::Bytes;
+use tensor_core::TensorSpec;
+
+use crate::{ByteSource, Error, ErrorKind};
+
+/// Reads part of a source, and says in its errors what that part is.
+///
+/// Readers prove at open that everything lies inside the source, so bytes that are missing were there: the file has
+/// changed since.
+///
+/// ```
+/// use bytes::Bytes;
+/// use fmt_core::{ErrorKind, read_range};
+///
+/// let source = Bytes::from_static(b"abcdef");
+/// assert_eq!(read_range(&source, 2..4, "the index").unwrap(), "cd");
+/// let error = read_range(&source, 4..8, "the index").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Changed);
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Changed`] when there are fewer bytes; [`ErrorKind::Io`] when they cannot be read.
+pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Result<Bytes, Error> {
+    let (at, len) = (range.start, range.end.saturating_sub(range.start));
+    let bytes = source
+        .read(range)
+        .map_err(|error| source_error(error, at, what))?;
+    // Sources are anybody's; what they promise is not taken for granted where lengths depend on it.
+    if bytes.len() as u64 != len {
+        return Err(source_error(io::ErrorKind::UnexpectedEof.into(), at, what));
+    }
+    Ok(bytes)
+}
+
+/// What it means that a source, whose length was known, could not be read at `at`.
+#[must_use]
+pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        let changed = format!("{what} is not there any more: the file became shorter");
+        return Error::new(ErrorKind::Changed, changed).at(at);
+    }
+    Error::io(format!("{what} cannot be read"), error).at(at)
+}
+
+/// Dtype and shape of some rows of a tensor, and where among its row-major bytes they stand.
+///
+/// ```
+/// use fmt_core::{ErrorKind, row_range};
+/// use tensor_core::{DType, Shape, TensorSpec};
+///
+/// let spec = TensorSpec::new(DType::F32, Shape::new(&[5, 3])?)?;
+/// let (rows, bytes) = row_range(&spec, 1..3).unwrap();
+/// assert_eq!((rows.to_string(), bytes), ("f32[2, 3]".to_owned(), 12..36));
+/// assert_eq!(row_range(&spec, 4..6).unwrap_err().kind(), ErrorKind::OutOfBounds);
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::OutOfBounds`] for rows that the tensor does not have, and for a scalar, which has none.
+pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Range<u64>), Error> {
+    let Some(&available) = spec.shape().dims().first() else {
+        return Err(Error::new(ErrorKind::OutOfBounds, "a scalar has no rows"));
+    };
+    if rows.start > rows.end || rows.end > available {
+        return Err(Error::new(ErrorKind::OutOfBounds, "there are no such rows")
+            .expected(format_args!("rows within 0..{available}"))
+            .found(format_args!("{}..{}", rows.start, rows.end)));
+    }
+    let shape = spec.shape().with_leading_dim(rows.end - rows.start);
+    let part = shape.and_then(|shape| TensorSpec::new(spec.dtype(), shape));
+    // No part is larger than the whole, so this is for `[0, 2^63, 2^63]` and the like only, and they have no rows.
+    let part = part.map_err(|error| Error::new(ErrorKind::Overflow, error.to_string()))?;
+    // A tensor with bytes has rows, and products with them do not exceed its length.
+    let row_len = spec.byte_len().checked_div(available).unwrap_or(0);
+    Ok((part, rows.start * row_len..rows.end * row_len))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tensor_core::{DType, Shape, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn shapes_without_elements_have_rows_without_bytes() {
+        let spec = |dims: &[u64]| TensorSpec::new(DType::F64, Shape::new(dims).unwrap()).unwrap();
+        assert_eq!(row_range(&spec(&[4, 0, 1 << 63]), 1..4).unwrap().1, 0..0);
+        assert_eq!(row_range(&spec(&[1 << 63, 0]), 0..1 << 63).unwrap().1, 0..0);
+        assert_eq!(row_range(&spec(&[0, 1 << 63, 4]), 0..0).unwrap().1, 0..0);
+        let backwards = Range { start: 2, end: 1 };
+        for rows in [0..2, backwards, u64::MAX..u64::MAX] {
+            assert_eq!(
+                row_range(&spec(&[1]), rows).unwrap_err().kind(),
+                ErrorKind::OutOfBounds
+            );
+        }
+        assert!(row_range(&spec(&[]), 0..0).is_err());
+    }
+
+    #[test]
+    fn a_source_that_gives_less_than_it_was_asked_for() {
+        struct Short;
+        impl ByteSource for Short {
+            fn len(&self) -> u64 {
+                10
+            }
+            fn read(&self, _: Range<u64>) -> io::Result<Bytes> {
+                Ok(Bytes::from_static(b"abc"))
+            }
+        }
+        assert_eq!(read_range(&Short, 0..3, "the head").unwrap(), "abc");
+        assert_eq!(
+            read_range(&Short, 0..4, "the head").unwrap_err().kind(),
+            ErrorKind::Changed
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_those_of_the_tensor(dims in prop::collection::vec(0u64..5, 1..4), cut in 0u64..5, to in 0u64..5) {
+            let shape = Shape::new(&dims).unwrap();
+            let elements: Vec<u16> = (0..shape.element_count() as u16).collect();
+            let tensor = Tensor::from_vec(shape, elements).unwrap();
+            let (found, wanted) = (row_range(tensor.spec(), cut..to), tensor.rows(cut..to));
+            prop_assert_eq!(found.is_ok(), wanted.is_ok());
+            if let (Ok((spec, range)), Ok(wanted)) = (found, wanted) {
+                prop_assert_eq!(&spec, wanted.spec());
+                prop_assert_eq!(&tensor.bytes()[range.start as usize..range.end as usize], &wanted.bytes()[..]);
+            }
+        }
+    }
+}
