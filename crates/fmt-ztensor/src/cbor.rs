@@ -87,6 +87,17 @@ impl<'a> Items<'a> {
             .found(format_args!("{} bytes left of the index", before.len()))
     }
 
+    /// What the next item stands for, if it is a text of one of the most common form that stands for something.
+    #[inline]
+    pub(crate) fn short_text<T>(&mut self, meaning: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+        let (first, rest) = self.rest.split_first()?;
+        let len = usize::from(first.checked_sub(0x60).filter(|len| *len < 24)?);
+        let (text, rest) = rest.split_at_checked(len)?;
+        let found = meaning(text)?;
+        self.rest = rest;
+        Some(found)
+    }
+
     fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8], Error> {
         let Some((taken, rest)) = self.rest.split_at_checked(len) else {
             let error = Error::new(ErrorKind::Malformed, format!("{what} is cut off")).rule("Z25");

@@ -4,12 +4,12 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use ciborium_ll::Header;
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, Limits, ReadOptions, StoredDType, check_overlaps};
-use tensor_core::{DType, Quoted, Shape, SpecError, TensorSpec};
+use tensor_core::{DType, Quoted, Shape, SpecError};
 
 use crate::{
     cbor::{Items, describe},
     checksum::Claim,
-    layout::{ALIGNMENT, BIG, DENSE, LITTLE, RAW, ZSTD, dtype_of, key},
+    layout::{ALIGNMENT, BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
     names::Names,
     value::{CborValue, CustomField},
 };
@@ -100,25 +100,25 @@ impl Index {
     /// Takes over what an entry says; nothing is left of it in the draft.
     fn add(&mut self, draft: &mut Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
         let at = draft.at;
-        let finished = draft.finish(index_start, options);
-        let (entry, details) = finished.map_err(|error| draft.about_this(error))?;
+        let finished = draft.finish(self, index_start, options);
+        finished.map_err(|error| draft.about_this(error))?;
         // The limit of tensors is below, unless somebody raises it to what no memory has.
-        let number = u32::try_from(self.entries.len())
+        let last = self.entries.len() - 1;
+        let number = u32::try_from(last)
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
         let name_of = |number: u32| &*self.entries[number as usize].name;
-        let inserted = self.names.insert(number, &entry.name, name_of);
+        let name = &*self.entries[last].name;
+        let inserted = self.names.insert(number, name, name_of);
         if let Err(first) = inserted
             && !options.lenient
         {
-            let error = Error::new(ErrorKind::Duplicate, "the name").of_tensor(&entry.name);
+            let error = Error::new(ErrorKind::Duplicate, "the name").of_tensor(name);
             return Err(error
                 .at(at)
                 .expected("a name of its own")
                 .found(format_args!("that of tensor {first} too"))
                 .rule("Z9"));
         }
-        self.entries.push(entry);
-        self.details.push(details);
         Ok(())
     }
 
@@ -137,6 +137,11 @@ pub(crate) fn reserve<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
             .expected(format_args!("room for {count} items"))
             .rule("Z12")
     })
+}
+
+/// Keeps a value, and says whether there was none before.
+fn set<T>(place: &mut Option<T>, value: T) -> bool {
+    place.replace(value).is_none()
 }
 
 /// An entry as it is being read: values with the bytes at which they stand.
@@ -173,13 +178,21 @@ impl<'a> Draft<'a> {
         let mut rest = keys;
         while rest != Some(0) {
             let at = items.position();
-            let key = match items.header("a key")? {
-                Header::Break if rest.is_none() => break,
-                Header::Text(len) => items.text(len, "a key")?,
-                other => return Err(wrong_type("a key of an entry", at, "a text", &other).rule("Z23")),
-            };
-            let read = self.value(items, key, at, limits);
-            read.map_err(|error| self.about_this(error))?;
+            if let Some(key) = items.short_text(Key::of) {
+                let read = self.value(items, key, at, limits);
+                read.map_err(|error| self.about_this(error))?;
+            } else {
+                let key = match items.header("a key")? {
+                    Header::Break if rest.is_none() => break,
+                    Header::Text(len) => items.text(len, "a key")?,
+                    other => return Err(wrong_type("a key of an entry", at, "a text", &other).rule("Z23")),
+                };
+                let read = match Key::of(key.as_bytes()) {
+                    Some(key) => self.value(items, key, at, limits),
+                    None => self.custom(items, key, limits),
+                };
+                read.map_err(|error| self.about_this(error))?;
+            }
             rest = rest.map(|rest| rest - 1);
         }
         self.check_custom_keys()
@@ -194,40 +207,30 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn value(
-        &mut self,
-        items: &mut Items<'a>,
-        key: Cow<'a, str>,
-        key_at: u64,
-        limits: &Limits,
-    ) -> Result<(), Error> {
+    fn value(&mut self, items: &mut Items<'a>, key: Key, key_at: u64, limits: &Limits) -> Result<(), Error> {
         let at = items.position();
-        let is_new = match &*key {
-            key::NAME => self.name.replace((at, text(items, key::NAME)?)).is_none(),
-            key::OFFSET => self.offset.replace((at, unsigned(items, key::OFFSET)?)).is_none(),
-            key::SIZE => self.size.replace((at, unsigned(items, key::SIZE)?)).is_none(),
-            key::DTYPE => self.dtype.replace((at, text(items, key::DTYPE)?)).is_none(),
-            key::SHAPE => self.shape.replace((at, shape(items, limits)?)).is_none(),
-            key::ENCODING => self.encoding.replace((at, text(items, key::ENCODING)?)).is_none(),
-            key::LAYOUT => {
-                let value = items.skip(limits.depth, key::LAYOUT)?;
-                self.layout.replace(value).is_none()
-            }
-            key::ENDIANNESS => {
-                let value = text(items, key::ENDIANNESS)?;
-                self.endianness.replace((at, value)).is_none()
-            }
-            key::CHECKSUM => self.checksum.replace((at, text(items, key::CHECKSUM)?)).is_none(),
-            _ => {
-                let value = items.skip(limits.depth, "the value of a custom field")?;
-                self.custom.push((key, value));
-                return Ok(());
-            }
+        let what = key.name();
+        let is_new = match key {
+            Key::Name => set(&mut self.name, (at, text(items, what)?)),
+            Key::Offset => set(&mut self.offset, (at, unsigned(items, what)?)),
+            Key::Size => set(&mut self.size, (at, unsigned(items, what)?)),
+            Key::Dtype => set(&mut self.dtype, (at, text(items, what)?)),
+            Key::Layout => set(&mut self.layout, items.skip(limits.depth, what)?),
+            Key::Shape => set(&mut self.shape, (at, shape(items, limits)?)),
+            Key::Encoding => set(&mut self.encoding, (at, text(items, what)?)),
+            Key::Endianness => set(&mut self.endianness, (at, text(items, what)?)),
+            Key::Checksum => set(&mut self.checksum, (at, text(items, what)?)),
         };
         if is_new {
             return Ok(());
         }
-        Err(twice(&key).at(key_at))
+        Err(twice(what).at(key_at))
+    }
+
+    fn custom(&mut self, items: &mut Items<'a>, key: Cow<'a, str>, limits: &Limits) -> Result<(), Error> {
+        let value = items.skip(limits.depth, "the value of a custom field")?;
+        self.custom.push((key, value));
+        Ok(())
     }
 
     fn check_custom_keys(&self) -> Result<(), Error> {
@@ -242,19 +245,22 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Proves what the entry says, and takes it.
-    fn finish(&mut self, index_start: u64, options: &ReadOptions) -> Result<(Entry, Details), Error> {
-        let missing = |at: u64, key: &str| {
-            let error = Error::new(ErrorKind::Malformed, format!("the key '{key}' is missing"));
+    /// Proves what the entry says, and moves it to the end of the index.
+    fn finish(&mut self, index: &mut Index, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
+        let missing = |at: u64, key: Key| {
+            let error = Error::new(
+                ErrorKind::Malformed,
+                format!("the key '{}' is missing", key.name()),
+            );
             error.at(at).rule("Z23")
         };
         let at = self.at;
-        let (name_at, name) = self.name.as_ref().ok_or_else(|| missing(at, key::NAME))?;
-        let (offset_at, offset) = self.offset.ok_or_else(|| missing(at, key::OFFSET))?;
-        let (size_at, size) = self.size.ok_or_else(|| missing(at, key::SIZE))?;
-        let (_, dtype_name) = self.dtype.take().ok_or_else(|| missing(at, key::DTYPE))?;
-        let (shape_at, shape) = self.shape.take().ok_or_else(|| missing(at, key::SHAPE))?;
-        let (_, encoding_name) = self.encoding.take().ok_or_else(|| missing(at, key::ENCODING))?;
+        let (name_at, name) = self.name.as_ref().ok_or_else(|| missing(at, Key::Name))?;
+        let (offset_at, offset) = self.offset.ok_or_else(|| missing(at, Key::Offset))?;
+        let (size_at, size) = self.size.ok_or_else(|| missing(at, Key::Size))?;
+        let (_, dtype_name) = self.dtype.take().ok_or_else(|| missing(at, Key::Dtype))?;
+        let (shape_at, shape) = self.shape.take().ok_or_else(|| missing(at, Key::Shape))?;
+        let (_, encoding_name) = self.encoding.take().ok_or_else(|| missing(at, Key::Encoding))?;
 
         check_name(name, options).map_err(|error| error.at(*name_at))?;
         check_offset(offset).map_err(|error| error.at(offset_at))?;
@@ -281,10 +287,7 @@ impl<'a> Draft<'a> {
         }
 
         let is_big = dtype.is_some_and(|dtype| dtype.size() > 1) && says_big == Some(true);
-        let custom = std::mem::take(&mut self.custom).into_iter();
-        let fields: Vec<CustomField> = custom
-            .map(|(key, value)| CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value)))
-            .collect();
+        let fields = self.fields();
         let dtype = match dtype {
             Some(dtype) => StoredDType::Known(dtype),
             None => StoredDType::Unknown(dtype_name.into_owned()),
@@ -298,14 +301,28 @@ impl<'a> Draft<'a> {
         entry.is_big_endian = encoding == Encoding::Raw && is_big;
         entry.encoding = encoding;
         entry.checksum = self.checksum.take().map(|(_, text)| text.into_owned());
-        entry.attributes = attributes(&fields);
+        if !fields.is_empty() {
+            entry.attributes = attributes(&fields);
+        }
         entry.unsupported = unsupported(&entry, is_big);
-        let details = Details {
+        index.entries.push(entry);
+        index.details.push(Details {
             fields,
             layout,
             says_big,
+        });
+        Ok(())
+    }
+
+    fn fields(&mut self) -> Vec<CustomField> {
+        if self.custom.is_empty() {
+            return Vec::new();
+        }
+        let custom = std::mem::take(&mut self.custom).into_iter();
+        let field = |(key, value): (Cow<'_, str>, &[u8])| {
+            CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value))
         };
-        Ok((entry, details))
+        custom.map(field).collect()
     }
 
     fn says_big(&self) -> Result<Option<bool>, Error> {
@@ -417,15 +434,16 @@ pub(crate) fn check_name(name: &str, options: &ReadOptions) -> Result<(), Error>
 
 /// Holds the bytes in the file against those of the elements; an error says whether the size is to blame for it.
 fn check_size(dtype: DType, shape: &Shape, encoding: &Encoding, size: u64) -> Result<(), (Error, bool)> {
-    let spec = TensorSpec::new(dtype, shape.clone()).map_err(|error| (too_many(&error), false))?;
     let mismatch = |rule, expected: String| {
         let error = Error::new(ErrorKind::SizeMismatch, "the size of the data").rule(rule);
         Err((error.expected(expected).found(size), true))
     };
+    let Some(len) = shape.element_count().checked_mul(dtype.size() as u64) else {
+        let shape = shape.clone();
+        return Err((too_many(&SpecError::ByteLengthOverflow { dtype, shape }), false));
+    };
     match encoding {
-        Encoding::Raw if size != spec.byte_len() => {
-            mismatch("Z10", format!("{} bytes for {spec}", spec.byte_len()))
-        }
+        Encoding::Raw if size != len => mismatch("Z10", format!("{len} bytes for {dtype}{shape}")),
         Encoding::Zstd if size == 0 => mismatch("Z15", "at least one frame".to_owned()),
         _ => Ok(()),
     }
@@ -455,13 +473,16 @@ fn unsigned(items: &mut Items<'_>, what: &str) -> Result<u64, Error> {
     }
 }
 
+/// For messages.
+const SHAPE: &str = "shape";
+
 fn shape(items: &mut Items<'_>, limits: &Limits) -> Result<Shape, Error> {
     let at = items.position();
-    let count = match items.header(key::SHAPE)? {
+    let count = match items.header(SHAPE)? {
         Header::Array(count) => count,
-        other => return Err(wrong_type(key::SHAPE, at, "an array", &other)),
+        other => return Err(wrong_type(SHAPE, at, "an array", &other)),
     };
-    items.check_count(count.unwrap_or(0), 1, key::SHAPE)?;
+    items.check_count(count.unwrap_or(0), 1, SHAPE)?;
     let limit = usize::try_from(limits.rank).map_or(Shape::MAX_RANK, |limit| limit.min(Shape::MAX_RANK));
     let mut dims = [0; Shape::MAX_RANK];
     let mut rank = 0;

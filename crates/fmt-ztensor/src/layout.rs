@@ -17,21 +17,51 @@ pub(crate) const TAIL: u64 = 8;
 /// Magic, the empty array, its length (Z22).
 pub(crate) const SHORTEST: u64 = 17;
 
-/// Keys that this crate understands, in the order in which they are written (Z2).
-pub(crate) mod key {
-    pub(crate) const NAME: &str = "name";
-    pub(crate) const OFFSET: &str = "offset";
-    pub(crate) const SIZE: &str = "size";
-    pub(crate) const DTYPE: &str = "dtype";
-    pub(crate) const LAYOUT: &str = "layout";
-    pub(crate) const SHAPE: &str = "shape";
-    pub(crate) const ENCODING: &str = "encoding";
-    pub(crate) const ENDIANNESS: &str = "data_endianness";
-    pub(crate) const CHECKSUM: &str = "checksum";
+/// The keys that this crate understands, in the order in which they are written (Z2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Name,
+    Offset,
+    Size,
+    Dtype,
+    Layout,
+    Shape,
+    Encoding,
+    Endianness,
+    Checksum,
+}
 
-    pub(crate) const ALL: [&str; 9] = [
-        NAME, OFFSET, SIZE, DTYPE, LAYOUT, SHAPE, ENCODING, ENDIANNESS, CHECKSUM,
-    ];
+impl Key {
+    /// As it stands in a file.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Offset => "offset",
+            Self::Size => "size",
+            Self::Dtype => "dtype",
+            Self::Layout => "layout",
+            Self::Shape => "shape",
+            Self::Encoding => "encoding",
+            Self::Endianness => "data_endianness",
+            Self::Checksum => "checksum",
+        }
+    }
+
+    /// The key that stands in a file like this.
+    pub(crate) fn of(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"name" => Self::Name,
+            b"offset" => Self::Offset,
+            b"size" => Self::Size,
+            b"dtype" => Self::Dtype,
+            b"layout" => Self::Layout,
+            b"shape" => Self::Shape,
+            b"encoding" => Self::Encoding,
+            b"data_endianness" => Self::Endianness,
+            b"checksum" => Self::Checksum,
+            _ => return None,
+        })
+    }
 }
 
 pub(crate) const DENSE: &str = "dense";

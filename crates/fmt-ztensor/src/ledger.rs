@@ -8,7 +8,7 @@ use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
     checksum::Claim,
     index::{Details, StoredLayout, check_name},
-    layout::{BIG, DENSE, LITTLE, RAW, ZSTD, dtype_name, key},
+    layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_name},
     names::Names,
     value::push,
 };
@@ -369,13 +369,13 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         + usize::from(says_big.is_some())
         + usize::from(!matches!(checksum, Checksum::Absent));
     push(out, Header::Map(Some(6 + optional + fields.len())));
-    text(out, key::NAME);
+    text(out, Key::Name.name());
     text(out, &record.name);
-    text(out, key::OFFSET);
+    text(out, Key::Offset.name());
     push(out, Header::Positive(offset));
-    text(out, key::SIZE);
+    text(out, Key::Size.name());
     push(out, Header::Positive(size));
-    text(out, key::DTYPE);
+    text(out, Key::Dtype.name());
     text(
         out,
         match &record.dtype {
@@ -386,20 +386,20 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
     match layout {
         StoredLayout::Absent => {}
         StoredLayout::Dense => {
-            text(out, key::LAYOUT);
+            text(out, Key::Layout.name());
             text(out, DENSE);
         }
         StoredLayout::Other(value) => {
-            text(out, key::LAYOUT);
+            text(out, Key::Layout.name());
             out.extend_from_slice(value.as_bytes());
         }
     }
-    text(out, key::SHAPE);
+    text(out, Key::Shape.name());
     push(out, Header::Array(Some(record.shape.rank())));
     for dim in record.shape.dims() {
         push(out, Header::Positive(*dim));
     }
-    text(out, key::ENCODING);
+    text(out, Key::Encoding.name());
     text(
         out,
         match &record.encoding {
@@ -411,17 +411,17 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         },
     );
     if let Some(is_big) = says_big {
-        text(out, key::ENDIANNESS);
+        text(out, Key::Endianness.name());
         text(out, if *is_big { BIG } else { LITTLE });
     }
     match checksum {
         Checksum::Absent => {}
         Checksum::Text(claim) => {
-            text(out, key::CHECKSUM);
+            text(out, Key::Checksum.name());
             text(out, claim);
         }
         Checksum::Computed(claim) => {
-            text(out, key::CHECKSUM);
+            text(out, Key::Checksum.name());
             push(out, Header::Text(Some(claim.text_len())));
             claim.push_to(out);
         }

@@ -7,7 +7,7 @@ use fmt_core::{Error, ErrorKind};
 
 use crate::{
     cbor::{Event, Items, Nesting, walk},
-    layout::key,
+    layout::Key,
 };
 
 /// A field of a tensor's entry beyond those of the specification: a key and any CBOR value.
@@ -34,7 +34,7 @@ impl CustomField {
     /// [`ErrorKind::Duplicate`] for the keys that the format itself uses, `layout` among them (Z1).
     pub fn new(key: impl Into<String>, value: CborValue) -> Result<Self, Error> {
         let key = key.into();
-        if key::ALL.contains(&&*key) {
+        if Key::of(key.as_bytes()).is_some() {
             let what = format!("the key of the custom field {}", tensor_core::Quoted(&key));
             return Err(Error::new(ErrorKind::Duplicate, what)
                 .expected("a key that the format does not use itself")
