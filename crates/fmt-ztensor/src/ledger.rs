@@ -90,6 +90,9 @@ impl Record {
 }
 
 impl Ledger {
+    /// Bytes that are set aside for an index at once.
+    const MOST_ROOM: u64 = 64 << 20;
+
     pub(crate) fn new(options: &WriteOptions) -> Self {
         Self {
             limits: options.limits.clone(),
@@ -341,7 +344,9 @@ impl Ledger {
 
     /// The index as it stands in a file: definite lengths, shortest integers, keys in a fixed order (Z2).
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        // Memory that is not written to costs nothing.
+        let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
+        let mut out = Vec::with_capacity(room);
         push(&mut out, Header::Array(Some(self.records.len())));
         for record in &self.records {
             let root = match record.place {

@@ -33,7 +33,10 @@ fn without_data(index: &[u8]) -> Vec<u8> {
 }
 
 fn frame_of_the_file() -> Vec<Case> {
+    let mut example = w().with("checksum", text("crc32c:0x384DE783"));
+    example.0.insert(4, (text("layout"), text("dense")));
     vec![
+        ("example", one(&example)),
         ("zt-01-no-tensors", without_data(&[0x80])),
         ("zt-01-no-tensors-behind-padding", file(&[], &[0x80])),
         (

@@ -34,11 +34,11 @@ fn unchecked() -> TensorOptions {
 }
 
 /// Why a tensor with these options is refused before anything is written.
-fn refused(options: TensorOptions) -> (ErrorKind, Option<&'static str>, String) {
+fn refused(options: &TensorOptions) -> (ErrorKind, Option<&'static str>, String) {
     let mut out = Vec::new();
     let mut writer = ZtensorWriter::new(&mut out, WriteOptions::default()).unwrap();
     let error = writer
-        .begin_with("t", &spec(DType::F32, &[1]), &options)
+        .begin_with("t", &spec(DType::F32, &[1]), options)
         .unwrap_err();
     drop(writer);
     assert!(out.is_empty());
@@ -153,7 +153,7 @@ fn z7_compressed_and_big_endian_is_refused() {
         big_endian: true,
         ..TensorOptions::default()
     };
-    let (kind, rule, message) = refused(compressed);
+    let (kind, rule, message) = refused(&compressed);
     assert_eq!((kind, rule), (ErrorKind::Unsupported, Some("Z7")));
     assert!(
         message.contains("expected either raw or least significant byte first"),
@@ -311,7 +311,7 @@ fn z16_large_tensors_are_cut_into_frames_with_a_table() {
             compression: Some(Compression::default().with_frames_of(frame_bytes)),
             ..TensorOptions::default()
         };
-        assert_eq!(refused(options).1, Some("Z16"));
+        assert_eq!(refused(&options).1, Some("Z16"));
     }
 }
 
@@ -322,7 +322,7 @@ fn z17_levels() {
             compression: Some(Compression::level(level)),
             ..TensorOptions::default()
         };
-        assert_eq!(refused(options).1, Some("Z17"));
+        assert_eq!(refused(&options).1, Some("Z17"));
     }
     assert!(TensorOptions::default().compression.is_none());
 }
@@ -395,7 +395,7 @@ fn z9_custom_fields_twice() {
         fields: vec![field(), field()],
         ..TensorOptions::default()
     };
-    assert_eq!(refused(options).1, Some("Z9"));
+    assert_eq!(refused(&options).1, Some("Z9"));
 }
 
 /// Everything that CBOR has, in diagnostic notation.

@@ -5,6 +5,7 @@ mod accepted;
 mod corpus;
 mod decisions;
 mod disk;
+mod documents;
 mod faults;
 mod mutants;
 mod rejected;

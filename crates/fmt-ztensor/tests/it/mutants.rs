@@ -192,12 +192,12 @@ fn compare(file: &[u8]) -> Option<()> {
     let entries = value.into_array().unwrap();
     assert_eq!(entries.len(), reader.entries().len());
     for (number, entry) in entries.into_iter().enumerate() {
-        compare_entry(&reader, number, entry.into_map().unwrap());
+        compare_entry(&reader, number, &entry.into_map().unwrap());
     }
     Some(())
 }
 
-fn compare_entry(reader: &ZtensorReader, number: usize, map: Vec<(Value, Value)>) {
+fn compare_entry(reader: &ZtensorReader, number: usize, map: &[(Value, Value)]) {
     let entry = &reader.entries()[number];
     let get = |key: &str| {
         let mut found = map.iter().filter(|(found, _)| found.as_text() == Some(key));

@@ -164,7 +164,7 @@ fn grammar() -> Vec<Case> {
             "zt-05-an-array-behind-the-array",
             Malformed,
             "Z13",
-            root(&[array(&[entry.clone()]), vec![0x80]].concat()),
+            root(&[array(std::slice::from_ref(&entry)), vec![0x80]].concat()),
         ),
         (
             "zt-05-a-byte-behind-an-indefinite-array",
