@@ -6,8 +6,9 @@ use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
+    checks::check_name,
     checksum::Claim,
-    index::{Details, StoredLayout, check_name},
+    index::{Details, StoredLayout},
     layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_name},
     names::Names,
     value::push,

@@ -94,6 +94,7 @@
 //! ```
 
 mod cbor;
+mod checks;
 mod checksum;
 mod compress;
 mod decode;

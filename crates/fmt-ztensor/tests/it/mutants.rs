@@ -5,7 +5,7 @@ use std::{io::Cursor, sync::Arc, thread};
 use bytes::Bytes;
 use ciborium::Value;
 use fmt_core::{
-    Format, ReadOptions, TensorReader,
+    ErrorKind, Format, ReadOptions, TensorReader,
     testing::{Verdict, mutants, read_everything},
 };
 use fmt_ztensor::{Ztensor, ZtensorReader};
@@ -227,4 +227,66 @@ fn compare_entry(reader: &ZtensorReader, number: usize, map: &[(Value, Value)]) 
         // A NaN is not equal to itself.
         assert!(&here == there || format!("{here:?}") == format!("{there:?}"));
     }
+}
+
+/// ZT-38: the same with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` says which Python to run it with; one that has
+/// the package `zstandard`.
+#[test]
+fn zt_38_the_reader_in_python_judges_alike() {
+    let Some(python) = std::env::var_os("ZTENSOR_PYTHON") else {
+        return;
+    };
+    let count = std::env::var("ZTENSOR_MUTANTS").map_or(2000, |count| count.parse().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let mut expected = Vec::new();
+    for (number, base) in bases().into_iter().enumerate() {
+        // Truncations and flips of bits in the data say little; all of the rest, then mixtures.
+        for (mutant, file) in mutants(&base, 64 * 9 + count).skip(64 * 9).enumerate() {
+            let name = format!("{number}-{mutant:06}");
+            std::fs::write(folder.path().join(&name), &file).unwrap();
+            expected.push(format!("{name} {}", verdict(&file)));
+        }
+    }
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/ztensor_reader.py");
+    let output = std::process::Command::new(python)
+        .arg(script)
+        .arg("--verdicts")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let output = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<_> = output.lines().collect();
+    let differences = expected
+        .iter()
+        .zip(&found)
+        .filter(|(expected, found)| expected != *found);
+    let differences: Vec<_> = differences.collect();
+    if !differences.is_empty() {
+        panic!(
+            "{} of {}, kept in {:?}: {:?}",
+            differences.len(),
+            found.len(),
+            folder.keep(),
+            &differences[..differences.len().min(20)]
+        );
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+fn verdict(file: &[u8]) -> &'static str {
+    let Ok(reader) = open(file) else {
+        return "reject";
+    };
+    let is_damaged = |(_, read): &(_, Result<_, ErrorKind>)| {
+        read.as_ref().is_err_and(|kind| *kind != ErrorKind::Unsupported)
+    };
+    if read_everything(&reader).iter().any(is_damaged) {
+        return "damaged";
+    }
+    "accept"
 }
