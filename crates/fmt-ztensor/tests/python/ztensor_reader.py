@@ -6,6 +6,10 @@ It exists to disagree: where it and the crate judge a file differently, one of t
     python3 ztensor_reader.py FILE...              # what is in these files
     python3 ztensor_reader.py --verdicts FOLDER    # one line per file: accept, reject, or damaged
 
+A hundred thousand mutants, judged by both:
+
+    ZTENSOR_PYTHON=python3 ZTENSOR_MUTANTS=20000 cargo test -p fmt-ztensor --test it zt_38
+
 Needs Python 3.9 and nothing else; with the package `zstandard` compressed tensors are decoded, otherwise only their frames'
 heads are looked at and files in `damaged/` whose damage is deeper are skipped.
 """
