@@ -59,8 +59,13 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "tensor-files",
-        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors"],
+        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors", "fmt-tbuf", "fmt-ztensor"],
         never: &["tokio"],
+    },
+    Arrows {
+        from: "fmt-ztensor",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
     },
     Arrows {
         from: "oip-types",
