@@ -58,6 +58,16 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
     },
     Arrows {
+        from: "tensor-files",
+        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors", "fmt-tbuf", "fmt-ztensor"],
+        never: &["tokio"],
+    },
+    Arrows {
+        from: "fmt-ztensor",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],

@@ -127,6 +127,8 @@ pub enum Layout {
 pub enum Encoding {
     /// As they are.
     Raw,
+    /// As they are, but with the first axis changing fastest.
+    ColumnMajor,
     /// In Zstandard frames.
     Zstd,
     /// As a raw deflate stream, perhaps behind a header that it covers too.

@@ -21,7 +21,7 @@ const STACK: usize = 256 << 10;
 /// A file that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes that may be allocated before anything of a file is believed.
-const BASE_ALLOWANCE: u64 = 64 << 10;
+pub const BASE_ALLOWANCE: u64 = 64 << 10;
 
 /// What was read of a file: per tensor its name, and its bytes or why there are none.
 pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
@@ -278,18 +278,19 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
 ///
 /// # Panics
 /// When opening or reading panics, overflows a small stack, takes longer than a minute for all of them, or allocates
-/// more than twice the file when it is opened.
+/// more than twice the file and `base_allowance` when it is opened, which is [`BASE_ALLOWANCE`] unless there is a reason.
 pub fn open_many_hostile(
     format: &'static dyn Format,
     files: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
     options: &ReadOptions,
+    base_allowance: u64,
 ) -> usize {
     const PATIENCE: Duration = Duration::from_secs(60);
     let (options, (sender, opened)) = (options.clone(), mpsc::channel());
     let opening = move || {
         let mut count = 0;
         for bytes in files {
-            let allowance = BASE_ALLOWANCE + 2 * bytes.len() as u64;
+            let allowance = base_allowance + 2 * bytes.len() as u64;
             let source = Arc::new(Bytes::from(bytes));
             let mut opened = None;
             let allocated =

@@ -43,10 +43,8 @@ impl Array {
                 tensor_core::Quoted(&header.descr)
             )
         });
-        if header.is_column_major {
-            entry
-                .attributes
-                .insert("fortran_order".to_owned(), "True".to_owned());
+        if header.is_column_major && header.shape.rank() > 1 {
+            entry.encoding = Encoding::ColumnMajor;
         }
         if let Place::Stored { crc, .. } | Place::Deflated { crc, .. } = place {
             entry.checksum = Some(format!("crc32:{crc:08x}"));

@@ -1,87 +1,50 @@
-//! Files of tensors of any format.
+//! Tensor files of every format here, for tools that do not care which one a file has.
+//!
+//! ```
+//! use tensor_files::{ConvertOptions, convert, diff, format_of_path, open, verify};
+//! # use fmt_core::{Format, Plan, PlannedEntry};
+//! # use tensor_core::{DType, Shape, TensorSpec};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (a, b) = (folder.path().join("a.safetensors"), folder.path().join("b.npz"));
+//! # let spec = TensorSpec::new(DType::U8, Shape::vector(3))?;
+//! # let plan = Plan { entries: vec![PlannedEntry::dense("weights", spec)], ..Plan::default() };
+//! # let mut file = Vec::new();
+//! # let mut writer = tensor_files::format("safetensors").ok_or("no such format")?.create(Box::new(&mut file), plan)?;
+//! # writer.write(&[1, 2, 3])?;
+//! # writer.finish()?;
+//! # std::fs::write(&a, file)?;
+//! // The format is told by the file's first bytes, or else by its name.
+//! let reader = open(&a, &Default::default())?;
+//! assert_eq!(reader.format(), "safetensors");
+//!
+//! // The target appears when it is complete. What it cannot hold is an error, unless loss is allowed.
+//! let target = format_of_path(&b).ok_or("no format has files with such a name")?;
+//! convert(&*reader, target, &b, &ConvertOptions::default())?;
+//!
+//! let copy = open(&b, &Default::default())?;
+//! assert!(verify(&*copy)?.is_sound());
+//! assert!(diff(&*reader, &*copy, Default::default()).is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each format is a feature: `btf`, `npy` (which is `.npz` too), `safetensors`, `tbuf`, `ztensor`. All are on by default.
+//!
+//! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
+//! [`open_source`] a mapping of `tensor-mmap`.
 
-use std::{fs, io::Read, path::Path, sync::Arc};
+mod convert;
+mod diff;
+mod open;
+mod registry;
+#[cfg(feature = "btf")]
+mod renamed;
+mod verify;
 
-use fmt_core::{ByteSource, Error, ErrorKind, FileSource, Format, ReadOptions, Sniff, TensorReader};
-
-/// All formats.
-pub fn formats() -> [&'static dyn Format; 5] {
-    [
-        &fmt_tbuf::TensorBuffers,
-        &fmt_safetensors::Safetensors,
-        &fmt_npy::Npy,
-        &fmt_npy::Npz,
-        &fmt_btf::Btf,
-    ]
-}
-
-/// The format of a file's content; its extension decides where the content leaves a choice.
-///
-/// # Errors
-/// [`ErrorKind::BadMagic`] when no format fits; [`ErrorKind::Io`].
-pub fn detect(path: &Path) -> Result<&'static dyn Format, Error> {
-    let mut head = Vec::new();
-    let file = fs::File::open(path).map_err(|error| Error::io("the file cannot be opened", error))?;
-    let len = file
-        .metadata()
-        .map_err(|error| Error::io("the file cannot be read", error))?
-        .len();
-    file.take(4096)
-        .read_to_end(&mut head)
-        .map_err(|error| Error::io("the file cannot be read", error))?;
-    let certain = formats()
-        .into_iter()
-        .find(|format| format.sniff(&head, len) == Sniff::Certain);
-    let by_name = || format_by_path(path).ok();
-    let possible = || {
-        formats()
-            .into_iter()
-            .find(|format| format.sniff(&head, len) == Sniff::Possible)
-    };
-    certain
-        .or_else(by_name)
-        .or_else(possible)
-        .ok_or_else(|| Error::new(ErrorKind::BadMagic, "the file is of no known format"))
-}
-
-/// Opens a file of any format.
-///
-/// # Errors
-/// As [`detect`], and what the format says.
-pub fn open(path: &Path) -> Result<Box<dyn TensorReader>, Error> {
-    let source: Arc<dyn ByteSource> = Arc::new(FileSource::open(path)?);
-    detect(path)?.open(source, &ReadOptions::default())
-}
-
-/// A format by its short name.
-///
-/// # Errors
-/// [`ErrorKind::Unsupported`] when there is none.
-pub fn format_by_id(id: &str) -> Result<&'static dyn Format, Error> {
-    formats()
-        .into_iter()
-        .find(|format| format.id() == id)
-        .ok_or_else(|| unknown(id))
-}
-
-/// The format of a file's extension.
-///
-/// # Errors
-/// [`ErrorKind::Unsupported`] when there is none.
-pub fn format_by_path(path: &Path) -> Result<&'static dyn Format, Error> {
-    let extension = path
-        .extension()
-        .map(|extension| extension.to_string_lossy().to_lowercase())
-        .unwrap_or_default();
-    let mut formats = formats().into_iter();
-    formats
-        .find(|format| format.extensions().contains(&&*extension))
-        .ok_or_else(|| unknown(&extension))
-}
-
-fn unknown(found: &str) -> Error {
-    let known: Vec<&str> = formats().map(Format::id).to_vec();
-    Error::new(ErrorKind::Unsupported, "the format")
-        .expected(known.join(", "))
-        .found(format_args!("'{found}'"))
-}
+pub use convert::{ConvertOptions, Converted, Loss, Progress, convert, losses};
+pub use diff::{Difference, DifferenceKind, Tolerance, diff};
+pub use open::{open, open_source};
+pub use registry::{detect, format, format_of_path, formats};
+pub use verify::{Report, verify};

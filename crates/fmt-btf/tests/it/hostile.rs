@@ -3,7 +3,7 @@
 use fmt_btf::Btf;
 use fmt_core::{
     ReadOptions,
-    testing::{mutants, open_many_hostile},
+    testing::{BASE_ALLOWANCE, mutants, open_many_hostile},
 };
 
 use crate::{
@@ -32,7 +32,7 @@ fn a_hundred_thousand_mutants() {
             let skip = (base.len() * 9).saturating_sub(each / 2);
             mutants(&base, skip + each).skip(skip).collect::<Vec<_>>()
         });
-        let opened = open_many_hostile(&Btf, derived, &options);
+        let opened = open_many_hostile(&Btf, derived, &options, BASE_ALLOWANCE);
         assert!(opened > 10_000, "{opened} opened");
     }
 }
@@ -59,5 +59,8 @@ fn amplifiers() {
         descending(4_000),
         words(&[0]).repeat(100_000),
     ];
-    assert_eq!(open_many_hostile(&Btf, files, &ReadOptions::default()), 6);
+    assert_eq!(
+        open_many_hostile(&Btf, files, &ReadOptions::default(), BASE_ALLOWANCE),
+        6
+    );
 }

@@ -6,7 +6,7 @@ use fmt_btf::{Btf, BtfReader};
 use fmt_core::{
     ErrorKind::{self, *},
     Format, Layout, ReadOptions, Sniff, TensorReader, Verification,
-    testing::{mutants, open_many_hostile},
+    testing::{BASE_ALLOWANCE, mutants, open_many_hostile},
 };
 use tensor_core::{Bytes, DType, SparseError};
 
@@ -369,7 +369,10 @@ fn bt_26_other_files() {
         pool[start..start + 4096].to_vec()
     };
     let files = std::iter::repeat_with(random).take(100_000);
-    assert_eq!(open_many_hostile(&Btf, files, &ReadOptions::default()), 0);
+    assert_eq!(
+        open_many_hostile(&Btf, files, &ReadOptions::default(), BASE_ALLOWANCE),
+        0
+    );
     for head in [
         &b"\x89PNG\r\n\x1a\n"[..],
         b"PK\x03\x04",
@@ -420,7 +423,7 @@ fn bt_28_truncations_and_flipped_bits() {
         Forged::dense(I8, &[5], 5),
     ]);
     let derived = mutants(&bytes, bytes.len() * 9).collect::<Vec<_>>();
-    let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default());
+    let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 0 && opened < derived.len());
     // Of the truncations only those open that cut padding.
     let whole = (0..bytes.len())

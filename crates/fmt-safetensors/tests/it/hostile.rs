@@ -2,7 +2,7 @@
 
 use fmt_core::{
     Metadata, ReadOptions,
-    testing::{mutants, open_hostile, open_many_hostile},
+    testing::{BASE_ALLOWANCE, mutants, open_hostile, open_many_hostile},
 };
 use fmt_safetensors::Safetensors;
 use tensor_core::DType;
@@ -28,7 +28,7 @@ fn thousands_of_mutants() {
         let count = base.len() * 9 + 2000;
         mutants(&base, count).collect::<Vec<_>>()
     });
-    let opened = open_many_hostile(&Safetensors, derived, &ReadOptions::default());
+    let opened = open_many_hostile(&Safetensors, derived, &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 100, "{opened} opened");
 }
 

@@ -1,0 +1,404 @@
+use std::{fmt, io::Write, ops::ControlFlow, path::Path};
+
+use fmt_core::{
+    AtomicFile, Encoding, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, Plan, PlannedEntry,
+    TensorReader,
+};
+use tensor_core::Quoted;
+
+/// How a file is converted.
+pub struct ConvertOptions<'a> {
+    /// Go on without what the target cannot hold. Otherwise that is an error before anything is written.
+    pub allow_loss: bool,
+    /// Where the target has no names (BTF), keep names and metadata in a file beside it.
+    pub names_beside: bool,
+    /// Bytes that a sparse tensor may take when it is made dense, with `allow_loss`.
+    pub dense_budget: u64,
+    /// Told now and then how far it has come; the file is given up when it says [`ControlFlow::Break`].
+    pub on_progress: Option<&'a dyn Fn(Progress) -> ControlFlow<()>>,
+}
+
+impl Default for ConvertOptions<'_> {
+    fn default() -> Self {
+        Self {
+            allow_loss: false,
+            names_beside: true,
+            dense_budget: Limits::default().decoded_bytes,
+            on_progress: None,
+        }
+    }
+}
+
+impl fmt::Debug for ConvertOptions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConvertOptions")
+            .field("allow_loss", &self.allow_loss)
+            .field("names_beside", &self.names_beside)
+            .field("dense_budget", &self.dense_budget)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How far a conversion has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Bytes of tensors that have been written.
+    pub done: u64,
+    /// Bytes of tensors in all.
+    pub total: u64,
+}
+
+/// Something that a target cannot hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// A tensor that cannot be read, or that the target cannot store; with the reason.
+    Tensor(String, String),
+    /// That a tensor is sparse: it becomes dense.
+    Sparsity(String),
+    /// All names: tensors become `0`, `1` and so on.
+    Names,
+    /// What the file says about itself under a key.
+    Metadata(String),
+    /// What the file says about a tensor (its name) under a key.
+    Attribute(String, String),
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tensor(name, why) => write!(f, "tensor {} ({why})", Quoted(name)),
+            Self::Sparsity(name) => write!(f, "that tensor {} is sparse", Quoted(name)),
+            Self::Names => f.write_str("the names of the tensors"),
+            Self::Metadata(key) => write!(f, "the metadata {}", Quoted(key)),
+            Self::Attribute(name, key) => {
+                write!(f, "the attribute {} of tensor {}", Quoted(key), Quoted(name))
+            }
+        }
+    }
+}
+
+/// What a conversion came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Converted {
+    /// The target's length in bytes.
+    pub len: u64,
+    /// What it does not hold.
+    pub losses: Vec<Loss>,
+}
+
+/// What a target could not hold of a file, if it were converted with these options.
+#[must_use]
+pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Vec<Loss> {
+    Adapted::new(reader, target, options).losses
+}
+
+/// Writes the tensors of a file into one of another format, which appears at `path` when it is complete.
+///
+/// Tensors are read in pieces where they are stored as they are, and one at a time otherwise. What has a checksum is held
+/// against it first. A BTF file's names, which stand beside it, go when it is replaced.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] when the target cannot hold everything and loss is not allowed: the message says what.
+/// Else what reading and writing come to, and [`ErrorKind::Io`] when progress was told to stop. The target is untouched
+/// then.
+pub fn convert(
+    reader: &dyn TensorReader,
+    target: &dyn Format,
+    path: &Path,
+    options: &ConvertOptions<'_>,
+) -> Result<Converted, Error> {
+    let adapted = Adapted::new(reader, target, options);
+    if !adapted.losses.is_empty() && !options.allow_loss {
+        return Err(refusal(&adapted.losses, target));
+    }
+    let mut file = AtomicFile::create(path)?;
+    let len = adapted.write(reader, target, &mut file, options)?;
+    let beside = adapted.names_beside(reader, path)?;
+    remove_names_beside(target, path)?;
+    file.publish()?;
+    if let Some(beside) = beside {
+        beside.publish()?;
+    }
+    Ok(Converted {
+        len,
+        losses: adapted.losses,
+    })
+}
+
+fn refusal(losses: &[Loss], target: &dyn Format) -> Error {
+    const SHOWN: usize = 5;
+    let mut shown: Vec<String> = losses.iter().take(SHOWN).map(Loss::to_string).collect();
+    if losses.len() > SHOWN {
+        shown.push(format!("{} more", losses.len() - SHOWN));
+    }
+    let what = format!("{} cannot hold {}", target.id(), shown.join(", "));
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// A file's plan as the target can hold it, and what is lost by that.
+struct Adapted {
+    plan: Plan,
+    /// For each planned tensor its index in the file.
+    indices: Vec<usize>,
+    losses: Vec<Loss>,
+    /// Whether names and metadata go to a file beside the target.
+    has_names_beside: bool,
+}
+
+impl Adapted {
+    /// Finds out by asking: a format is offered plans, and nothing is written.
+    fn new(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Self {
+        let accepts = |plan: Plan| target.create(Box::new(std::io::sink()), plan).map(drop);
+        let alone = |entry: &PlannedEntry| {
+            let plan = |name: &str| Plan {
+                entries: vec![PlannedEntry {
+                    name: name.to_owned(),
+                    ..entry.clone()
+                }],
+                metadata: Metadata::new(),
+            };
+            // A format without names takes a number only.
+            accepts(plan(&entry.name)).or_else(|error| accepts(plan("0")).map_err(|_| error))
+        };
+        let (mut entries, mut indices, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, entry) in reader.entries().iter().enumerate() {
+            let lost = |why: String| Loss::Tensor(entry.name.clone(), why);
+            let planned = match planned(entry) {
+                Ok(planned) => planned,
+                Err(why) => {
+                    losses.push(lost(why));
+                    continue;
+                }
+            };
+            let bare = PlannedEntry {
+                attributes: Default::default(),
+                ..planned.clone()
+            };
+            let mut kept = bare.clone();
+            if let Err(error) = alone(&bare) {
+                let dense = PlannedEntry::dense(&*bare.name, bare.spec.clone());
+                let can_be_dense = bare.layout != Layout::Dense
+                    && bare.spec.byte_len() <= options.dense_budget
+                    && alone(&dense).is_ok();
+                if !can_be_dense {
+                    losses.push(lost(error.to_string()));
+                    continue;
+                }
+                losses.push(Loss::Sparsity(entry.name.clone()));
+                kept = dense;
+            }
+            for (key, value) in planned.attributes {
+                let mut with_one = kept.clone();
+                with_one.attributes = [(key.clone(), value.clone())].into();
+                if alone(&with_one).is_ok() {
+                    kept.attributes.insert(key, value);
+                } else {
+                    losses.push(Loss::Attribute(entry.name.clone(), key));
+                }
+            }
+            entries.push(kept);
+            indices.push(index);
+        }
+        let mut adapted = Self {
+            plan: Plan {
+                entries,
+                metadata: Metadata::new(),
+            },
+            indices,
+            losses,
+            has_names_beside: false,
+        };
+        adapted.settle_names(target, &accepts, options);
+        adapted.settle_metadata(reader.metadata(), &accepts);
+        adapted
+    }
+
+    /// Numbers for names, where the target has no names.
+    fn settle_names(
+        &mut self,
+        target: &dyn Format,
+        accepts: &dyn Fn(Plan) -> Result<(), Error>,
+        options: &ConvertOptions<'_>,
+    ) {
+        let refused = accepts(self.plan.clone()).err().map(|error| error.kind());
+        if refused != Some(ErrorKind::BadName) {
+            return;
+        }
+        let mut numbered = self.plan.clone();
+        for (number, entry) in numbered.entries.iter_mut().enumerate() {
+            entry.name = number.to_string();
+        }
+        // A name that is bad for other reasons is the format's to refuse.
+        if accepts(numbered.clone()).is_err() {
+            return;
+        }
+        self.plan = numbered;
+        self.has_names_beside = options.names_beside && cfg!(feature = "btf") && target.id() == "btf";
+        if !self.has_names_beside {
+            self.losses.push(Loss::Names);
+        }
+    }
+
+    fn settle_metadata(&mut self, metadata: &Metadata, accepts: &dyn Fn(Plan) -> Result<(), Error>) {
+        if accepts(self.plan.clone()).is_err() {
+            // There is something else that the format refuses, and writing will say it.
+            self.plan.metadata = metadata.clone();
+            return;
+        }
+        for (key, value) in metadata {
+            let mut with_one = self.plan.clone();
+            with_one.metadata = [(key.clone(), value.clone())].into();
+            if accepts(with_one).is_ok() {
+                self.plan.metadata.insert(key.clone(), value.clone());
+            } else if !self.has_names_beside {
+                self.losses.push(Loss::Metadata(key.clone()));
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        reader: &dyn TensorReader,
+        target: &dyn Format,
+        out: &mut (dyn Write + Send),
+        options: &ConvertOptions<'_>,
+    ) -> Result<u64, Error> {
+        let lens = self
+            .plan
+            .entries
+            .iter()
+            .map(|entry| entry.byte_len().unwrap_or(u64::MAX));
+        let mut progress = Progress {
+            done: 0,
+            total: lens.fold(0, u64::saturating_add),
+        };
+        let mut writer = target.create(Box::new(out), self.plan.clone())?;
+        for (planned, &index) in self.plan.entries.iter().zip(&self.indices) {
+            let mut write = |bytes: &[u8]| {
+                writer.write(bytes)?;
+                progress.done += bytes.len() as u64;
+                match options.on_progress.map(|tell| tell(progress)) {
+                    Some(ControlFlow::Break(())) => {
+                        Err(Error::new(ErrorKind::Io, "the conversion was stopped"))
+                    }
+                    _ => Ok(()),
+                }
+            };
+            let named = |error: Error| error.of_tensor(&reader.entries()[index].name);
+            copy(reader, index, planned, options, &mut write).map_err(named)?;
+        }
+        writer.finish()
+    }
+
+    /// The file beside the target, complete but not published.
+    #[cfg(feature = "btf")]
+    fn names_beside(&self, reader: &dyn TensorReader, path: &Path) -> Result<Option<AtomicFile>, Error> {
+        if !self.has_names_beside {
+            return Ok(None);
+        }
+        let names = self
+            .indices
+            .iter()
+            .map(|index| reader.entries()[*index].name.clone());
+        let names = fmt_btf::Names::new(names.collect(), reader.metadata().clone())?;
+        let mut file = AtomicFile::create(&fmt_btf::Names::path_for(path))?;
+        let written = file.write_all(names.to_json().as_bytes());
+        written.map_err(|error| Error::io("the file of names cannot be written", error))?;
+        Ok(Some(file))
+    }
+
+    #[cfg(not(feature = "btf"))]
+    fn names_beside(&self, _reader: &dyn TensorReader, _path: &Path) -> Result<Option<AtomicFile>, Error> {
+        Ok(None)
+    }
+}
+
+/// Removes the names of the file that is about to be replaced: other tensors must not get them. If the last steps fail, it
+/// is better to have no names than wrong ones.
+#[cfg(feature = "btf")]
+fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
+    if target.id() != "btf" {
+        return Ok(());
+    }
+    match std::fs::remove_file(fmt_btf::Names::path_for(path)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(
+            "the names of the file that is replaced cannot be removed",
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(feature = "btf"))]
+fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<(), Error> {
+    Ok(())
+}
+
+/// A tensor as it would be planned if the target could hold everything, or why it cannot be read.
+fn planned(entry: &Entry) -> Result<PlannedEntry, String> {
+    if let Some(why) = &entry.unsupported {
+        return Err(why.clone());
+    }
+    let spec = entry
+        .spec()
+        .ok_or_else(|| format!("its dtype is {}", entry.dtype))?;
+    let mut planned = match entry.layout {
+        Layout::Dense => PlannedEntry::dense(&*entry.name, spec),
+        Layout::Coo { nnz } => PlannedEntry::coo(&*entry.name, spec, nnz),
+        _ => return Err("its layout is not known".to_owned()),
+    };
+    planned.attributes = entry.attributes.clone();
+    Ok(planned)
+}
+
+/// Hands the bytes of one tensor on.
+fn copy(
+    reader: &dyn TensorReader,
+    index: usize,
+    planned: &PlannedEntry,
+    options: &ConvertOptions<'_>,
+    write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    const PIECE: u64 = 8 << 20;
+    let entry = &reader.entries()[index];
+    if let Layout::Coo { .. } = entry.layout {
+        // Sorted, as writers want it and as it compares best.
+        let sparse = reader.sparse(index)?.sorted();
+        let sparse = sparse.map_err(|error| Error::new(ErrorKind::Duplicate, error.to_string()))?;
+        if planned.layout == Layout::Dense {
+            let dense = sparse.to_dense(options.dense_budget);
+            let dense = dense.map_err(|error| Error::new(ErrorKind::TooLarge, error.to_string()))?;
+            return in_pieces(dense.bytes(), PIECE, write);
+        }
+        write(sparse.indices().bytes())?;
+        return write(sparse.values().bytes());
+    }
+    let is_plain = entry.encoding == Encoding::Raw && !entry.is_big_endian;
+    let rows = entry.shape.dims().first().copied().unwrap_or(0);
+    let row_len = planned.spec.byte_len().checked_div(rows).unwrap_or(0);
+    if entry.checksum.is_some() {
+        reader.verify(index)?;
+    }
+    if !is_plain || row_len == 0 || planned.spec.byte_len() <= PIECE {
+        return in_pieces(reader.tensor(index)?.bytes(), PIECE, write);
+    }
+    let step = (PIECE / row_len).max(1);
+    let mut start = 0;
+    while start < rows {
+        let end = rows.min(start.saturating_add(step));
+        write(reader.rows(index, start..end)?.bytes())?;
+        start = end;
+    }
+    Ok(())
+}
+
+fn in_pieces(
+    bytes: &[u8],
+    piece: u64,
+    write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    bytes.chunks(piece as usize).try_for_each(write)
+}

@@ -1,0 +1,36 @@
+use std::{path::Path, sync::Arc};
+
+use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, read_range};
+
+use crate::registry::detect;
+
+/// Opens a file of any format, whose tensors are read when they are asked for.
+///
+/// A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits; one
+/// that does not is a lint.
+///
+/// # Errors
+/// As [`FileSource::open`], [`detect`] and the format's reader.
+pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
+    open_source(Arc::new(FileSource::open(path)?), Some(path), options)
+}
+
+/// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, its name helps to tell
+/// the format, and what stands beside it is looked for as in [`open`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_source(
+    source: Arc<dyn ByteSource>,
+    path: Option<&Path>,
+    options: &ReadOptions,
+) -> Result<Box<dyn TensorReader>, Error> {
+    let head = read_range(&*source, 0..source.len().min(512), "the beginning of the file")?;
+    let format = detect(&head, source.len(), path)?;
+    let reader = format.open(source, options)?;
+    #[cfg(feature = "btf")]
+    if let (Some(path), "btf") = (path, format.id()) {
+        return Ok(crate::renamed::with_names_beside(reader, path));
+    }
+    Ok(reader)
+}

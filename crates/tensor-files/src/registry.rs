@@ -1,0 +1,100 @@
+use std::path::Path;
+
+use fmt_core::{Error, ErrorKind, Format, Sniff};
+
+/// Every format that is built in. A format more is a line here, and a feature in Cargo.toml.
+const FORMATS: &[&dyn Format] = &[
+    #[cfg(feature = "btf")]
+    &fmt_btf::Btf,
+    #[cfg(feature = "npy")]
+    &fmt_npy::Npy,
+    #[cfg(feature = "npy")]
+    &fmt_npy::Npz,
+    #[cfg(feature = "safetensors")]
+    &fmt_safetensors::Safetensors,
+    #[cfg(feature = "tbuf")]
+    &fmt_tbuf::TensorBuffers,
+    #[cfg(feature = "ztensor")]
+    &fmt_ztensor::Ztensor,
+];
+
+/// Every format that is built in.
+///
+/// ```
+/// let ids: Vec<_> = tensor_files::formats().iter().map(|format| format.id()).collect();
+/// assert!(ids.contains(&"safetensors"));
+/// ```
+#[must_use]
+pub fn formats() -> &'static [&'static dyn Format] {
+    FORMATS
+}
+
+/// The format with a short name.
+///
+/// ```
+/// assert_eq!(tensor_files::format("npz").map(|format| format.extensions()), Some(&["npz"][..]));
+/// assert!(tensor_files::format("docx").is_none());
+/// ```
+#[must_use]
+pub fn format(id: &str) -> Option<&'static dyn Format> {
+    FORMATS.iter().copied().find(|format| format.id() == id)
+}
+
+/// The format that files with such a name have.
+///
+/// ```
+/// let format = tensor_files::format_of_path("a/Weights.BTF".as_ref());
+/// assert_eq!(format.map(|format| format.id()), Some("btf"));
+/// ```
+#[must_use]
+pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
+    let extension = path.extension()?.to_str()?;
+    let is_one = |format: &&dyn Format| {
+        let mut extensions = format.extensions().iter();
+        extensions.any(|known| known.eq_ignore_ascii_case(extension))
+    };
+    FORMATS.iter().copied().find(is_one)
+}
+
+/// The format of a file that begins with `head` (512 bytes are enough), has `len` bytes and perhaps a name.
+///
+/// A format's own mark decides; where there is none the name does, and where that says nothing, what the bytes could be if
+/// they could be one thing only.
+///
+/// ```
+/// let format = tensor_files::detect(b"\x93NUMPY\x01\0", 128, Some("misnamed.btf".as_ref())).unwrap();
+/// assert_eq!(format.id(), "npy");
+/// let error = tensor_files::detect(b"%PDF-1.7", 1000, Some("paper.pdf".as_ref())).err().unwrap();
+/// assert!(error.to_string().contains("safetensors"));
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] when no format, or more than one, comes into question.
+pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn Format, Error> {
+    let that_are = |wanted: Sniff| {
+        let mut found = FORMATS
+            .iter()
+            .filter(move |format| format.sniff(head, len) == wanted);
+        (found.next().copied(), found.next().is_some())
+    };
+    if let (Some(format), _) = that_are(Sniff::Certain) {
+        return Ok(format);
+    }
+    if let Some(format) = path.and_then(format_of_path) {
+        // Also when it cannot be one: opening it says why.
+        return Ok(format);
+    }
+    match that_are(Sniff::Possible) {
+        (Some(format), false) => Ok(format),
+        (_, has_more) => {
+            let ids: Vec<&str> = FORMATS.iter().map(|format| format.id()).collect();
+            let what = if has_more {
+                "the file could be of several formats, and its name does not say which"
+            } else {
+                "neither its bytes nor its name say what format the file has"
+            };
+            let error = Error::new(ErrorKind::Unsupported, what);
+            Err(error.expected(format_args!("one of {}", ids.join(", "))))
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Conversion: nothing is lost silently, and targets appear when they are complete.
+
+use std::{cell::Cell, fs, ops::ControlFlow};
+
+use fmt_core::{ErrorKind::*, Metadata};
+use tensor_core::DType;
+use tensor_files::{ConvertOptions, Loss, convert, diff, format_of_path, formats, losses, verify};
+
+use crate::support::{names, open, tensor, write, write_sparse};
+
+fn allowing() -> ConvertOptions<'static> {
+    ConvertOptions {
+        allow_loss: true,
+        ..ConvertOptions::default()
+    }
+}
+
+/// From each format to each other, where everything has its place.
+#[test]
+fn from_everywhere_to_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    // Larger than a piece, so that it is copied in rows.
+    let large = tensor(DType::F32, &[300, 10_000]);
+    for from in formats() {
+        let name = format!("from.{}", from.extensions()[0]);
+        let path = write(folder.path(), &name, &[("0", &large)], &Metadata::new());
+        let reader = open(&path);
+        for to in formats() {
+            let target = folder.path().join(format!("to.{}", to.extensions()[0]));
+            assert!(losses(&*reader, *to, &ConvertOptions::default()).is_empty());
+            let converted = convert(&*reader, *to, &target, &ConvertOptions::default()).unwrap();
+            assert_eq!(converted.len, fs::metadata(&target).unwrap().len());
+            let copy = open(&target);
+            assert_eq!(diff(&*reader, &*copy, Default::default()), []);
+            assert!(verify(&*copy).unwrap().is_sound());
+        }
+    }
+}
+
+/// A file converted over itself.
+#[test]
+fn fs_05_onto_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::I64, &[100]);
+    let path = write(
+        folder.path(),
+        "a.safetensors",
+        &[("a", &values)],
+        &Metadata::new(),
+    );
+    let reader = open(&path);
+    let target = tensor_files::format("btf").unwrap();
+    convert(&*reader, target, &path, &ConvertOptions::default()).unwrap();
+    assert_eq!(reader.tensor(0).unwrap(), values);
+}
+
+#[test]
+fn what_has_no_place_is_refused_or_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let (half, brain) = (tensor(DType::F16, &[3]), tensor(DType::BF16, &[3]));
+    let metadata: Metadata = [("format".into(), "pt".into())].into();
+    let path = write(
+        folder.path(),
+        "a.safetensors",
+        &[("half", &half), ("brain", &brain)],
+        &metadata,
+    );
+    let reader = open(&path);
+    let npz = folder.path().join("a.npz");
+    let target = format_of_path(&npz).unwrap();
+    let error = convert(&*reader, target, &npz, &ConvertOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), Unsupported);
+    let message = error.to_string();
+    assert!(message.contains("npz cannot hold tensor 'brain'"), "{message}");
+    assert!(message.contains("the metadata 'format'"), "{message}");
+    assert_eq!(names(folder.path()), ["a.safetensors"]);
+
+    let converted = convert(&*reader, target, &npz, &allowing()).unwrap();
+    assert!(matches!(&converted.losses[..], [Loss::Tensor(name, _), Loss::Metadata(_)] if name == "brain"));
+    assert_eq!(open(&npz).find("half"), Some(0));
+    assert_eq!(open(&npz).entries().len(), 1);
+
+    // A single array holds one tensor.
+    let npy = folder.path().join("a.npy");
+    let error = convert(
+        &*reader,
+        format_of_path(&npy).unwrap(),
+        &npy,
+        &ConvertOptions::default(),
+    );
+    assert_eq!(error.unwrap_err().kind(), Unsupported);
+}
+
+#[test]
+fn b14_names_go_beside_a_file_without_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (tensor(DType::F32, &[3]), tensor(DType::U8, &[2]));
+    let metadata: Metadata = [("model".into(), "tiny".into())].into();
+    let path = write(
+        folder.path(),
+        "a.safetensors",
+        &[("weight", &a), ("bias", &b)],
+        &metadata,
+    );
+    let reader = open(&path);
+    let btf = folder.path().join("a.btf");
+    let target = format_of_path(&btf).unwrap();
+    let converted = convert(&*reader, target, &btf, &ConvertOptions::default()).unwrap();
+    assert!(converted.losses.is_empty());
+    let copy = open(&btf);
+    assert_eq!(copy.find("bias"), Some(1));
+    assert_eq!(copy.metadata(), &metadata);
+    assert_eq!(diff(&*reader, &*copy, Default::default()), []);
+
+    // And back.
+    let back = folder.path().join("back.safetensors");
+    convert(
+        &*copy,
+        format_of_path(&back).unwrap(),
+        &back,
+        &ConvertOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(diff(&*reader, &*open(&back), Default::default()), []);
+
+    // Without the file beside it, names are a loss.
+    let alone = ConvertOptions {
+        names_beside: false,
+        ..ConvertOptions::default()
+    };
+    let lost = losses(&*reader, target, &alone);
+    assert_eq!(lost, [Loss::Names, Loss::Metadata("model".into())]);
+    assert_eq!(
+        convert(&*reader, target, &btf, &alone).unwrap_err().kind(),
+        Unsupported
+    );
+    assert_eq!(open(&btf).find("bias"), Some(1));
+
+    // One that does not fit is not used, and says so.
+    fs::write(
+        folder.path().join("a.btf.names.json"),
+        r#"{"names":["only one"]}"#,
+    )
+    .unwrap();
+    let copy = open(&btf);
+    assert_eq!(copy.find("1"), Some(1));
+    let lints = copy.lints().unwrap();
+    assert!(lints.iter().any(|lint| lint.message.contains("is not used")));
+}
+
+/// Two other tensors in a file's place do not get the names of those that were there.
+#[test]
+fn b14_names_go_with_the_file_that_had_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (tensor(DType::F32, &[3]), tensor(DType::U8, &[2]));
+    let named = write(
+        folder.path(),
+        "named.safetensors",
+        &[("weight", &a), ("bias", &b)],
+        &Metadata::new(),
+    );
+    let numbered = write(
+        folder.path(),
+        "numbered.safetensors",
+        &[("0", &b), ("1", &a)],
+        &Metadata::new(),
+    );
+    let btf = folder.path().join("a.btf");
+    let target = format_of_path(&btf).unwrap();
+    for path in [named, numbered] {
+        convert(&*open(&path), target, &btf, &ConvertOptions::default()).unwrap();
+    }
+    assert_eq!(open(&btf).entries()[0].name, "0");
+    assert!(!folder.path().join("a.btf.names.json").exists());
+}
+
+#[test]
+fn sparse_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, sparse) = write_sparse(folder.path());
+    let reader = open(&path);
+    // They stay sparse where they can.
+    let copy = folder.path().join("copy.btf");
+    convert(
+        &*reader,
+        format_of_path(&copy).unwrap(),
+        &copy,
+        &ConvertOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(open(&copy).sparse(0).unwrap(), sparse);
+    assert_eq!(diff(&*reader, &*open(&copy), Default::default()), []);
+
+    let dense = folder.path().join("dense.safetensors");
+    let target = format_of_path(&dense).unwrap();
+    assert_eq!(
+        losses(&*reader, target, &ConvertOptions::default()),
+        [Loss::Sparsity("0".into())]
+    );
+    assert!(convert(&*reader, target, &dense, &ConvertOptions::default()).is_err());
+    convert(&*reader, target, &dense, &allowing()).unwrap();
+    let converted = open(&dense);
+    assert_eq!(converted.tensor(0).unwrap(), converted.tensor(1).unwrap());
+
+    // Within a budget only; otherwise the tensor is left out.
+    let small = ConvertOptions {
+        dense_budget: 23,
+        ..allowing()
+    };
+    let converted = convert(&*reader, target, &dense, &small).unwrap();
+    assert!(matches!(&converted.losses[..], [Loss::Tensor(name, _)] if name == "0"));
+    assert_eq!(open(&dense).entries().len(), 1);
+}
+
+#[test]
+fn a_conversion_that_is_stopped_leaves_the_target_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = tensor(DType::U8, &[40, 1 << 20]);
+    let path = write(folder.path(), "a.safetensors", &[("0", &large)], &Metadata::new());
+    let target = folder.path().join("a.btf");
+    fs::write(&target, "old").unwrap();
+    let told = Cell::new(0);
+    let stop = |progress: tensor_files::Progress| {
+        assert!(progress.done > told.get() && progress.total == 40 << 20);
+        told.set(progress.done);
+        if progress.done > 20 << 20 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let options = ConvertOptions {
+        on_progress: Some(&stop),
+        ..ConvertOptions::default()
+    };
+    let error = convert(&*open(&path), format_of_path(&target).unwrap(), &target, &options).unwrap_err();
+    assert_eq!(error.kind(), Io);
+    assert_eq!(told.get(), 24 << 20);
+    assert_eq!(fs::read(&target).unwrap(), b"old");
+    assert_eq!(names(folder.path()), ["a.btf", "a.safetensors"]);
+}
+
+/// What does not fit its checksum is not copied.
+#[test]
+fn damaged_tensors_are_not_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::F32, &[100]);
+    let path = write(folder.path(), "a.npz", &[("w", &values)], &Metadata::new());
+    let mut bytes = fs::read(&path).unwrap();
+    let end = open(&path).entries()[0].range.end as usize;
+    bytes[end - 1] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let reader = open(&path);
+    assert!(!verify(&*reader).unwrap().is_sound());
+    let target = folder.path().join("a.safetensors");
+    let error = convert(&*reader, format_of_path(&target).unwrap(), &target, &allowing()).unwrap_err();
+    assert_eq!((error.kind(), error.tensor()), (Corrupt, Some("w")));
+    assert_eq!(names(folder.path()), ["a.npz"]);
+}

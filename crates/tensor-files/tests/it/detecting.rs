@@ -1,0 +1,52 @@
+//! Formats are told by marks, then by names.
+
+use fmt_core::{ErrorKind::*, Metadata};
+use tensor_core::DType;
+use tensor_files::{detect, formats, open};
+
+use crate::support::{tensor, write};
+
+#[test]
+fn every_format_opens_its_own_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = tensor(DType::F32, &[2, 3]);
+    for format in formats() {
+        let name = format!("a.{}", format.extensions()[0]);
+        let path = write(folder.path(), &name, &[("0", &values)], &Metadata::new());
+        let reader = open(&path, &Default::default()).unwrap();
+        assert_eq!(reader.format(), format.id());
+        assert_eq!(reader.tensor(0).unwrap(), values);
+        // Without a name, and with a wrong one if the format has a mark.
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(
+            detect(&bytes, bytes.len() as u64, None).unwrap().id(),
+            format.id()
+        );
+        let is_marked = format.sniff(&bytes, bytes.len() as u64) == fmt_core::Sniff::Certain;
+        let misnamed = detect(&bytes, bytes.len() as u64, Some("a.btf".as_ref())).unwrap();
+        assert_eq!(misnamed.id(), if is_marked { format.id() } else { "btf" });
+    }
+}
+
+#[test]
+fn what_is_of_no_format_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("paper");
+    std::fs::write(&path, b"%PDF-1.7 and so on and on").unwrap();
+    let error = open(&path, &Default::default()).err().unwrap();
+    assert_eq!(error.kind(), Unsupported);
+    assert!(
+        error.to_string().contains("one of btf, npy, npz, safetensors"),
+        "{error}"
+    );
+    // A name that a format has is believed: its reader says best what is wrong.
+    let path = folder.path().join("paper.npy");
+    std::fs::write(&path, b"%PDF-1.7 and so on and on").unwrap();
+    assert_eq!(open(&path, &Default::default()).err().unwrap().kind(), BadMagic);
+    std::fs::write(&path, b"").unwrap();
+    assert_eq!(open(&path, &Default::default()).err().unwrap().kind(), Truncated);
+    assert_eq!(
+        open(folder.path(), &Default::default()).err().unwrap().kind(),
+        NotAFile
+    );
+}

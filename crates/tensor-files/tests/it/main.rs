@@ -1,0 +1,7 @@
+//! Files of all formats: told apart, opened, converted, verified, compared.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod comparing;
+mod converting;
+mod detecting;
+mod support;
