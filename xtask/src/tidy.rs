@@ -59,13 +59,34 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "tensor-files",
-        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors", "fmt-tbuf", "fmt-ztensor"],
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-btf",
+            "fmt-npy",
+            "fmt-safetensors",
+            "fmt-tbuf",
+            "fmt-ztensor",
+        ],
         never: &["tokio"],
     },
     Arrows {
         from: "fmt-ztensor",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+    },
+    Arrows {
+        from: "tensor-cli",
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-btf",
+            "fmt-npy",
+            "fmt-tbuf",
+            "fmt-ztensor",
+            "tensor-files",
+        ],
+        never: &["tokio"],
     },
     Arrows {
         from: "oip-types",

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use fmt_core::{Error, ErrorKind};
 use fmt_tbuf::TbufEditor;
+use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
 
 use crate::{
     failure::{About, Outcome},
@@ -15,6 +16,10 @@ pub(crate) fn rename(options: &Rename) -> Outcome {
     let (path, from, to) = (&*options.file, &options.from, &options.to);
     match files::detect(path)?.id() {
         "tbuf" => TbufEditor::open(path).and_then(|mut editor| {
+            editor.rename(from, to)?;
+            editor.save()
+        }),
+        "ztensor" => ZtensorEditor::open(path).and_then(|mut editor| {
             editor.rename(from, to)?;
             editor.save()
         }),
@@ -32,6 +37,11 @@ pub(crate) fn set(options: &Set) -> Outcome {
         ("tbuf", Some(tensor)) => {
             Err(no_place(key, "nothing: the format says no more of tensors").of_tensor(tensor))
         }
+        ("ztensor", Some(tensor)) => set_ztensor(path, tensor, key, value),
+        ("ztensor", None) => Err(no_place(
+            key,
+            "--tensor NAME: the format says nothing of a file as a whole",
+        )),
         (other, _) => Err(fixed(other)),
     }
     .about(path)
@@ -43,6 +53,15 @@ fn set_tbuf(path: &Path, key: &str, value: Option<&str>) -> Result<(), Error> {
     }
     let mut editor = TbufEditor::open(path)?;
     editor.set_model(value)?;
+    editor.save()
+}
+
+fn set_ztensor(path: &Path, tensor: &str, key: &str, value: Option<&str>) -> Result<(), Error> {
+    let mut editor = ZtensorEditor::open(path)?;
+    match value {
+        Some(value) => editor.set_field(tensor, CustomField::new(key, CborValue::from(value))?)?,
+        None => drop(editor.remove_field(tensor, key)?),
+    }
     editor.save()
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
         for part in parts.by_ref() {
             let part = part.about(path)?;
             sink(part.bytes()).about(target)?;
-            progress.advance(part.bytes().len())?;
+            progress.advance(part.bytes().len() as u64)?;
         }
         Ok(())
     };
@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
     let mut file = AtomicFile::create(target).about(target)?;
     match spec.filter(|_| is_npy) {
         Some(spec) => {
-            let format = files::format_of(target, None)?;
+            let format = &fmt_npy::Npy;
             let plan = Plan {
                 entries: vec![PlannedEntry::dense(options.tensor.clone(), spec)],
                 ..Plan::default()

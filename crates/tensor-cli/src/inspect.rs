@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
             for piece in pieces::bytes(reader, index).about(&options.file)? {
                 let piece = piece.about(&options.file)?;
                 hash.update(&piece);
-                progress.advance(piece.len())?;
+                progress.advance(piece.len() as u64)?;
             }
             tensor.sha256 = Some(hex(&hash.finalize()));
         }

@@ -11,6 +11,7 @@ mod inspect;
 mod options;
 mod pieces;
 mod progress;
+mod sources;
 mod stats;
 mod table;
 mod verify;

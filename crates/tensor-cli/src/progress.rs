@@ -23,6 +23,11 @@ pub(crate) fn listen_for_interrupts() -> Outcome {
     ctrlc::set_handler(heard).map_err(|error| Failure::Io(io::Error::other(error)))
 }
 
+/// Whether the user wants to end it.
+pub(crate) fn is_interrupted() -> bool {
+    IS_INTERRUPTED.load(Ordering::SeqCst)
+}
+
 /// A bar with rate and time left, on a terminal, for work that takes long.
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -50,15 +55,15 @@ impl Progress {
     ///
     /// # Errors
     /// [`Failure::Interrupted`] when the user wants to end it.
-    pub(crate) fn advance(&mut self, bytes: usize) -> Outcome {
-        if IS_INTERRUPTED.load(Ordering::SeqCst) {
+    pub(crate) fn advance(&mut self, bytes: u64) -> Outcome {
+        if is_interrupted() {
             return Err(Failure::Interrupted);
         }
         if !self.is_shown && self.start.elapsed() > Self::PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
             self.is_shown = true;
         }
-        self.bar.inc(bytes as u64);
+        self.bar.inc(bytes);
         Ok(())
     }
 }

@@ -56,7 +56,7 @@ fn verify(path: &Path, is_strict: bool, out: &mut impl Write) -> Outcome<bool> {
                 is_good = false;
             }
         }
-        progress.advance(usize::try_from(entry.stored_size()).unwrap_or(usize::MAX))?;
+        progress.advance(entry.stored_size())?;
     }
     drop(progress);
     let lints = reader.lints().map_err(|error| Failure::File {

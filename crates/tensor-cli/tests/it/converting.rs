@@ -1,6 +1,6 @@
 //! `convert`, `merge` and `extract`.
 
-use std::fs;
+use std::{fs, process::Command, time::Duration};
 
 use serde_json::Value;
 
@@ -40,34 +40,70 @@ fn conversion_keeps_names_and_content() {
 fn what_a_format_cannot_hold_is_refused_or_told() {
     let place = Place::new();
     place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
-    let refused = place.bad(&["convert", "a.safetensors", "a.btf"]);
-    assert!(
-        refused.starts_with("error[Unsupported]: a.btf: ") && refused.contains("license"),
-        "{refused}"
+    assert_eq!(
+        place.bad(&["convert", "a.safetensors", "a.tbuf"]),
+        "error[Unsupported]: a.tbuf: tbuf cannot hold the metadata 'license'"
     );
-    assert!(!place.path("a.btf").exists());
-    let told = place.good(&["convert", "--allow-loss", "a.safetensors", "a.btf"]);
-    assert_eq!(told.lines().count(), 2, "{told}");
-    assert!(
-        told.contains("lost: ") && told.contains("license") && told.contains("'w'"),
-        "{told}"
+    assert!(!place.path("a.tbuf").exists());
+    assert_eq!(
+        place.good(&["convert", "--allow-loss", "a.safetensors", "a.tbuf"]),
+        "lost: the metadata 'license'\n"
     );
     assert_eq!(
-        contents(&place.inspect("a.btf"))[0].1,
-        contents(&place.inspect("a.safetensors"))[0].1
+        contents(&place.inspect("a.tbuf")),
+        contents(&place.inspect("a.safetensors"))
     );
 
     place.write_sparse("s.btf");
     let refused = place.bad(&["convert", "s.btf", "s.safetensors"]);
-    assert!(refused.contains("tensor '1'"), "{refused}");
-    let told = place.good(&["convert", "--allow-loss", "s.btf", "s.safetensors"]);
-    assert!(told.contains("tensor '1'"), "{told}");
+    assert!(refused.contains("that tensor '1' is sparse"), "{refused}");
+    place.good(&["convert", "--allow-loss", "s.btf", "s.safetensors"]);
+    let tensors = place.inspect("s.safetensors")["tensors"].clone();
     assert_eq!(
-        place.inspect("s.safetensors")["tensors"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
+        tensors[0]["sha256"], tensors[1]["sha256"],
+        "the sparse one became as dense as the other"
+    );
+}
+
+/// Names and metadata for which the format has no place stand beside the file.
+#[test]
+fn btf_keeps_names() {
+    let place = Place::new();
+    place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
+    assert_eq!(place.good(&["convert", "a.safetensors", "a.btf"]), "");
+    assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
+}
+
+#[test]
+fn ztensor_files_are_written_as_told() {
+    let place = Place::new();
+    place.write("a.safetensors", &[], &[("w", &matrix()), ("steps", &vector())]);
+    let first = |name: &str| place.inspect(name)["tensors"][0].clone();
+    place.good(&["convert", "--compress", "--level", "19", "a.safetensors", "a.zt"]);
+    assert_eq!(first("a.zt")["encoding"], "zstd");
+    place.good(&["convert", "--checksum", "sha256", "a.zt", "b.zt"]);
+    let checksum = first("b.zt")["checksum"].as_str().unwrap().to_owned();
+    assert!(checksum.starts_with("sha256:"), "{checksum}");
+    place.good(&[
+        "convert",
+        "--endian",
+        "big",
+        "--strict-spec",
+        "--checksum",
+        "none",
+        "b.zt",
+        "c.zt",
+    ]);
+    assert_eq!(first("c.zt")["big_endian"], true);
+    assert_eq!(first("c.zt")["checksum"], Value::Null);
+    for file in ["a.zt", "b.zt", "c.zt"] {
+        assert_eq!(place.good(&["diff", "a.safetensors", file]), "");
+        assert!(place.good(&["verify", file]).contains(": good: ztensor"));
+    }
+    let refused = place.bad(&["convert", "--compress", "a.zt", "a.tbuf"]);
+    assert!(
+        refused.contains("settings of zTensor: expected ztensor, found tbuf"),
+        "{refused}"
     );
 }
 
@@ -87,6 +123,35 @@ fn a_target_is_untouched_by_failure() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
+/// Ctrl-C leaves what was there, and nothing else. The source is 8 GiB of nothing, so there is time.
+#[test]
+fn an_interrupted_conversion_leaves_the_target() {
+    let place = Place::new();
+    let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
+    let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    fs::write(place.path("big.safetensors"), &head).unwrap();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(place.path("big.safetensors"))
+        .unwrap();
+    file.set_len(head.len() as u64 + (8 << 30)).unwrap();
+    fs::write(place.path("b.zt"), "precious").unwrap();
+
+    let mut converting = place.spawn(&["convert", "big.safetensors", "b.zt"]);
+    // It has begun when there is a third file.
+    while fs::read_dir(place.path("")).unwrap().count() < 3 {
+        assert!(converting.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let killed = Command::new("kill")
+        .args(["-s", "INT", &converting.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    assert_eq!(converting.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read(place.path("b.zt")).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
+}
+
 #[test]
 fn a_file_can_be_converted_onto_itself() {
     let place = Place::new();
@@ -104,7 +169,7 @@ fn unknown_formats_are_named() {
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     let refused = place.bad(&["convert", "a.tbuf", "a.xyz"]);
     assert!(
-        refused.contains("expected tbuf") && refused.ends_with("found 'xyz'"),
+        refused.contains("expected one of btf, ") && refused.ends_with("found 'xyz'"),
         "{refused}"
     );
 }

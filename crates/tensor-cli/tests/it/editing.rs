@@ -35,6 +35,20 @@ fn a_file_says_what_is_set() {
 }
 
 #[test]
+fn ztensor_files_are_edited_too() {
+    let place = Place::new();
+    place.write("a.zt", &[], &[("w", &matrix())]);
+    let before = place.inspect("a.zt")["tensors"][0]["sha256"].clone();
+    place.good(&["rename", "a.zt", "w", "weight"]);
+    place.good(&["set", "a.zt", "--tensor", "weight", "unit=metres"]);
+    let after = place.inspect("a.zt")["tensors"][0].clone();
+    assert_eq!((&after["name"], &after["sha256"]), (&"weight".into(), &before));
+    assert!(after["attributes"]["unit"].as_str().unwrap().contains("metres"));
+    place.good(&["set", "a.zt", "--tensor", "weight", "unit="]);
+    assert!(place.inspect("a.zt")["tensors"][0].get("attributes").is_none());
+}
+
+#[test]
 fn formats_with_a_fixed_index_say_what_to_do() {
     let place = Place::new();
     place.write("a.safetensors", &[], &[("w", &matrix())]);

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
 };
 
 use fmt_core::{AtomicFile, Format, Plan, PlannedEntry};
@@ -33,6 +33,17 @@ impl Place {
     /// Runs the program in the folder.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         run_in(self.0.path(), arguments)
+    }
+
+    /// Starts the program in the folder.
+    pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensor"));
+        command
+            .args(arguments)
+            .current_dir(self.0.path())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
     }
 
     /// Runs what must succeed, and returns its output.
@@ -74,7 +85,7 @@ impl Place {
         let path = self.path(name);
         let mut file = AtomicFile::create(&path).unwrap();
         {
-            let format = tensor_files::format_by_path(&path).unwrap();
+            let format = tensor_files::format_of_path(&path).unwrap();
             let mut writer = format.create(Box::new(&mut file), plan).unwrap();
             tensors
                 .iter()
