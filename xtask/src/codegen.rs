@@ -1,4 +1,4 @@
-//! Generated code: from `proto/` to committed files.
+//! Generated code: from `proto/` and `schemas/` to committed files.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use prost::Message;
 
-use crate::workspace;
+use crate::{schemas, workspace};
 
 /// One generated module.
 struct Target {
@@ -23,15 +23,22 @@ struct Target {
     has_service: bool,
 }
 
-const TARGETS: &[Target] = &[Target {
-    proto: "inference.proto",
-    folder: "crates/oip-grpc/src/generated",
-    has_service: true,
-}];
+const TARGETS: &[Target] = &[
+    Target {
+        proto: "inference.proto",
+        folder: "crates/oip-grpc/src/generated",
+        has_service: true,
+    },
+    Target {
+        proto: "onnx.proto",
+        folder: "crates/backend-onnx/src/generated",
+        has_service: false,
+    },
+];
 
 /// Generates all code; with `check` only compares it with what is committed.
 pub(crate) fn run(check: bool) -> Result<()> {
-    let mut stale = Vec::new();
+    let mut stale = schemas::run(check)?;
     for target in TARGETS {
         for (path, content) in target
             .generate()
@@ -105,7 +112,7 @@ impl Target {
 }
 
 /// Formats code as the committed code is.
-fn rustfmt(code: &str) -> Result<Vec<u8>> {
+pub(crate) fn rustfmt(code: &str) -> Result<Vec<u8>> {
     let mut child = Command::new("rustfmt")
         .arg("--config-path")
         .arg(workspace::root())

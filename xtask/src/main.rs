@@ -7,6 +7,7 @@
 
 mod ci;
 mod codegen;
+mod schemas;
 mod tidy;
 mod workspace;
 
@@ -23,7 +24,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Generate code from proto/ (pure Rust, needs no protoc)
+    /// Generate code from proto/ (pure Rust, needs no protoc) and schemas/ (changes need the feature `flatc`)
     Codegen {
         /// Write nothing; fail when a committed file is stale
         #[arg(long)]

@@ -38,6 +38,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-tbuf",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-ztensor"],
+    },
+    Arrows {
         from: "fmt-btf",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
@@ -54,8 +59,13 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "tensor-files",
-        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors"],
+        to: &["tensor-core", "fmt-core", "fmt-btf", "fmt-npy", "fmt-safetensors", "fmt-tbuf", "fmt-ztensor"],
         never: &["tokio"],
+    },
+    Arrows {
+        from: "fmt-ztensor",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
     },
     Arrows {
         from: "oip-types",
@@ -64,7 +74,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-service",
-        to: &["oip-types"],
+        to: &["tensor-core", "oip-types"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -74,7 +84,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-http",
-        to: &["oip-types", "oip-service"],
+        to: &["tensor-core", "oip-types", "oip-service"],
         never: &["tonic"],
     },
     Arrows {
@@ -84,7 +94,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-engine",
-        to: &["oip-types", "oip-service"],
+        to: &["tensor-core", "oip-types", "oip-service"],
         never: &["axum", "tonic", "hyper"],
     },
     Arrows {
@@ -95,6 +105,7 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "oip-server",
         to: &[
+            "tensor-core",
             "oip-types",
             "oip-service",
             "oip-listen",

@@ -4,8 +4,8 @@
 //! What is printed is the median over all rounds and the ratio of each median to the first alternative's.
 //!
 //! ```
-//! let mut comparison = bench_kit::Comparison::new("sum of 1000 numbers");
 //! let numbers: Vec<u64> = (0..1000).collect();
+//! let mut comparison = bench_kit::Comparison::new("sum of 1000 numbers");
 //! comparison.add("iterator", || numbers.iter().sum::<u64>());
 //! comparison.add("loop", || {
 //!     let mut sum = 0;

@@ -6,7 +6,7 @@
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
-//! - [`AtomicFile`]: files that appear only when they are complete.
+//! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete.
 //! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
 //! The crate knows no format.
@@ -17,6 +17,7 @@ mod entry;
 mod error;
 mod extents;
 mod format;
+mod in_place;
 mod limits;
 mod publish;
 mod reader;
@@ -31,6 +32,7 @@ pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
+pub use in_place::AppendFile;
 pub use limits::{Limits, ReadOptions};
 pub use publish::AtomicFile;
 pub use reader::{Lint, TensorReader, Verification};

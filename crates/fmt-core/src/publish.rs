@@ -1,6 +1,6 @@
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, Read, Seek, Write},
     path::{Path, PathBuf},
     process,
     sync::atomic::{AtomicU64, Ordering},
@@ -76,6 +76,28 @@ impl AtomicFile {
             kept.map_err(|error| Error::io("the target's permissions cannot be kept", error))?;
         }
         Ok(atomic)
+    }
+
+    /// Copies the first `len` bytes of a file, in the kernel where the system can: file systems that share blocks
+    /// between files copy nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Changed`] when the file has fewer bytes; [`ErrorKind::Io`].
+    pub fn copy_head(&mut self, from: &File, len: u64) -> Result<(), Error> {
+        let copied = self.copy(from, len);
+        let copied = copied.map_err(|error| Error::io("the file cannot be copied", error))?;
+        if copied != len {
+            let error = Error::new(ErrorKind::Changed, "the file to copy became shorter").at(copied);
+            return Err(error.expected(len).found(copied));
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, mut from: &File, len: u64) -> io::Result<u64> {
+        let file = self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        file.flush()?;
+        from.seek(io::SeekFrom::Start(0))?;
+        io::copy(&mut from.take(len), file.get_mut())
     }
 
     /// Makes the file what its name says.
@@ -227,6 +249,25 @@ mod tests {
         AtomicFile::create(&path("link")).unwrap().publish().unwrap();
         assert!(fs::symlink_metadata(path("link")).unwrap().is_file());
         assert_eq!(fs::read(path("private")).unwrap(), b"new");
+    }
+
+    #[test]
+    fn heads_are_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        fs::write(&old, b"0123456789").unwrap();
+        let source = File::open(&old).unwrap();
+        let mut file = AtomicFile::create(&new).unwrap();
+        file.write_all(b"<").unwrap();
+        file.copy_head(&source, 4).unwrap();
+        file.write_all(b">").unwrap();
+        file.publish().unwrap();
+        assert_eq!(fs::read(&new).unwrap(), b"<0123>");
+        let error = AtomicFile::create(&new)
+            .unwrap()
+            .copy_head(&source, 11)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Changed);
     }
 
     /// WR-07: two writers to one target: one of the two files, whole.

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use tensor_core::{SparseCoo, Tensor};
 
-use crate::{Entry, Error, ErrorKind, Metadata};
+use crate::{Entry, Error, ErrorKind, Layout, Metadata};
 
 /// An open file of any format.
 ///
@@ -36,6 +36,33 @@ pub trait TensorReader: Send + Sync {
     /// # Panics
     /// When there is no such index.
     fn tensor(&self, index: usize) -> Result<Tensor, Error>;
+
+    /// All dense tensors that can be read, by index, within a budget of bytes over all of them.
+    ///
+    /// A file can name the same bytes many times and say little that decodes to much: who loads all of a file that
+    /// nobody vouches for says how much that may come to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] when the tensors take more, before any of them is read; else as
+    /// [`TensorReader::tensor`].
+    fn load_all(&self, budget: u64) -> Result<Vec<(usize, Tensor)>, Error> {
+        let is_readable = |entry: &&Entry| entry.unsupported.is_none() && entry.layout == Layout::Dense;
+        let bytes = self.entries().iter().filter(is_readable);
+        let total = bytes
+            .map(|entry| entry.byte_len().unwrap_or(u64::MAX))
+            .fold(0, u64::saturating_add);
+        if total > budget {
+            let error = Error::new(ErrorKind::TooLarge, "the bytes of all tensors together");
+            return Err(error
+                .expected(format_args!("at most {budget}, the budget"))
+                .found(total));
+        }
+        let entries = self.entries().iter().enumerate();
+        entries
+            .filter(|(_, entry)| is_readable(entry))
+            .map(|(index, _)| Ok((index, self.tensor(index)?)))
+            .collect()
+    }
 
     /// A sparse tensor.
     ///

@@ -15,6 +15,7 @@ use crate::{Error, ErrorKind};
 /// let source = Bytes::from_static(b"abcdef");
 /// let part = source.read(2..4).unwrap();
 /// assert_eq!(part, "cd");
+/// assert!(source.is_in_memory());
 /// assert_eq!(part.as_ptr(), source[2..].as_ptr()); // bytes in memory are not copied
 /// ```
 pub trait ByteSource: Send + Sync {
@@ -24,6 +25,11 @@ pub trait ByteSource: Send + Sync {
     /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether [`ByteSource::read`] gives parts of memory that is there already, without a copy.
+    fn is_in_memory(&self) -> bool {
+        false
     }
 
     /// Some of the bytes; without a copy where they are in memory.
@@ -47,6 +53,10 @@ impl ByteSource for Bytes {
         self.len() as u64
     }
 
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let end = usize::try_from(range.end).ok().filter(|end| *end <= self.len());
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -59,6 +69,10 @@ impl ByteSource for Bytes {
 impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
     fn len(&self) -> u64 {
         (**self).len()
+    }
+
+    fn is_in_memory(&self) -> bool {
+        (**self).is_in_memory()
     }
 
     fn read(&self, range: Range<u64>) -> io::Result<Bytes> {

@@ -1,3 +1,5 @@
+//! Bodies: requests that must come at a pace, answers whose end the connection hears of.
+
 use std::{
     io,
     pin::Pin,

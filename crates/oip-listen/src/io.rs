@@ -1,3 +1,5 @@
+//! A connection's stream, watched for the client's leaving and for writes that make no progress.
+
 use std::{
     io,
     pin::Pin,

@@ -1,3 +1,5 @@
+//! The command line: every option of the server, with its help.
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, ValueEnum, builder::styling::Styles};

@@ -6,7 +6,7 @@ use crate::{CastError, DType};
 
 /// A Rust type whose values are the elements of one [`DType`].
 ///
-/// Implemented for `bool`, the integers from `u8` to `i64`, [`f16`], [`bf16`], `f32` and `f64`. The trait is sealed:
+/// Implemented for `bool`, the integers from `u8` to `i64`, [`f16`](struct@f16), [`bf16`], `f32` and `f64`. The trait is sealed:
 /// typed access relies on exactly these layouts.
 ///
 /// ```

@@ -12,6 +12,10 @@ const FORMATS: &[&dyn Format] = &[
     &fmt_npy::Npz,
     #[cfg(feature = "safetensors")]
     &fmt_safetensors::Safetensors,
+    #[cfg(feature = "tbuf")]
+    &fmt_tbuf::TensorBuffers,
+    #[cfg(feature = "ztensor")]
+    &fmt_ztensor::Ztensor,
 ];
 
 /// Every format that is built in.

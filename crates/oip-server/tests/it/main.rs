@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod command_line;
+#[cfg(feature = "onnx")]
+mod digits;
 mod life_cycle;
 mod parity;
 mod pressure;

@@ -1,0 +1,102 @@
+//! Running scikit-learn's models: this backend, and for single rows beside it tract as it comes.
+//!
+//! ```text
+//! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]
+//! ```
+//!
+//! Without paths it takes the server's example models. Models have one input of FP32 with a free first dimension.
+//! Everything is in memory and warm; a run is one call, with inputs that are there and outputs that are dropped.
+//! `benches/onnx_runtime.py` measures ONNX Runtime the same way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark fails by panicking and prints its figures"
+)]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use backend_onnx::OnnxBackend;
+use bench_kit::Comparison;
+use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_types::{InferRequest, ModelRef};
+use tensor_core::{Shape, Tensor};
+use tract_onnx::prelude::{DatumExt, Framework, InferenceModelExt, IntoRunnable, TypedRunnableModel, tvec};
+
+/// Calls that are timed together.
+const CALLS: usize = 50;
+
+fn main() {
+    let given: Vec<PathBuf> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with("--"))
+        .map(PathBuf::from)
+        .collect();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../oip-server/examples/models");
+    let paths = match given.is_empty() {
+        true => ["digits", "digits_forest"]
+            .map(|name| examples.join(name).join("1/model.onnx"))
+            .to_vec(),
+        false => given,
+    };
+    for path in paths {
+        for rows in [1, 32] {
+            compare(&path, rows);
+        }
+    }
+}
+
+fn compare(path: &Path, rows: usize) {
+    let model = load(path);
+    let input = &model.metadata().inputs[0];
+    let width = input.shape.dims()[1].unwrap() as usize;
+    let values: Vec<f32> = (0..rows * width)
+        .map(|index| (index * 7919 % 17) as f32)
+        .collect();
+    let tensor = Tensor::from_vec(Shape::new(&[rows as u64, width as u64]).unwrap(), values.clone()).unwrap();
+    let token = CancelToken::new(None);
+
+    let title = format!("{}, {rows} rows: {CALLS} calls", path.display());
+    let mut comparison = Comparison::new(title).rounds(7);
+    comparison.add("backend-onnx", || {
+        for _ in 0..CALLS {
+            let request =
+                InferRequest::new(ModelRef::new("m", None).unwrap()).with_input(&input.name, tensor.clone());
+            model.infer(request, &token).unwrap();
+        }
+    });
+    if rows == 1
+        && let Some(plain) = plain(path, width)
+    {
+        comparison.add("tract, with the batch fixed", move || {
+            for _ in 0..CALLS {
+                let input = tract_onnx::prelude::Tensor::from_shape(&[1, width], &values).unwrap();
+                plain.run(tvec![input.into()]).unwrap();
+            }
+        });
+    }
+    for time in comparison.run() {
+        println!("  {:.1} us a call", time.as_secs_f64() * 1e6 / CALLS as f64);
+    }
+}
+
+/// The model for one row, if tract can read it.
+fn plain(path: &Path, width: usize) -> Option<Arc<TypedRunnableModel>> {
+    let model = tract_onnx::onnx().model_for_path(path).unwrap();
+    let model = model.with_input_fact(0, f32::fact([1, width]).into()).unwrap();
+    model.into_optimized().and_then(IntoRunnable::into_runnable).ok()
+}
+
+fn load(path: &Path) -> Box<dyn Model> {
+    let source = ModelSource {
+        name: "m".into(),
+        version: "1".into(),
+        path: path.into(),
+        content: std::fs::read(path).unwrap().into(),
+    };
+    OnnxBackend::new()
+        .load(&source, &LoadContext { deadline: None })
+        .unwrap()
+}

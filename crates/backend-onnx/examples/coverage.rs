@@ -1,0 +1,545 @@
+//! Runs the ONNX project's own tests: one model, its inputs and the outputs it must give, for each case.
+//!
+//! The Python package `onnx` carries them. `PATH` is its folder `onnx/backend/test/data`:
+//!
+//! ```text
+//! cargo run --release -p backend-onnx --example coverage -- PATH [--list] [--only TEXT] [--constants] [--free | --free-all]
+//! ```
+//!
+//! `--list` prints each case that does not pass, and `--only` takes the cases whose name contains a text.
+//!
+//! Tests whose expected values are mistaken are counted by themselves, as `disputed`; `DISPUTED` says which and why.
+//! Results may differ from the expected ones by the tolerances of the tests and by the noise of FP32: sums whose terms
+//! are large leave an error even where the sum is small.
+//!
+//! The tests give as inputs what real models have as constants: axes, paddings, sizes. `--constants` makes all inputs
+//! but the first into constants before loading. `--free` makes the leading dimension of every input free, and
+//! `--free-all` all dimensions, to test the symbolic plans.
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a program that prints, and stops on broken test data"
+)]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+};
+
+use backend_onnx::OnnxBackend;
+use bytes::Bytes;
+use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+use oip_types::{BytesTensor, DataType, InferRequest, ModelRef, TensorValue};
+use prost::Message;
+use tensor_core::{DType, Shape, Tensor, bf16, f16};
+
+#[allow(
+    clippy::all,
+    clippy::doc_markdown,
+    unreachable_pub,
+    missing_docs,
+    dead_code,
+    reason = "generated"
+)]
+mod onnx {
+    include!("../src/generated/onnx.rs");
+}
+
+use onnx::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto::dimension, type_proto};
+
+/// Stack for each case, as much as an engine may give its threads.
+const STACK: usize = 64 << 20;
+
+fn main() {
+    let options = Options::parse();
+    // A panic is a result here; its place is printed with the list.
+    std::panic::set_hook(Box::new(|info| {
+        LAST_PANIC.with(|last| last.replace(info.to_string()));
+    }));
+    let mut table: BTreeMap<String, BTreeMap<&'static str, usize>> = BTreeMap::new();
+    for case in cases(&options.data) {
+        if !case.name.contains(&options.only) {
+            continue;
+        }
+        let change = options.change;
+        let name = case.name.clone();
+        let kind = case.kind.clone();
+        let run = std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(move || run(&case, change))
+            .unwrap();
+        let outcome = run.join().unwrap();
+        *table
+            .entry(kind.clone())
+            .or_default()
+            .entry(outcome.column())
+            .or_default() += 1;
+        if options.list && !matches!(outcome, Outcome::Pass) {
+            println!("{:<8} {kind}/{name}: {}", outcome.column(), outcome.reason());
+        }
+    }
+    print(&table);
+}
+
+struct Options {
+    data: PathBuf,
+    list: bool,
+    change: Change,
+    only: String,
+}
+
+/// What is done to the models before they are loaded.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    constants: bool,
+    /// Leading dimensions of inputs that are made free.
+    free: usize,
+}
+
+impl Options {
+    fn parse() -> Self {
+        let mut options = Self {
+            data: PathBuf::new(),
+            list: false,
+            change: Change::default(),
+            only: String::new(),
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--list" => options.list = true,
+                "--constants" => options.change.constants = true,
+                "--free" => options.change.free = 1,
+                "--free-all" => options.change.free = usize::MAX,
+                "--only" => options.only = arguments.next().unwrap_or_default(),
+                path => options.data = path.into(),
+            }
+        }
+        assert!(
+            options.data.join("node").is_dir(),
+            "give the path of onnx/backend/test/data"
+        );
+        options
+    }
+}
+
+/// One test.
+struct Case {
+    kind: String,
+    name: String,
+    model: PathBuf,
+    data_sets: Vec<DataSet>,
+    rtol: f64,
+    atol: f64,
+}
+
+enum DataSet {
+    Folder(PathBuf),
+    /// Inputs are made up; the output stands beside the model.
+    Ramp(PathBuf),
+}
+
+fn cases(data: &Path) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in ["node", "simple", "pytorch-converted", "pytorch-operator", "real"] {
+        for folder in entries(&data.join(kind)) {
+            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+            let settings = fs::read_to_string(folder.join("data.json")).unwrap_or_default();
+            let number = |key: &str, default: f64| {
+                setting(&settings, key)
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(default)
+            };
+            let (rtol, atol) = (number("rtol", 1e-3), number("atol", 1e-7));
+            let mut model = folder.join("model.onnx");
+            let data_sets = if model.exists() {
+                let is_data_set = |path: &PathBuf| {
+                    path.is_dir()
+                        && path
+                            .file_name()
+                            .unwrap()
+                            .to_string_lossy()
+                            .starts_with("test_data_set")
+                };
+                entries(&folder)
+                    .into_iter()
+                    .filter(is_data_set)
+                    .map(DataSet::Folder)
+                    .collect()
+            } else {
+                let file = setting(&settings, "url")
+                    .unwrap()
+                    .rsplit('/')
+                    .next()
+                    .unwrap()
+                    .to_owned();
+                model = data.join("light").join(&file);
+                vec![DataSet::Ramp(
+                    data.join("light").join(file.replace(".onnx", "_output_0.pb")),
+                )]
+            };
+            cases.push(Case {
+                kind: kind.to_owned(),
+                name,
+                model,
+                data_sets,
+                rtol,
+                atol,
+            });
+        }
+    }
+    cases
+}
+
+/// The text behind a key of the flat objects that the tests' settings are.
+fn setting<'a>(json: &'a str, key: &str) -> Option<&'a str> {
+    let (_, rest) = json.split_once(&format!("\"{key}\":"))?;
+    Some(rest.split([',', '}']).next()?.trim().trim_matches('"'))
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    paths
+}
+
+enum Outcome {
+    Pass,
+    Refused(String),
+    Disputed(String),
+    Failed(String),
+    Wrong(String),
+    Panic(String),
+}
+
+/// Tests whose expected values are mistaken, by the beginnings of their names.
+const DISPUTED: &[(&str, &str)] = &[
+    (
+        "test_qlinearmatmul_2D_int8_",
+        "the values wrap around where the specification has them saturate, as they do in ONNX Runtime",
+    ),
+    ("test_qlinearmatmul_3D_int8_", "as in 2D"),
+];
+
+/// What FP32 makes of sums, relative to the largest number of a tensor.
+const NOISE: f64 = 4e-6;
+
+impl Outcome {
+    const COLUMNS: [&'static str; 6] = ["pass", "refused", "disputed", "failed", "wrong", "panic"];
+
+    fn column(&self) -> &'static str {
+        let index = match self {
+            Self::Pass => 0,
+            Self::Refused(_) => 1,
+            Self::Disputed(_) => 2,
+            Self::Failed(_) => 3,
+            Self::Wrong(_) => 4,
+            Self::Panic(_) => 5,
+        };
+        Self::COLUMNS[index]
+    }
+
+    fn reason(&self) -> &str {
+        match self {
+            Self::Pass => "",
+            Self::Refused(reason)
+            | Self::Disputed(reason)
+            | Self::Failed(reason)
+            | Self::Wrong(reason)
+            | Self::Panic(reason) => reason,
+        }
+    }
+}
+
+thread_local! {
+    static LAST_PANIC: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
+}
+
+fn run(case: &Case, change: Change) -> Outcome {
+    let outcome = catch_unwind(AssertUnwindSafe(|| run_case(case, change)));
+    outcome.unwrap_or_else(|_| Outcome::Panic(LAST_PANIC.with(|last| last.borrow().replace('\n', " "))))
+}
+
+fn run_case(case: &Case, change: Change) -> Outcome {
+    let mut content = Bytes::from(fs::read(&case.model).unwrap());
+    if change.constants || change.free > 0 {
+        let mut proto = ModelProto::decode(content.clone()).unwrap();
+        if let (true, Some(DataSet::Folder(folder))) = (change.constants, case.data_sets.first()) {
+            make_constants(&mut proto, folder);
+        }
+        free_dims(&mut proto, change.free);
+        content = proto.encode_to_vec().into();
+    }
+    let source = ModelSource {
+        name: case.name.clone(),
+        version: "1".into(),
+        path: case.model.clone(),
+        content,
+    };
+    let model = match OnnxBackend::new().load(&source, &LoadContext { deadline: None }) {
+        Ok(model) => model,
+        Err(error) => return Outcome::Refused(chain(&error)),
+    };
+    for data_set in &case.data_sets {
+        let metadata = model.metadata();
+        let (inputs, expected) = match data_set {
+            DataSet::Folder(folder) => (tensors(folder, "input"), tensors(folder, "output")),
+            DataSet::Ramp(output) => {
+                let dims = |input: &oip_types::TensorMetadata| {
+                    input
+                        .shape
+                        .dims()
+                        .iter()
+                        .map(|dim| dim.unwrap_or(1))
+                        .collect::<Vec<u64>>()
+                };
+                let inputs = metadata.inputs.iter().map(|input| ramp(&dims(input))).collect();
+                (inputs, vec![read(output)])
+            }
+        };
+        let mut request = InferRequest::new(ModelRef::new("m", None).unwrap());
+        for (input, value) in metadata.inputs.iter().zip(inputs) {
+            let Some(value) = value else {
+                return Outcome::Refused("an input is no tensor".into());
+            };
+            request = request.with_input(&input.name, value);
+        }
+        if change.constants {
+            // The other data sets are of no use: the first one's inputs have become a part of the model.
+            let first: Vec<_> = metadata.inputs.iter().map(|input| &input.name).collect();
+            debug_assert!(first.len() <= 1 || matches!(data_set, DataSet::Ramp(_)));
+        }
+        if let Err(error) = metadata.check_request(&request) {
+            return Outcome::Failed(format!("the test's inputs do not fit: {error}"));
+        }
+        let outputs = match model.infer(request, &CancelToken::new(None)) {
+            Ok(outputs) => outputs,
+            Err(error) => return Outcome::Failed(chain(&error)),
+        };
+        let outputs = match metadata.pick_outputs(&[], outputs) {
+            Ok(outputs) => outputs,
+            Err(error) => return Outcome::Wrong(error.to_string()),
+        };
+        for (output, expected) in outputs.iter().zip(expected) {
+            let expected = expected.unwrap();
+            if let Err(difference) = compare(&output.value, &expected, case.rtol, case.atol) {
+                let disputed = DISPUTED.iter().find(|(name, _)| case.name.starts_with(name));
+                if let Some((_, reason)) = disputed {
+                    return Outcome::Disputed((*reason).to_owned());
+                }
+                return Outcome::Wrong(format!("{}: {difference}", output.name));
+            }
+        }
+    }
+    Outcome::Pass
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(" <- ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.chars().take(600).collect()
+}
+
+/// Makes all inputs but the first into constants with the values of a data set.
+fn make_constants(model: &mut ModelProto, data_set: &Path) {
+    let graph = model.graph.as_mut().unwrap();
+    for (index, input) in graph.input.iter().enumerate().skip(1) {
+        let Ok(content) = fs::read(data_set.join(format!("input_{index}.pb"))) else {
+            continue;
+        };
+        let is_tensor = matches!(
+            input.r#type.as_ref().and_then(|t| t.value.as_ref()),
+            Some(type_proto::Value::TensorType(_))
+        );
+        if let (true, Ok(mut tensor)) = (is_tensor, TensorProto::decode(Bytes::from(content))) {
+            tensor.name.clone_from(&input.name);
+            graph.initializer.push(tensor);
+        }
+    }
+}
+
+/// Makes the first `axes` dimensions of each input free. Those of the same size get the same name.
+fn free_dims(model: &mut ModelProto, axes: usize) {
+    let graph = model.graph.as_mut().unwrap();
+    for info in graph.input.iter_mut().chain(&mut graph.output) {
+        if let Some(type_proto::Value::TensorType(tensor)) =
+            info.r#type.as_mut().and_then(|r#type| r#type.value.as_mut())
+        {
+            for dim in tensor
+                .shape
+                .iter_mut()
+                .flat_map(|shape| &mut shape.dim)
+                .take(axes)
+            {
+                if let Some(dimension::Value::DimValue(size)) = dim.value {
+                    dim.value = Some(dimension::Value::DimParam(format!("d{size}")));
+                }
+            }
+        }
+    }
+}
+
+/// Numbers from 0 to 1, as the ONNX project's runner makes them up.
+fn ramp(dims: &[u64]) -> Option<TensorValue> {
+    let shape = Shape::new(dims).unwrap();
+    let count = shape.element_count();
+    let values: Vec<f32> = (0..count)
+        .map(|index| (index as f64 / count as f64) as f32)
+        .collect();
+    Some(Tensor::from_vec(shape, values).unwrap().into())
+}
+
+fn tensors(folder: &Path, prefix: &str) -> Vec<Option<TensorValue>> {
+    (0..)
+        .map(|index| folder.join(format!("{prefix}_{index}.pb")))
+        .take_while(|path| path.exists())
+        .map(|path| read(&path))
+        .collect()
+}
+
+/// A tensor from a file, `None` if it holds something else or a type that the protocol does not have.
+fn read(path: &Path) -> Option<TensorValue> {
+    let tensor = TensorProto::decode(Bytes::from(fs::read(path).unwrap())).ok()?;
+    let dims: Vec<u64> = tensor.dims.iter().map(|&dim| dim as u64).collect();
+    let shape = Shape::new(&dims).ok()?;
+    use tensor_proto::DataType as Code;
+    let datatype = match Code::try_from(tensor.data_type).ok()? {
+        Code::Float => DataType::FP32,
+        Code::Double => DataType::FP64,
+        Code::Float16 => DataType::FP16,
+        Code::Bfloat16 => DataType::BF16,
+        Code::Uint8 => DataType::UINT8,
+        Code::Uint16 => DataType::UINT16,
+        Code::Uint32 => DataType::UINT32,
+        Code::Uint64 => DataType::UINT64,
+        Code::Int8 => DataType::INT8,
+        Code::Int16 => DataType::INT16,
+        Code::Int32 => DataType::INT32,
+        Code::Int64 => DataType::INT64,
+        Code::Bool => DataType::BOOL,
+        Code::String => {
+            return Some(
+                BytesTensor::from_elements(shape, &tensor.string_data)
+                    .ok()?
+                    .into(),
+            );
+        }
+        _ => return None,
+    };
+    let raw = if !tensor.raw_data.is_empty() || shape.element_count() == 0 {
+        tensor.raw_data
+    } else if !tensor.float_data.is_empty() {
+        tensor
+            .float_data
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect()
+    } else if !tensor.int64_data.is_empty() {
+        tensor
+            .int64_data
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect()
+    } else if !tensor.double_data.is_empty() {
+        tensor
+            .double_data
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect()
+    } else {
+        let size = datatype.dtype()?.size();
+        tensor
+            .int32_data
+            .iter()
+            .flat_map(|value| value.to_le_bytes()[..size].to_vec())
+            .collect()
+    };
+    TensorValue::from_raw(datatype, shape, raw).ok()
+}
+
+fn compare(found: &TensorValue, expected: &TensorValue, rtol: f64, atol: f64) -> Result<(), String> {
+    if found.datatype() != expected.datatype() || found.shape() != expected.shape() {
+        return Err(format!(
+            "expected {}{}, found {}{}",
+            expected.datatype(),
+            expected.shape(),
+            found.datatype(),
+            found.shape()
+        ));
+    }
+    let (TensorValue::Fixed(found), TensorValue::Fixed(expected)) = (found, expected) else {
+        let same = found.raw() == expected.raw();
+        return if same { Ok(()) } else { Err("other strings".into()) };
+    };
+    let close = |index: usize, found: f64, expected: f64, noise: f64| {
+        let same = found == expected || (found.is_nan() && expected.is_nan());
+        if same || (found - expected).abs() <= (atol + rtol * expected.abs()).max(noise) {
+            return Ok(());
+        }
+        Err(format!("element {index}: expected {expected}, found {found}"))
+    };
+    macro_rules! floats {
+        ($T:ty, $to:expr) => {{
+            let numbers = |tensor: &Tensor| -> Vec<f64> {
+                let values = tensor.to_vec::<$T>().unwrap();
+                values.into_iter().map($to).collect()
+            };
+            let (found, expected) = (numbers(found), numbers(expected));
+            let finite = expected.iter().filter(|number| number.is_finite());
+            let noise = NOISE * finite.fold(0.0f64, |most, number| most.max(number.abs()));
+            let mut pairs = found.iter().zip(&expected).enumerate();
+            pairs.try_for_each(|(index, (&found, &expected))| close(index, found, expected, noise))
+        }};
+    }
+    match found.spec().dtype() {
+        DType::F32 => floats!(f32, f64::from),
+        DType::F64 => floats!(f64, |value| value),
+        DType::F16 => floats!(f16, f16::to_f64),
+        DType::BF16 => floats!(bf16, bf16::to_f64),
+        _ if found.bytes() == expected.bytes() => Ok(()),
+        _ => Err(format!("expected {expected}, found {found}")
+            .replace('\n', " ")
+            .chars()
+            .take(300)
+            .collect()),
+    }
+}
+
+fn print(table: &BTreeMap<String, BTreeMap<&'static str, usize>>) {
+    println!(
+        "{:<20}{}",
+        "",
+        Outcome::COLUMNS.map(|column| format!("{column:>9}")).concat()
+    );
+    let mut sums = BTreeMap::new();
+    for (kind, counts) in table {
+        let count = |column| counts.get(column).copied().unwrap_or(0);
+        println!(
+            "{kind:<20}{}",
+            Outcome::COLUMNS
+                .map(|column| format!("{:>9}", count(column)))
+                .concat()
+        );
+        for column in Outcome::COLUMNS {
+            *sums.entry(column).or_insert(0) += count(column);
+        }
+    }
+    println!(
+        "{:<20}{}",
+        "all",
+        Outcome::COLUMNS
+            .map(|column| format!("{:>9}", sums.get(column).copied().unwrap_or(0)))
+            .concat()
+    );
+}

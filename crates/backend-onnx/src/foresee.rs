@@ -1,0 +1,137 @@
+//! Values that would make an operator of tract panic, or take memory without bound, found before it runs.
+
+use tract_onnx::{
+    tract_core::ops::array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
+    tract_hir::internal::*,
+};
+
+use crate::ops::BadInput;
+
+/// What is looked at before a node runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Foresight {
+    /// Input 1 holds indices into this axis of input 0.
+    Along(usize),
+    /// Input 1 holds coordinates in input 0, from this axis on. tract takes no negative ones.
+    Coordinates(usize),
+    /// Input 1 is a count of elements of this axis of input 0.
+    Count(usize),
+    /// Inputs are the start, limit and step of a range.
+    Range,
+    /// Input 1 is a divisor.
+    Divisor,
+}
+
+impl Foresight {
+    /// What is looked at for a node, if anything.
+    pub(crate) fn of(node: &TypedNode) -> Option<Self> {
+        if let Some(op) = node.op_as::<Gather>() {
+            return Some(Self::Along(op.axis));
+        }
+        if let Some(op) = node.op_as::<GatherElements>() {
+            return Some(Self::Along(op.axis));
+        }
+        if let Some(op) = node.op_as::<ScatterElements>() {
+            return Some(Self::Along(op.axis));
+        }
+        if let Some(op) = node.op_as::<GatherNd>() {
+            return Some(Self::Coordinates(op.batch_dims));
+        }
+        if node.op_is::<ScatterNd>() {
+            return Some(Self::Coordinates(0));
+        }
+        if let Some(op) = node.op_as::<Topk>() {
+            return Some(Self::Count(op.axis));
+        }
+        if node.op_is::<Range>() {
+            return Some(Self::Range);
+        }
+        node.op().name().starts_with("Div").then_some(Self::Divisor)
+    }
+
+    /// Looks, and gives the inputs that the node can run with.
+    ///
+    /// # Errors
+    /// [`BadInput`] for values that make no sense to the operator.
+    pub(crate) fn apply(self, mut inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        match (self, &*inputs) {
+            (Self::Along(axis), [data, indices, ..]) => {
+                if let Some(&dim) = data.shape().get(axis) {
+                    let indices = indices.cast_to::<i64>()?;
+                    for &index in integers(&indices)? {
+                        within(index, dim)?;
+                    }
+                }
+            }
+            (Self::Coordinates(first), [data, indices, ..]) => {
+                let dims = data.shape().get(first..).unwrap_or(&[]);
+                let mut wrapped = indices.cast_to::<i64>()?.into_owned();
+                let depth = wrapped.shape().last().copied().unwrap_or(0);
+                ensure!(
+                    depth <= dims.len(),
+                    "coordinates of {depth} in {} dimensions",
+                    dims.len()
+                );
+                let mut view = wrapped.try_as_plain_ram_mut()?;
+                for coordinates in view.as_slice_mut::<i64>()?.chunks_exact_mut(depth.max(1)) {
+                    for (index, &dim) in coordinates.iter_mut().zip(dims) {
+                        *index = within(*index, dim)?;
+                    }
+                }
+                inputs[1] = wrapped
+                    .cast_to_dt(inputs[1].datum_type())?
+                    .into_owned()
+                    .into_tvalue();
+            }
+            (Self::Count(axis), [data, count]) => {
+                let count = count.cast_to_scalar::<i64>()?;
+                let dim = data.shape().get(axis).copied().unwrap_or(0);
+                if usize::try_from(count).is_ok_and(|count| count <= dim) {
+                    return Ok(inputs);
+                }
+                bail!(BadInput(format!("{count} elements are wanted of {dim}")));
+            }
+            (Self::Range, [start, limit, step]) if start.datum_type() != DatumType::TDim => {
+                let number = |tensor: &TValue| tensor.cast_to_scalar::<f64>();
+                range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput)?;
+            }
+            (Self::Divisor, [_, divisor])
+                if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
+            {
+                bail!(BadInput("an integer would be divided by zero".to_owned()));
+            }
+            _ => {}
+        }
+        Ok(inputs)
+    }
+}
+
+/// Numbers of a range whose size depends on values of inputs.
+const MAX_RANGE: f64 = (1u64 << 24) as f64;
+
+/// Says why a range is not computed, if it is not.
+pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), String> {
+    let count = (limit - start) / step;
+    if count.is_nan() || count > MAX_RANGE {
+        return Err(format!(
+            "a range of {count} numbers is beyond the limit of {MAX_RANGE}"
+        ));
+    }
+    Ok(())
+}
+
+fn integers(tensor: &Tensor) -> TractResult<&[i64]> {
+    tensor.try_as_plain_ram()?.as_slice::<i64>()
+}
+
+/// An index as counted from the start.
+fn within(index: i64, dim: usize) -> TractResult<i64> {
+    let dim = dim as i64;
+    let from_start = if index < 0 { index + dim } else { index };
+    if (0..dim).contains(&from_start) {
+        return Ok(from_start);
+    }
+    bail!(BadInput(format!(
+        "the index {index} is outside of a dimension of {dim}"
+    )))
+}

@@ -1,0 +1,52 @@
+//! ONNX models for servers of the Open Inference Protocol: [tract](https://docs.rs/tract-onnx) with its gaps closed, and
+//! scikit-learn's operators at the speed of ONNX Runtime.
+//!
+//! What cannot be computed right is refused when the model is loaded, with the node and the reason; the page
+//! `docs/onnx.md` of the repository lists what and why. Names, datatypes and free dimensions are read from the file itself; one
+//! plan serves all sizes of batches, from any number of threads at once.
+//!
+//! An input is copied once, into memory that is aligned for tract; outputs are tract's own memory behind
+//! [`Bytes`](bytes::Bytes).
+//!
+//! ```
+//! use backend_onnx::OnnxBackend;
+//! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+//! use oip_types::{InferRequest, ModelRef};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/decision_tree.onnx");
+//! let source = ModelSource {
+//!     name: "iris".into(),
+//!     version: "1".into(),
+//!     content: std::fs::read(&path)?.into(),
+//!     path,
+//! };
+//! let model = OnnxBackend::new().load(&source, &LoadContext { deadline: None })?;
+//!
+//! let flower = Tensor::from_vec(Shape::new(&[1, 4])?, vec![5.1f32, 3.5, 1.4, 0.2])?;
+//! let request = InferRequest::new(ModelRef::new("iris", None)?).with_input("X", flower);
+//! model.metadata().check_request(&request)?;
+//! let outputs = model.infer(request, &CancelToken::new(None))?;
+//! assert_eq!(outputs[0].name, "label");
+//! assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>()?, [0]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod convert;
+mod dtype;
+mod foresee;
+mod lower;
+mod ml;
+mod model;
+mod ops;
+mod payload;
+mod plan;
+mod proto;
+mod scan;
+mod signature;
+mod size;
+
+pub use model::OnnxBackend;
+pub use signature::{Dim, Port, Signature};

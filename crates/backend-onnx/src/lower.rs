@@ -1,0 +1,517 @@
+//! From the file's graph to the one that tract reads: checked, pruned, in order, and under names of our own.
+//!
+//! tract never sees the file. What it is given has one name per value, constants whose contents agree with their
+//! dimensions, nodes in the order of their dependencies and only those that an output depends on, and only operators
+//! that have a row in the table of [`ops`]. So nothing depends on how two readers take a damaged or ambiguous file.
+
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+use tract_onnx::pb;
+
+use crate::{
+    dtype,
+    ops::{self, Outputs},
+    payload::{self, Data, Payload},
+    proto::{AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType},
+    signature::canonical_domain,
+};
+
+/// What tract is given.
+pub(crate) struct Lowered {
+    pub(crate) model: pb::ModelProto,
+    /// How to call each node in messages: the number stands in its name in [`Lowered::model`].
+    pub(crate) labels: Vec<String>,
+}
+
+/// Lowers a model's graph.
+pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Result<Lowered, ServiceError> {
+    refuse_external_data(graph)?;
+    let mut lowering = Lowering {
+        opsets,
+        values: 0,
+        labels: Vec::new(),
+    };
+    let graph = lowering.graph(graph, None)?;
+    let opset_import = opsets
+        .iter()
+        .map(|(domain, &version)| pb::OperatorSetIdProto {
+            domain: domain.clone(),
+            version,
+        })
+        .collect();
+    Ok(Lowered {
+        model: pb::ModelProto {
+            graph: Some(graph),
+            opset_import,
+            ..pb::ModelProto::default()
+        },
+        labels: lowering.labels,
+    })
+}
+
+/// The prefix of a node's name behind which its number stands.
+pub(crate) const NODE: &str = "node~";
+
+/// Nodes of a model, those of inner graphs included. The largest known models have some ten thousand.
+const MAX_NODES: usize = 100_000;
+
+struct Lowering<'m> {
+    opsets: &'m BTreeMap<String, i64>,
+    values: usize,
+    labels: Vec<String>,
+}
+
+/// The names that a graph's nodes can use.
+struct Scope<'a> {
+    outer: Option<&'a Scope<'a>>,
+    names: HashMap<&'a str, String>,
+    constants: HashMap<&'a str, &'a TensorProto>,
+}
+
+impl<'a> Scope<'a> {
+    fn find(&self, name: &str) -> Option<&String> {
+        self.names
+            .get(name)
+            .or_else(|| self.outer.and_then(|outer| outer.find(name)))
+    }
+}
+
+impl Lowering<'_> {
+    fn graph(
+        &mut self,
+        graph: &GraphProto,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<pb::GraphProto, ServiceError> {
+        if !graph.sparse_initializer.is_empty() {
+            return Err(ServiceError::invalid("sparse initializers are not supported"));
+        }
+        let scope = self.scope(graph, outer)?;
+        let nodes = needed_in_order(graph)?;
+        let used: HashSet<&str> = nodes
+            .iter()
+            .flat_map(|&node| dependencies(node))
+            .chain(graph.output.iter().map(|output| output.name.as_str()))
+            .collect();
+
+        let mut lowered = pb::GraphProto {
+            name: "graph".to_owned(),
+            ..pb::GraphProto::default()
+        };
+        for tensor in &graph.initializer {
+            // Checked whether used or not, so that a damaged file does not load.
+            let payload = Payload::read(tensor)?;
+            if used.contains(tensor.name.as_str()) {
+                let name = self.name(&scope, &tensor.name)?;
+                lowered.initializer.push(constant(name, payload));
+            }
+        }
+        for input in &graph.input {
+            if !scope.constants.contains_key(input.name.as_str()) {
+                lowered
+                    .input
+                    .push(value(self.name(&scope, &input.name)?, input.r#type.as_ref()));
+            }
+        }
+        for node in nodes {
+            let node = self.node(node, &scope, &used)?;
+            lowered.node.push(node);
+        }
+        let mut outputs = HashSet::new();
+        for output in &graph.output {
+            if !outputs.insert(output.name.as_str()) {
+                return Err(ServiceError::invalid(format!(
+                    "output {} is named twice",
+                    Quoted(&output.name)
+                )));
+            }
+            let source = self.name(&scope, &output.name)?;
+            // Only nodes' outputs: tract takes neither inputs nor what stands outside of an inner graph.
+            let name = self.value_name();
+            lowered
+                .node
+                .push(self.output(source, name.clone(), outer.is_none()));
+            lowered.output.push(value(name, None));
+        }
+        Ok(lowered)
+    }
+
+    /// Gives every value of a graph a name of its own.
+    fn scope<'a>(
+        &mut self,
+        graph: &'a GraphProto,
+        outer: Option<&'a Scope<'a>>,
+    ) -> Result<Scope<'a>, ServiceError> {
+        let mut scope = Scope {
+            outer,
+            names: HashMap::new(),
+            constants: HashMap::new(),
+        };
+        let twice = |name: &str| {
+            ServiceError::invalid(format!(
+                "the name {} stands for two different values",
+                Quoted(name)
+            ))
+        };
+        for tensor in &graph.initializer {
+            if scope.constants.insert(&tensor.name, tensor).is_some() {
+                return Err(twice(&tensor.name));
+            }
+        }
+        let inputs = graph.input.iter().map(|input| input.name.as_str());
+        let outputs = graph
+            .node
+            .iter()
+            .flat_map(|node| node.output.iter().map(String::as_str))
+            .filter(|name| !name.is_empty());
+        for name in inputs.chain(outputs) {
+            let lowered = self.value_name();
+            if scope.names.insert(name, lowered).is_some() {
+                return Err(twice(name));
+            }
+        }
+        let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
+        for tensor in &graph.initializer {
+            let lowered = self.value_name();
+            let is_other = scope.names.insert(&tensor.name, lowered).is_some();
+            if is_other && !inputs.contains(tensor.name.as_str()) {
+                return Err(twice(&tensor.name));
+            }
+        }
+        Ok(scope)
+    }
+
+    /// What stands before an output, of the model itself or of an inner graph.
+    fn output(&mut self, input: String, output: String, is_outermost: bool) -> pb::NodeProto {
+        let number = self.labels.len();
+        self.labels.push("an output".to_owned());
+        let op_type = if is_outermost { ops::OUTPUT } else { "Identity" };
+        pb::NodeProto {
+            input: vec![input],
+            output: vec![output],
+            name: format!("{NODE}{number}~{op_type}"),
+            op_type: op_type.to_owned(),
+            ..pb::NodeProto::default()
+        }
+    }
+
+    fn value_name(&mut self) -> String {
+        self.values += 1;
+        format!("value~{}", self.values)
+    }
+
+    fn name(&self, scope: &Scope<'_>, name: &str) -> Result<String, ServiceError> {
+        scope.find(name).cloned().ok_or_else(|| {
+            ServiceError::invalid(format!(
+                "the value {} is used, but is no input, no constant and no node's output",
+                Quoted(name)
+            ))
+        })
+    }
+
+    fn node(
+        &mut self,
+        node: &NodeProto,
+        scope: &Scope<'_>,
+        used: &HashSet<&str>,
+    ) -> Result<pb::NodeProto, ServiceError> {
+        let label = label(node);
+        if self.labels.len() >= MAX_NODES {
+            return Err(ServiceError::invalid(format!(
+                "the model has more than {MAX_NODES} nodes"
+            )));
+        }
+        let number = self.labels.len();
+        self.labels.push(label.clone());
+        let domain = canonical_domain(&node.domain);
+
+        let mut input = Vec::with_capacity(node.input.len());
+        for name in &node.input {
+            input.push(match name.as_str() {
+                "" => String::new(),
+                name => self.name(scope, name).map_err(|error| error.within(&label))?,
+            });
+        }
+        let output = self
+            .outputs(node, domain, scope, used)
+            .map_err(|error| error.within(&label))?;
+        let mut attribute = Vec::with_capacity(node.attribute.len());
+        for entry in &node.attribute {
+            attribute.push(
+                self.attribute(entry, scope)
+                    .map_err(|error| error.within(&label))?,
+            );
+        }
+        let lowered = pb::NodeProto {
+            input,
+            output,
+            name: format!("{NODE}{number}~{}", node.op_type),
+            op_type: ops::registered_name(domain, &node.op_type),
+            domain: domain.to_owned(),
+            attribute,
+            ..pb::NodeProto::default()
+        };
+        let opset = self.opsets.get(domain).copied();
+        ops::check(&lowered, domain, &node.op_type, opset).map_err(|error| error.within(&label))?;
+        Ok(lowered)
+    }
+
+    /// The names of a node's outputs: no gaps, and none at the end that is neither needed nor used.
+    fn outputs(
+        &mut self,
+        node: &NodeProto,
+        domain: &str,
+        scope: &Scope<'_>,
+        used: &HashSet<&str>,
+    ) -> Result<Vec<String>, ServiceError> {
+        let named = &node.output;
+        let last_used = named.iter().rposition(|name| used.contains(name.as_str()));
+        let count = match ops::outputs(domain, &node.op_type) {
+            Some(Outputs::Exactly(count)) if named.len() > count => {
+                return Err(ServiceError::invalid(format!(
+                    "has {} outputs, expected {count}",
+                    named.len()
+                )));
+            }
+            Some(Outputs::Exactly(count)) => count,
+            Some(Outputs::Optional) => last_used.map_or(1, |last| last + 1),
+            Some(Outputs::AsNamed) | None => named.len(),
+        };
+        (0..count)
+            .map(|index| match named.get(index).map(String::as_str) {
+                None | Some("") => Ok(self.value_name()),
+                Some(name) => self.name(scope, name),
+            })
+            .collect()
+    }
+
+    fn attribute(
+        &mut self,
+        attribute: &AttributeProto,
+        scope: &Scope<'_>,
+    ) -> Result<pb::AttributeProto, ServiceError> {
+        let invalid =
+            |what: &str| ServiceError::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
+        let tensor =
+            |tensor: &TensorProto| Payload::read(tensor).map(|payload| constant(String::new(), payload));
+        if !attribute.ref_attr_name.is_empty() {
+            return Err(invalid("refers to a function's attribute outside of a function"));
+        }
+        let mut lowered = pb::AttributeProto {
+            name: attribute.name.clone(),
+            r#type: attribute.r#type,
+            ..pb::AttributeProto::default()
+        };
+        match attribute.r#type() {
+            AttributeType::Float => lowered.f = attribute.f,
+            AttributeType::Int => lowered.i = attribute.i,
+            AttributeType::String => lowered.s = attribute.s.to_vec(),
+            AttributeType::Tensor => {
+                let given = attribute.t.as_ref().ok_or_else(|| invalid("has no value"))?;
+                lowered.t = Some(tensor(given)?);
+            }
+            AttributeType::Graph => {
+                let given = attribute.g.as_ref().ok_or_else(|| invalid("has no value"))?;
+                lowered.g = Some(self.graph(given, Some(scope))?);
+            }
+            AttributeType::Floats => lowered.floats.clone_from(&attribute.floats),
+            AttributeType::Ints => lowered.ints.clone_from(&attribute.ints),
+            AttributeType::Strings => {
+                lowered.strings = attribute.strings.iter().map(|string| string.to_vec()).collect();
+            }
+            AttributeType::Tensors => {
+                lowered.tensors = attribute.tensors.iter().map(tensor).collect::<Result<_, _>>()?;
+            }
+            AttributeType::Undefined => return Err(invalid("has no type")),
+            AttributeType::Graphs
+            | AttributeType::SparseTensor
+            | AttributeType::SparseTensors
+            | AttributeType::TypeProto
+            | AttributeType::TypeProtos => return Err(invalid("is of a kind that is not supported")),
+        }
+        Ok(lowered)
+    }
+}
+
+/// What a node is called in messages.
+fn label(node: &NodeProto) -> String {
+    let name = match node.output.iter().find(|output| !output.is_empty()) {
+        _ if !node.name.is_empty() => &node.name,
+        Some(output) => output,
+        None => "",
+    };
+    format!(
+        "node {} ({})",
+        Quoted(name),
+        Quoted(&node.op_type).to_string().trim_matches('\'')
+    )
+}
+
+/// The nodes that outputs depend on, each after those that it depends on itself, otherwise as in the file.
+fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, ServiceError> {
+    let mut producer: HashMap<&str, usize> = HashMap::new();
+    for (index, node) in graph.node.iter().enumerate() {
+        producer.extend(node.output.iter().map(|output| (output.as_str(), index)));
+    }
+    let mut needs: Vec<Vec<usize>> = Vec::with_capacity(graph.node.len());
+    for node in &graph.node {
+        let mut nodes: Vec<usize> = dependencies(node)
+            .iter()
+            .filter_map(|name| producer.get(name).copied())
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        needs.push(nodes);
+    }
+
+    let mut needed = vec![false; graph.node.len()];
+    let mut open: Vec<usize> = graph
+        .output
+        .iter()
+        .filter_map(|output| producer.get(output.name.as_str()).copied())
+        .collect();
+    while let Some(index) = open.pop() {
+        if !std::mem::replace(&mut needed[index], true) {
+            open.extend(&needs[index]);
+        }
+    }
+
+    let mut waiting: Vec<usize> = needs.iter().map(Vec::len).collect();
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); graph.node.len()];
+    for (index, nodes) in needs.iter().enumerate() {
+        for &node in nodes {
+            users[node].push(index);
+        }
+    }
+    let first = |index: &usize| waiting[*index] == 0;
+    // The lowest index first: the heap gives the largest.
+    let mut ready: BinaryHeap<std::cmp::Reverse<usize>> = (0..graph.node.len())
+        .filter(first)
+        .map(std::cmp::Reverse)
+        .collect();
+    let mut order = Vec::new();
+    while let Some(std::cmp::Reverse(index)) = ready.pop() {
+        if needed[index] {
+            order.push(&graph.node[index]);
+        }
+        for &user in &users[index] {
+            waiting[user] -= 1;
+            if waiting[user] == 0 {
+                ready.push(std::cmp::Reverse(user));
+            }
+        }
+    }
+    match waiting.iter().position(|&count| count > 0) {
+        Some(index) => Err(ServiceError::invalid(format!(
+            "the graph has a cycle: {} depends on its own output",
+            label(&graph.node[index])
+        ))),
+        None => Ok(order),
+    }
+}
+
+/// The names a node uses: its inputs, and what its inner graphs use from outside of them.
+fn dependencies(node: &NodeProto) -> Vec<&str> {
+    let mut names: Vec<&str> = node
+        .input
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !name.is_empty())
+        .collect();
+    for graph in inner_graphs(node) {
+        let own: HashSet<&str> = graph
+            .input
+            .iter()
+            .map(|input| input.name.as_str())
+            .chain(graph.initializer.iter().map(|tensor| tensor.name.as_str()))
+            .chain(
+                graph
+                    .node
+                    .iter()
+                    .flat_map(|node| node.output.iter().map(String::as_str)),
+            )
+            .collect();
+        let used = graph
+            .node
+            .iter()
+            .flat_map(dependencies)
+            .chain(graph.output.iter().map(|output| output.name.as_str()));
+        names.extend(used.filter(|name| !own.contains(name)));
+    }
+    names
+}
+
+fn inner_graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
+    node.attribute
+        .iter()
+        .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
+}
+
+/// Refuses external data wherever it may stand, in parts that are not used too.
+fn refuse_external_data(graph: &GraphProto) -> Result<(), ServiceError> {
+    let sparse = |sparse: &crate::proto::SparseTensorProto| -> Result<(), ServiceError> {
+        sparse
+            .values
+            .iter()
+            .chain(&sparse.indices)
+            .try_for_each(payload::refuse_external)
+    };
+    graph.initializer.iter().try_for_each(payload::refuse_external)?;
+    graph.sparse_initializer.iter().try_for_each(sparse)?;
+    for node in &graph.node {
+        for attribute in &node.attribute {
+            attribute
+                .t
+                .iter()
+                .chain(&attribute.tensors)
+                .try_for_each(payload::refuse_external)?;
+            attribute
+                .sparse_tensor
+                .iter()
+                .chain(&attribute.sparse_tensors)
+                .try_for_each(sparse)?;
+            attribute
+                .g
+                .iter()
+                .chain(&attribute.graphs)
+                .try_for_each(refuse_external_data)?;
+        }
+    }
+    Ok(())
+}
+
+fn value(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInfoProto {
+    use crate::proto::type_proto::Value;
+    let elem_type = match r#type.and_then(|r#type| r#type.value.as_ref()) {
+        Some(Value::TensorType(tensor)) => Some(tensor.elem_type),
+        _ => None,
+    };
+    // Dimensions are set on the plan; what a file says of values in between is not needed, and might not be true.
+    let tensor = elem_type.map(|elem_type| pb::TypeProto {
+        denotation: String::new(),
+        value: Some(pb::type_proto::Value::TensorType(pb::type_proto::Tensor {
+            elem_type,
+            shape: None,
+        })),
+    });
+    pb::ValueInfoProto {
+        name,
+        r#type: tensor,
+        doc_string: String::new(),
+    }
+}
+
+fn constant(name: String, payload: Payload) -> pb::TensorProto {
+    let mut tensor = pb::TensorProto {
+        name,
+        data_type: dtype::to_onnx(payload.datatype),
+        dims: payload.shape.dims().iter().map(|&dim| dim as i64).collect(),
+        ..pb::TensorProto::default()
+    };
+    match payload.data {
+        Data::Fixed(bytes) => tensor.raw_data = bytes.to_vec(),
+        Data::Strings(strings) => tensor.string_data = strings.into_iter().map(String::into_bytes).collect(),
+    }
+    tensor
+}

@@ -1,0 +1,212 @@
+//! `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`: features by position and by category.
+
+use std::{collections::HashMap, sync::Arc};
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use crate::ops::{Attributes, BadInput, Fact, Kernel, Refusal, access, kernel};
+
+/// One column for each category.
+pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let (ints, strings) = (attributes.ints("cats_int64s"), attributes.texts("cats_strings")?);
+    let categories = match (ints, strings.is_empty()) {
+        ([], true) => bail!(Refusal("has no categories".to_owned())),
+        (ints, true) => Categories::Ints(positions(ints.iter().copied())),
+        ([], false) => Categories::Strings(positions(strings.into_iter())),
+        _ => bail!(Refusal("has categories of two kinds".to_owned())),
+    };
+    let count = ints.len().max(attributes.texts("cats_strings")?.len());
+    Ok(kernel(OneHotEncoder {
+        categories,
+        count,
+        // ONNX's name for it: unknown categories become zeros.
+        ignores_unknown: attributes.int("zeros", 1) != 0,
+    }))
+}
+
+/// Inputs side by side, as FP32.
+pub(crate) fn vectorizer(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let widths = Attributes(node).ints("inputdimensions");
+    let widths: Option<Vec<usize>> = widths.iter().map(|&width| usize::try_from(width).ok()).collect();
+    let widths = widths.ok_or_else(|| Refusal("has a negative dimension".to_owned()))?;
+    Ok(kernel(FeatureVectorizer { widths }))
+}
+
+/// Columns by position.
+pub(crate) fn extractor(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(ArrayFeatureExtractor))
+}
+
+#[derive(Debug)]
+struct OneHotEncoder {
+    categories: Categories,
+    count: usize,
+    ignores_unknown: bool,
+}
+
+#[derive(Debug)]
+enum Categories {
+    Ints(HashMap<i64, usize>),
+    Strings(HashMap<String, usize>),
+}
+
+/// Each category's column. The last of equal ones counts.
+fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> HashMap<C, usize> {
+    categories
+        .enumerate()
+        .map(|(index, category)| (category, index))
+        .collect()
+}
+
+impl Kernel for OneHotEncoder {
+    fn name(&self) -> &'static str {
+        "OneHotEncoder"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        use DatumType::{F32, F64, I32, I64, String};
+        match (&self.categories, inputs[0].datum_type) {
+            (Categories::Strings(_), String) | (Categories::Ints(_), F32 | F64 | I32 | I64) => {}
+            _ => bail!(Refusal(
+                "has categories of another type than its input".to_owned()
+            )),
+        }
+        if inputs[0].rank() == 0 {
+            bail!(Refusal("is not supported for scalars".to_owned()));
+        }
+        let mut shape = inputs[0].shape.clone();
+        shape.push(self.count.to_dim());
+        Ok(vec![Fact::new(F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let columns: Vec<Option<usize>> = match &self.categories {
+            Categories::Strings(columns) => {
+                let texts = access::elements::<String>(input)?.iter();
+                texts.map(|text| columns.get(text).copied()).collect()
+            }
+            Categories::Ints(columns) => {
+                let ints = input.cast_to::<i64>()?;
+                let ints = access::elements::<i64>(&ints)?.iter();
+                ints.map(|int| columns.get(int).copied()).collect()
+            }
+        };
+        let mut hot = vec![0.0f32; columns.len() * self.count];
+        for (index, column) in columns.into_iter().enumerate() {
+            match column {
+                Some(column) => hot[index * self.count + column] = 1.0,
+                None if self.ignores_unknown => {}
+                None => bail!(BadInput(format!("element {index} is of an unknown category"))),
+            }
+        }
+        let mut shape: TVec<usize> = input.shape().into();
+        shape.push(self.count);
+        Ok(tvec![access::tensor(&shape, hot)?])
+    }
+}
+
+#[derive(Debug)]
+struct FeatureVectorizer {
+    widths: Vec<usize>,
+}
+
+impl Kernel for FeatureVectorizer {
+    fn name(&self) -> &'static str {
+        "FeatureVectorizer"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        if inputs.is_empty() || inputs.len() != self.widths.len() {
+            bail!(Refusal(format!(
+                "has {} inputs for {} dimensions",
+                inputs.len(),
+                self.widths.len()
+            )));
+        }
+        let count = super::rows::count(&inputs[0])?;
+        for input in &inputs[1..] {
+            if super::rows::count(input)? != count {
+                bail!(Refusal("has inputs with different numbers of rows".to_owned()));
+            }
+        }
+        let width: usize = self.widths.iter().sum();
+        Ok(vec![Fact::new(DatumType::F32, [count, width.to_dim()])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let width: usize = self.widths.iter().sum();
+        let mut out = Vec::new();
+        let mut at = 0;
+        for (input, &columns) in inputs.iter().zip(&self.widths) {
+            let rows = super::rows::Rows::read(input)?;
+            out.resize(rows.count * width, 0.0);
+            for (row, out) in rows.iter().zip(out.chunks_exact_mut(width.max(1))) {
+                let shared = columns.min(row.len());
+                out[at..at + shared].copy_from_slice(&row[..shared]);
+            }
+            at += columns;
+        }
+        let count = out.len().checked_div(width).unwrap_or(0);
+        Ok(tvec![access::tensor(&[count, width], out)?])
+    }
+}
+
+#[derive(Debug)]
+struct ArrayFeatureExtractor;
+
+impl Kernel for ArrayFeatureExtractor {
+    fn name(&self) -> &'static str {
+        "ArrayFeatureExtractor"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [data, positions] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        if positions.datum_type != DatumType::I64 || data.rank() == 0 {
+            bail!(Refusal(
+                "takes a tensor with columns, and their positions as INT64".to_owned()
+            ));
+        }
+        let count = positions.shape.iter().cloned().product::<TDim>();
+        let mut shape = data.shape.clone();
+        shape.pop();
+        if shape.is_empty() {
+            shape.push(1.to_dim());
+        }
+        shape.push(count);
+        Ok(vec![Fact::new(data.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (data, positions) = (&inputs[0], access::elements::<i64>(&inputs[1])?);
+        let width = data.shape().last().copied().unwrap_or(0);
+        let positions: Vec<usize> = positions
+            .iter()
+            .map(|&position| match usize::try_from(position) {
+                Ok(column) if column < width => Ok(column),
+                _ => bail!(BadInput(format!(
+                    "the index {position} is outside of a dimension of {width}"
+                ))),
+            })
+            .collect::<TractResult<_>>()?;
+        let mut shape: TVec<usize> = data.shape().into();
+        shape.pop();
+        if shape.is_empty() {
+            shape.push(1);
+        }
+        shape.push(positions.len());
+        Ok(tvec![dispatch_datum!(columns(data.datum_type())(
+            data, &positions, &shape
+        ))?])
+    }
+}
+
+fn columns<T: Datum>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
+    let width = data.shape().last().copied().unwrap_or(0).max(1);
+    let rows = access::elements::<T>(data)?.chunks_exact(width);
+    let picked = rows.flat_map(|row| positions.iter().map(|&position| row[position].clone()));
+    access::tensor(shape, picked.collect())
+}

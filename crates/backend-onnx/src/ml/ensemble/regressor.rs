@@ -1,0 +1,135 @@
+//! `TreeEnsembleRegressor`: from the scores of a forest to its targets.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    super::{
+        post::{PostTransform, Second},
+        rows::{self, Rows},
+    },
+    forest::{Aggregate, Forest, Number},
+    read::{Trees, doubles},
+};
+use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+
+pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let aggregate = match attributes.text("aggregate_function", "SUM") {
+        "SUM" => Aggregate::Sum,
+        "AVERAGE" => Aggregate::Average,
+        "MIN" => Aggregate::Min,
+        "MAX" => Aggregate::Max,
+        other => bail!(Refusal(format!("has an unknown aggregate_function '{other}'"))),
+    };
+    let targets = usize::try_from(attributes.int("n_targets", 1)).unwrap_or(0);
+    if targets == 0 {
+        bail!(Refusal("has no targets".to_owned()));
+    }
+    let base = doubles(context, attributes, "base_values")?;
+    if !base.is_empty() && base.len() != targets {
+        bail!(Refusal(format!(
+            "has {} base values for {targets} targets",
+            base.len()
+        )));
+    }
+    Ok(kernel(Regressor {
+        trees: Trees::read(context, attributes, "target", targets, aggregate)?,
+        base,
+        post: PostTransform::read(attributes)?,
+    }))
+}
+
+/// A regressor before its input's type is known.
+#[derive(Debug)]
+struct Regressor {
+    trees: Trees,
+    base: Vec<f64>,
+    post: PostTransform,
+}
+
+impl Kernel for Regressor {
+    fn name(&self) -> &'static str {
+        "TreeEnsembleRegressor"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let shape = [rows::count(&inputs[0])?, self.trees.scores.to_dim()];
+        Ok(vec![Fact::new(DatumType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        self.bound(inputs[0].datum_type()).run(inputs)
+    }
+
+    fn specialized(&self, inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
+        Some(self.bound(inputs[0].datum_type))
+    }
+}
+
+impl Regressor {
+    fn bound(&self, datum_type: DatumType) -> Arc<dyn Kernel> {
+        match datum_type {
+            DatumType::F64 => Arc::new(self.bind::<f64>(|tensor| Rows::read_double(tensor))),
+            _ => Arc::new(self.bind::<f32>(|tensor| Rows::read(tensor))),
+        }
+    }
+
+    fn bind<T: Number>(&self, read: fn(&Tensor) -> TractResult<Rows<'_, T>>) -> Bound<T> {
+        Bound {
+            forest: self.trees.forest(),
+            trees: T::from_double(self.trees.tree_count() as f64),
+            base: self.base.iter().map(|&base| T::from_double(base)).collect(),
+            post: self.post,
+            read,
+        }
+    }
+}
+
+/// A regressor of one type of input.
+#[derive(Debug)]
+struct Bound<T: Number> {
+    forest: Forest<T>,
+    trees: T,
+    base: Vec<T>,
+    post: PostTransform,
+    read: fn(&Tensor) -> TractResult<Rows<'_, T>>,
+}
+
+impl<T: Number> Kernel for Bound<T> {
+    fn name(&self) -> &'static str {
+        "TreeEnsembleRegressor"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let shape = [rows::count(&inputs[0])?, self.forest.scores.to_dim()];
+        Ok(vec![Fact::new(DatumType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let rows = (self.read)(&inputs[0])?;
+        rows::expect_width(rows.width, self.forest.features)?;
+        let targets = self.forest.scores;
+        let mut out = Vec::with_capacity(rows.count * targets);
+        self.forest.score(&rows, |scores, _| {
+            for (index, score) in scores.iter_mut().enumerate() {
+                if self.forest.aggregate == Aggregate::Average {
+                    *score = score.divided_by(self.trees);
+                }
+                if let Some(&base) = self.base.get(index) {
+                    *score += base;
+                }
+            }
+            let start = out.len();
+            out.extend(scores.iter().map(|score| score.to_single()));
+            match &mut out[start..] {
+                [score] => self
+                    .post
+                    .apply_to_one(*score, Second::None, std::slice::from_mut(score)),
+                scores => self.post.apply(scores),
+            }
+        });
+        Ok(tvec![access::tensor(&[rows.count, targets], out)?])
+    }
+}

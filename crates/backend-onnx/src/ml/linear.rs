@@ -1,0 +1,181 @@
+//! `LinearRegressor` and `LinearClassifier`.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    post::{PostTransform, Second},
+    rows::{self, Labels, Rows},
+};
+use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+
+pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let targets = usize::try_from(attributes.int("targets", 1)).unwrap_or(0);
+    Ok(kernel(Regressor {
+        scores: Scores::read(attributes, targets)?,
+        post: PostTransform::read(attributes)?,
+    }))
+}
+
+pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
+    let intercepts = attributes.floats("intercepts").len();
+    let classes = if intercepts == 0 { labels.len() } else { intercepts };
+    let is_binary = classes == 1 && labels.len() == 2;
+    if classes != labels.len() && !is_binary {
+        bail!(Refusal(format!(
+            "has {} labels for {classes} classes",
+            labels.len()
+        )));
+    }
+    if classes == 1 && !is_binary {
+        bail!(Refusal("has a single class".to_owned()));
+    }
+    Ok(kernel(Classifier {
+        scores: Scores::read(attributes, classes)?,
+        post: PostTransform::read(attributes)?,
+        labels,
+        is_binary,
+    }))
+}
+
+/// Products of features and coefficients.
+#[derive(Debug)]
+struct Scores {
+    /// One row for each score.
+    coefficients: Vec<f32>,
+    intercepts: Vec<f32>,
+    features: usize,
+}
+
+impl Scores {
+    fn read(attributes: Attributes<'_>, count: usize) -> TractResult<Self> {
+        let coefficients = attributes.floats("coefficients").to_vec();
+        let mut intercepts = attributes.floats("intercepts").to_vec();
+        if intercepts.is_empty() {
+            intercepts = vec![0.0; count];
+        }
+        if count == 0
+            || intercepts.len() != count
+            || coefficients.is_empty()
+            || !coefficients.len().is_multiple_of(count)
+        {
+            let (coefficients, intercepts) = (coefficients.len(), intercepts.len());
+            bail!(Refusal(format!(
+                "has {coefficients} coefficients and {intercepts} intercepts for {count} scores"
+            )));
+        }
+        Ok(Self {
+            features: coefficients.len() / count,
+            coefficients,
+            intercepts,
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.intercepts.len()
+    }
+
+    fn of(&self, row: &[f32], scores: &mut [f32]) {
+        let coefficients = self.coefficients.chunks_exact(self.features);
+        for ((score, coefficients), intercept) in scores.iter_mut().zip(coefficients).zip(&self.intercepts) {
+            *score = super::dot(row, coefficients) + intercept;
+        }
+    }
+
+    fn check(&self, rows: &Rows<'_, f32>) -> TractResult<()> {
+        if rows.width == self.features {
+            return Ok(());
+        }
+        let (needed, found) = (self.features, rows.width);
+        bail!(crate::ops::BadInput(format!(
+            "{needed} features are needed, found {found}"
+        )))
+    }
+}
+
+#[derive(Debug)]
+struct Regressor {
+    scores: Scores,
+    post: PostTransform,
+}
+
+impl Kernel for Regressor {
+    fn name(&self) -> &'static str {
+        "LinearRegressor"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let shape = [rows::count(&inputs[0])?, self.scores.count().to_dim()];
+        Ok(vec![Fact::new(DatumType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let rows = Rows::read(&inputs[0])?;
+        self.scores.check(&rows)?;
+        let targets = self.scores.count();
+        let mut out = vec![0.0; rows.count * targets];
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(targets)) {
+            self.scores.of(row, out);
+            match *out {
+                [score] => self.post.apply_to_one(score, Second::None, out),
+                _ => self.post.apply(out),
+            }
+        }
+        Ok(tvec![access::tensor(&[rows.count, targets], out)?])
+    }
+}
+
+#[derive(Debug)]
+struct Classifier {
+    scores: Scores,
+    post: PostTransform,
+    labels: Labels,
+    /// One score for two classes.
+    is_binary: bool,
+}
+
+impl Kernel for Classifier {
+    fn name(&self) -> &'static str {
+        "LinearClassifier"
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let count = rows::count(&inputs[0])?;
+        Ok(vec![
+            Fact::new(self.labels.datum_type(), [count.clone()]),
+            Fact::new(DatumType::F32, [count, self.labels.len().to_dim()]),
+        ])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let rows = Rows::read(&inputs[0])?;
+        self.scores.check(&rows)?;
+        let width = self.labels.len();
+        let mut out = vec![0.0; rows.count * width];
+        let mut classes = Vec::with_capacity(rows.count);
+        for (row, out) in rows.iter().zip(out.chunks_exact_mut(width)) {
+            if self.is_binary {
+                let mut score = [0.0];
+                self.scores.of(row, &mut score);
+                classes.push(usize::from(score[0] > 0.0));
+                self.post.apply_to_one(score[0], Second::Rest, out);
+            } else {
+                self.scores.of(row, out);
+                classes.push(super::greatest(out));
+                self.post.apply(out);
+            }
+        }
+        Ok(tvec![
+            self.labels.of(&classes)?,
+            access::tensor(&[rows.count, width], out)?
+        ])
+    }
+}

@@ -1,0 +1,121 @@
+//! Inputs as rows of features, and labels of classes: what scikit-learn's operators have in common.
+
+use std::borrow::Cow;
+
+use tract_onnx::tract_hir::internal::*;
+
+use crate::ops::{Attributes, Fact, Refusal, access};
+
+/// A matrix of features, one row for each example.
+pub(crate) struct Rows<'a, T: Clone> {
+    pub(crate) count: usize,
+    pub(crate) width: usize,
+    pub(crate) values: Cow<'a, [T]>,
+}
+
+impl<'a> Rows<'a, f32> {
+    /// Reads numbers of any type as FP32.
+    pub(crate) fn read(tensor: &'a Tensor) -> TractResult<Self> {
+        let (count, width) = shape(tensor)?;
+        let values = match tensor.datum_type() {
+            DatumType::F32 => Cow::Borrowed(access::elements::<f32>(tensor)?),
+            _ => Cow::Owned(access::elements::<f32>(&*tensor.cast_to::<f32>()?)?.to_vec()),
+        };
+        Ok(Self { count, width, values })
+    }
+}
+
+impl<'a> Rows<'a, f64> {
+    pub(crate) fn read_double(tensor: &'a Tensor) -> TractResult<Self> {
+        let (count, width) = shape(tensor)?;
+        let values = Cow::Borrowed(access::elements::<f64>(tensor)?);
+        Ok(Self { count, width, values })
+    }
+}
+
+impl<T: Clone> Rows<'_, T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[T]> {
+        // Rows without features are rows too.
+        (0..self.count).map(|row| &self.values[row * self.width..(row + 1) * self.width])
+    }
+}
+
+/// Number and width of the rows: a vector is one row.
+fn shape(tensor: &Tensor) -> TractResult<(usize, usize)> {
+    match *tensor.shape() {
+        [width] => Ok((1, width)),
+        [count, width] => Ok((count, width)),
+        _ => bail!("expected a matrix, found {tensor:?}"),
+    }
+}
+
+/// The number of rows of an input that is numeric, as a dimension.
+pub(crate) fn count(input: &Fact) -> TractResult<TDim> {
+    if matches!(input.datum_type, DatumType::String | DatumType::Bool) {
+        bail!(Refusal("takes numbers only".to_owned()));
+    }
+    match &*input.shape {
+        [_] => Ok(1.to_dim()),
+        [count, _] => Ok(count.clone()),
+        _ => bail!(Refusal(format!(
+            "takes a matrix, found {} dimensions",
+            input.rank()
+        ))),
+    }
+}
+
+/// Fails a load whose input is known to be narrower than what the model reads of it, or a run.
+pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
+    if width >= needed {
+        return Ok(());
+    }
+    bail!(crate::ops::BadInput(format!(
+        "{needed} features are needed, found {width}"
+    )))
+}
+
+/// The classes of a classifier.
+#[derive(Clone, Debug)]
+pub(crate) enum Labels {
+    Ints(Vec<i64>),
+    Strings(Vec<String>),
+}
+
+impl Labels {
+    /// Reads labels from the attributes of these names.
+    pub(crate) fn read(attributes: Attributes<'_>, ints: &str, strings: &str) -> TractResult<Self> {
+        let texts = attributes.texts(strings)?;
+        match (attributes.ints(ints), texts.is_empty()) {
+            ([], true) => bail!(Refusal("has no labels of classes".to_owned())),
+            (ints, true) => Ok(Self::Ints(ints.to_vec())),
+            ([], false) => Ok(Self::Strings(texts)),
+            _ => bail!(Refusal("has labels of two kinds".to_owned())),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Ints(ints) => ints.len(),
+            Self::Strings(strings) => strings.len(),
+        }
+    }
+
+    pub(crate) fn datum_type(&self) -> DatumType {
+        match self {
+            Self::Ints(_) => DatumType::I64,
+            Self::Strings(_) => DatumType::String,
+        }
+    }
+
+    /// The labels of some classes.
+    pub(crate) fn of(&self, classes: &[usize]) -> TractResult<Tensor> {
+        let shape = [classes.len()];
+        match self {
+            Self::Ints(ints) => access::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
+            Self::Strings(strings) => access::tensor(
+                &shape,
+                classes.iter().map(|&class| strings[class].clone()).collect(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Typed access to tract's tensors, with errors instead of panics.
+
+use tract_onnx::tract_hir::internal::*;
+
+/// A tensor's elements in row-major order.
+pub(crate) fn elements<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {
+    tensor.try_as_plain_ram()?.as_slice::<T>()
+}
+
+/// A tensor of elements in row-major order.
+pub(crate) fn tensor<T: Datum>(shape: &[usize], elements: Vec<T>) -> TractResult<Tensor> {
+    Ok(tract_ndarray::ArrayD::from_shape_vec(shape, elements)?.into_tensor())
+}
+
+/// Runs `$body` with `$T` bound to the Rust type of a numeric `$datum_type`.
+macro_rules! with_number {
+    ($datum_type:expr, $T:ident => $body:expr) => {
+        with_number!(@match $datum_type, $T => $body, F16 f16, F32 f32, F64 f64, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
+    };
+    (@match $datum_type:expr, $T:ident => $body:expr, $($name:ident $type:ty),*) => {
+        match $datum_type {
+            $(DatumType::$name => {
+                type $T = $type;
+                $body
+            })*
+            other => bail!("{other:?} is not a number"),
+        }
+    };
+}
+pub(crate) use with_number;

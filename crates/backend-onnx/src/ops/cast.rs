@@ -1,0 +1,222 @@
+//! Cast and `CastLike`, exactly: tract carries INT64 as symbolic dimensions, which are slow and lose large numbers, and
+//! it writes and reads numbers as text in its own way.
+
+use std::{fmt, sync::Arc};
+
+use tract_onnx::{
+    model::ParsingContext,
+    pb::NodeProto,
+    tract_hir::{internal::*, tract_num_traits::AsPrimitive},
+};
+
+use super::{
+    access::{elements, tensor, with_number},
+    attributes::Attributes,
+    guard::Refusal,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::dtype;
+
+/// `Cast`, to the type of its attribute `to`.
+pub(crate) fn cast(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let code = i32::try_from(Attributes(node).int("to", 0))?;
+    let to = dtype::from_onnx(code).and_then(dtype::to_tract);
+    let to = to.ok_or_else(|| {
+        Refusal(format!(
+            "gives {}, which is not supported",
+            dtype::onnx_name(code)
+        ))
+    })?;
+    Ok(kernel(Cast { to: Some(to) }))
+}
+
+/// `CastLike`, to the type of its second input.
+pub(crate) fn cast_like(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Cast { to: None }))
+}
+
+#[derive(Debug)]
+struct Cast {
+    to: Option<DatumType>,
+}
+
+impl Kernel for Cast {
+    fn name(&self) -> &'static str {
+        "Cast"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let to = match (self.to, inputs) {
+            (Some(to), [_]) => to,
+            (None, [_, like]) => like.datum_type,
+            _ => bail!("expected 1 or 2 inputs, found {}", inputs.len()),
+        };
+        Ok(vec![inputs[0].with(to)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let to = self.to.unwrap_or_else(|| inputs[inputs.len() - 1].datum_type());
+        Ok(tvec![convert(&inputs[0], to)?])
+    }
+}
+
+fn convert(from: &Tensor, to: DatumType) -> TractResult<Tensor> {
+    let shape = from.shape();
+    match (from.datum_type(), to) {
+        (same, to) if same == to => Ok(from.clone()),
+        (DatumType::String, to) => {
+            let texts = elements::<String>(from)?;
+            match to {
+                DatumType::Bool => tensor(
+                    shape,
+                    parsed::<f64>(texts)?.into_iter().map(|x| x != 0.0).collect(),
+                ),
+                to => with_number!(to, T => tensor(shape, parsed::<T>(texts)?)),
+            }
+        }
+        (DatumType::Bool, DatumType::String) => {
+            let text = |&bool: &bool| if bool { "1" } else { "0" }.to_owned();
+            tensor(shape, elements::<bool>(from)?.iter().map(text).collect())
+        }
+        (DatumType::Bool, to) => {
+            let numbers: Vec<u8> = elements::<bool>(from)?
+                .iter()
+                .map(|&bool| u8::from(bool))
+                .collect();
+            with_number!(to, T => tensor(shape, numbers.iter().map(|&number| AsPrimitive::<T>::as_(number)).collect()))
+        }
+        (number, to) => with_number!(number, F => numbers::<F>(elements::<F>(from)?, shape, to)),
+    }
+}
+
+/// What numbers can be turned into.
+trait Number: Datum + Copy + AsPrimitive<f64> {
+    fn text(&self) -> String;
+}
+
+fn numbers<F>(from: &[F], shape: &[usize], to: DatumType) -> TractResult<Tensor>
+where
+    F: Number
+        + AsPrimitive<f16>
+        + AsPrimitive<f32>
+        + AsPrimitive<u8>
+        + AsPrimitive<u16>
+        + AsPrimitive<u32>
+        + AsPrimitive<u64>
+        + AsPrimitive<i8>
+        + AsPrimitive<i16>
+        + AsPrimitive<i32>
+        + AsPrimitive<i64>,
+{
+    match to {
+        DatumType::Bool => tensor(
+            shape,
+            from.iter().map(|&x| AsPrimitive::<f64>::as_(x) != 0.0).collect(),
+        ),
+        DatumType::String => tensor(shape, from.iter().map(F::text).collect()),
+        to => with_number!(to, T => tensor(shape, from.iter().map(|&x| AsPrimitive::<T>::as_(x)).collect())),
+    }
+}
+
+macro_rules! number {
+    ($text:expr => $($type:ty),*) => {$(
+        impl Number for $type {
+            fn text(&self) -> String {
+                $text(self)
+            }
+        }
+    )*};
+}
+
+number!(float_text => f16, f32, f64);
+number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
+
+/// Numbers from texts as ONNX Runtime reads them: what is no number ends the run.
+fn parsed<T>(texts: &[String]) -> TractResult<Vec<T>>
+where
+    T: Datum + Copy + std::str::FromStr,
+    f64: AsPrimitive<T>,
+    i64: AsPrimitive<T>,
+    u64: AsPrimitive<T>,
+{
+    let parse = |text: &String| {
+        let text = text.trim();
+        // Whole numbers first, as they may have more digits than a float keeps.
+        if !T::datum_type().is_float() {
+            if let Ok(number) = text.parse::<i64>() {
+                return Ok(number.as_());
+            }
+            if let Ok(number) = text.parse::<u64>() {
+                return Ok(number.as_());
+            }
+        }
+        let number = text
+            .parse::<f64>()
+            .map_err(|_| super::BadInput(format!("{} is no number", tensor_core::Quoted(text))))?;
+        Ok(number.as_())
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// A float with the fewest digits that read back as the same number, in the form of C's `%g`.
+///
+/// ONNX's tests want those digits; ONNX Runtime writes 8 of them in this form, which is the same wherever 8 are enough.
+fn float_text<F: fmt::LowerExp>(number: F) -> String {
+    const DIGITS: i32 = 8;
+    let scientific = format!("{number:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else {
+        return scientific.to_uppercase().replace("NAN", "NaN");
+    };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let (sign, mantissa) = match mantissa.strip_prefix('-') {
+        Some(mantissa) => ("-", mantissa),
+        None => ("", mantissa),
+    };
+    if !(-4..DIGITS).contains(&exponent) {
+        let exponent_sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{sign}{mantissa}e{exponent_sign}{:02}", exponent.abs());
+    }
+    let digits = mantissa.replace('.', "");
+    match usize::try_from(exponent) {
+        Err(_) => format!(
+            "{sign}0.{}{digits}",
+            "0".repeat(exponent.unsigned_abs() as usize - 1)
+        ),
+        Ok(exponent) if digits.len() <= exponent + 1 => {
+            format!("{sign}{digits:0<width$}", width = exponent + 1)
+        }
+        Ok(exponent) => {
+            let (whole, fraction) = digits.split_at(exponent + 1);
+            format!("{sign}{whole}.{fraction}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_written_as_c_does_with_the_fewest_digits() {
+        for (number, text) in [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1.0, "1"),
+            (-20.0, "-20"),
+            (2.5, "2.5"),
+            (314.15926, "314.15926"),
+            (0.1, "0.1"),
+            (1e-4, "0.0001"),
+            (-1.5e-5, "-1.5e-05"),
+            (123_456_789.0, "1.23456789e+08"),
+            (12_345_678.0, "12345678"),
+            (0.1 + 0.2, "0.30000000000000004"),
+            (1e300, "1e+300"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-INF"),
+        ] {
+            assert_eq!(float_text(number), text);
+        }
+        assert_eq!(float_text(0.604_845_5f32), "0.6048455");
+    }
+}

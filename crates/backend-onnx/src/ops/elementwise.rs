@@ -1,0 +1,232 @@
+//! Element by element: what tract lacks for some types, or gets wrong.
+
+use std::{fmt, sync::Arc};
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    attributes::Attributes,
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// Functions of one FP64.
+pub(crate) fn double(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let function: Box<dyn Fn(f64) -> f64 + Send + Sync> = match node.op_type.as_str() {
+        "Sigmoid" => Box::new(|x| 1.0 / (1.0 + (-x).exp())),
+        "Tanh" => Box::new(f64::tanh),
+        "Round" => Box::new(f64::round_ties_even),
+        "HardSwish" => Box::new(|x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
+        "LeakyRelu" => {
+            let alpha = f64::from(attributes.float("alpha", 0.01));
+            Box::new(move |x| if x < 0.0 { alpha * x } else { x })
+        }
+        other => bail!("{other} of FP64 is not supported"),
+    };
+    Ok(kernel(Double { function }))
+}
+
+struct Double {
+    function: Box<dyn Fn(f64) -> f64 + Send + Sync>,
+}
+
+impl fmt::Debug for Double {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Double")
+    }
+}
+
+impl Kernel for Double {
+    fn name(&self) -> &'static str {
+        "Double"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        Ok(vec![inputs[0].with(DatumType::F64)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let values = elements::<f64>(&inputs[0])?
+            .iter()
+            .map(|&x| (self.function)(x))
+            .collect();
+        Ok(tvec![tensor(inputs[0].shape(), values)?])
+    }
+}
+
+/// `LogSoftmax`: tract takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
+pub(crate) fn log_softmax(
+    context: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Box<dyn InferenceOp>> {
+    let coerces = context.onnx_operator_set_version < 13;
+    Ok(kernel(LogSoftmax {
+        axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
+        coerces,
+    }))
+}
+
+#[derive(Debug)]
+struct LogSoftmax {
+    axis: i64,
+    /// Before operator set 13 it was computed over all axes from this one on.
+    coerces: bool,
+}
+
+impl Kernel for LogSoftmax {
+    fn name(&self) -> &'static str {
+        "LogSoftmax"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let rank = inputs[0].rank() as i64;
+        ensure!(
+            (-rank..=rank).contains(&self.axis),
+            "axis {} of rank {rank}",
+            self.axis
+        );
+        Ok(vec![inputs[0].with(inputs[0].datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let shape = input.shape();
+        let axis = if self.axis < 0 {
+            self.axis + shape.len() as i64
+        } else {
+            self.axis
+        } as usize;
+        let (count, inner) = match (self.coerces, shape.get(axis)) {
+            (true, _) | (_, None) => (shape[axis.min(shape.len())..].iter().product(), 1),
+            (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product::<usize>()),
+        };
+        Ok(tvec![match input.datum_type() {
+            DatumType::F64 => {
+                let mut values = elements::<f64>(input)?.to_vec();
+                normalize(&mut values, count, inner);
+                tensor(shape, values)?
+            }
+            datum_type => {
+                let floats = input.cast_to::<f32>()?;
+                let mut values: Vec<f64> = elements::<f32>(&floats)?.iter().map(|&x| x.into()).collect();
+                normalize(&mut values, count, inner);
+                let values: Vec<f32> = values.into_iter().map(|x| x as f32).collect();
+                tensor(shape, values)?.cast_to_dt(datum_type)?.into_owned()
+            }
+        }])
+    }
+}
+
+/// `x - log(sum(exp(x)))` over `count` elements that stand `inner` apart.
+fn normalize(values: &mut [f64], count: usize, inner: usize) {
+    if count == 0 || inner == 0 {
+        return;
+    }
+    for block in values.chunks_exact_mut(count * inner) {
+        for lane in 0..inner {
+            let greatest = block[lane..]
+                .iter()
+                .step_by(inner)
+                .copied()
+                .fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = block[lane..]
+                .iter()
+                .step_by(inner)
+                .map(|x| (x - greatest).exp())
+                .sum();
+            let log_sum = greatest + sum.ln();
+            block[lane..]
+                .iter_mut()
+                .step_by(inner)
+                .for_each(|x| *x -= log_sum);
+        }
+    }
+}
+
+/// `Mod`: tract's is wrong for unsigned integers.
+pub(crate) fn remainder(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let truncates = Attributes(node).int("fmod", 0) != 0;
+    Ok(kernel(Remainder { truncates }))
+}
+
+#[derive(Debug)]
+struct Remainder {
+    /// Whether the sign is the dividend's, as C has it, rather than the divisor's.
+    truncates: bool,
+}
+
+impl Kernel for Remainder {
+    fn name(&self) -> &'static str {
+        "Mod"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [a, b] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(a.datum_type == b.datum_type, "the inputs have different types");
+        let shape = tract_core::broadcast::multi_broadcast(&[&a.shape, &b.shape])?;
+        Ok(vec![Fact::new(a.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (a, b) = (&inputs[0], &inputs[1]);
+        macro_rules! integer {
+            ($T:ty) => {{
+                broadcast::<$T>(a, b, |a, b| {
+                    // The one overflow, MIN % -1, is 0.
+                    let remainder = a.checked_rem(b).unwrap_or(0);
+                    match self.truncates || remainder == 0 || (remainder < 0 as $T) == (b < 0 as $T) {
+                        true => remainder,
+                        false => remainder.wrapping_add(b),
+                    }
+                })
+            }};
+        }
+        macro_rules! float {
+            ($T:ty) => {
+                broadcast::<$T>(a, b, |a, b| a % b)
+            };
+        }
+        let is_zero = |tensor: &Tensor| tensor.datum_type().is_integer() && has_zero(tensor);
+        if is_zero(b) {
+            bail!(super::BadInput(
+                "a remainder of a division by zero is not defined".to_owned()
+            ));
+        }
+        Ok(tvec![match a.datum_type() {
+            DatumType::U8 => integer!(u8)?,
+            DatumType::U16 => integer!(u16)?,
+            DatumType::U32 => integer!(u32)?,
+            DatumType::U64 => integer!(u64)?,
+            DatumType::I8 => integer!(i8)?,
+            DatumType::I16 => integer!(i16)?,
+            DatumType::I32 => integer!(i32)?,
+            DatumType::I64 => integer!(i64)?,
+            DatumType::F16 => float!(f16)?,
+            DatumType::F32 => float!(f32)?,
+            _ => float!(f64)?,
+        }])
+    }
+}
+
+/// Whether any element of a tensor of integers is zero.
+pub(crate) fn has_zero(tensor: &Tensor) -> bool {
+    let size = tensor.datum_type().size_of();
+    tensor
+        .as_bytes()
+        .chunks_exact(size.max(1))
+        .any(|bytes| bytes.iter().all(|&byte| byte == 0))
+}
+
+fn broadcast<T: Datum + Copy>(a: &Tensor, b: &Tensor, function: impl Fn(T, T) -> T) -> TractResult<Tensor> {
+    let shape = tract_core::broadcast::multi_broadcast(&[a.shape(), b.shape()])?;
+    let (a, b) = (a.to_plain_array_view::<T>()?, b.to_plain_array_view::<T>()?);
+    let (a, b) = (a.broadcast(&*shape), b.broadcast(&*shape));
+    let (a, b) = (a.context("broadcasting")?, b.context("broadcasting")?);
+    tensor(
+        &shape,
+        a.iter().zip(b.iter()).map(|(&a, &b)| function(a, b)).collect(),
+    )
+}

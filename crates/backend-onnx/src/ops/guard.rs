@@ -1,0 +1,255 @@
+use std::{fmt, sync::Arc};
+
+use tract_onnx::{pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    kernel::{Fact, known},
+    types::Types,
+};
+use crate::size;
+
+/// Why something is not computed, in words for whoever made the model.
+#[derive(Debug)]
+pub(crate) struct Refusal(pub(crate) String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// A condition on a node and its inputs, those that are given: says why they are refused.
+pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), String>;
+
+/// What holds for an operator of tract beyond what tract itself holds it to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guard {
+    /// The element types that are computed right.
+    pub(crate) types: Types,
+    /// Which input has that type.
+    pub(crate) typed_input: usize,
+    /// What is computed in higher precision and rounded at the end, where tract's own is not accurate enough.
+    pub(crate) widening: Widening,
+}
+
+/// Which floats are computed as which others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Widening {
+    None,
+    /// FP16 in FP32.
+    Half,
+    /// FP16 and FP32 in FP64.
+    Single,
+}
+
+impl Widening {
+    /// The type that a type is computed in, if it is another.
+    fn of(self, datum_type: DatumType) -> Option<DatumType> {
+        match (self, datum_type) {
+            (Self::Half, DatumType::F16) => Some(DatumType::F32),
+            (Self::Single, DatumType::F16 | DatumType::F32) => Some(DatumType::F64),
+            _ => None,
+        }
+    }
+}
+
+/// An operator of tract behind a guard.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarded {
+    pub(crate) inner: Box<dyn InferenceOp>,
+    pub(crate) guard: Guard,
+    pub(crate) check: Option<(Check, Arc<NodeProto>)>,
+    /// What computes the node instead, for some types.
+    pub(crate) instead: Option<(Types, Box<dyn InferenceOp>)>,
+}
+
+impl Guarded {
+    fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
+        let guard = &self.guard;
+        if let Some(input) = inputs.get(guard.typed_input)
+            && !guard.types.contains(input.datum_type)
+        {
+            let name =
+                crate::dtype::from_tract(input.datum_type).map_or("this type", |datatype| datatype.name());
+            return Err(Refusal(format!("is not supported for {name}")).into());
+        }
+        match &self.check {
+            Some((check, node)) => check(Attributes(node), inputs).map_err(|reason| Refusal(reason).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// What computes a node whose inputs have these types.
+    fn instead(&self, types: &[DatumType]) -> Option<&dyn InferenceOp> {
+        let (set, op) = self.instead.as_ref()?;
+        let datum_type = *types.get(self.guard.typed_input)?;
+        set.contains(datum_type).then_some(&**op)
+    }
+}
+
+impl Guarded {
+    /// Translates the operator so that it computes in higher precision.
+    fn widened(
+        &self,
+        source: &InferenceModel,
+        node: &InferenceNode,
+        target: &mut TypedModel,
+        mapping: &HashMap<OutletId, OutletId>,
+    ) -> TractResult<TVec<OutletId>> {
+        use tract_core::ops::cast::cast;
+        let widening = self.guard.widening;
+        let mut wide = mapping.clone();
+        for (index, input) in node.inputs.iter().enumerate() {
+            let fact = target.outlet_fact(mapping[input])?.clone();
+            let Some(wider) = widening.of(fact.datum_type) else {
+                continue;
+            };
+            let name = format!("{}.wide-{index}", node.name);
+            let outlet = match fact.konst {
+                // Operators that need constants must see them as such.
+                Some(constant) => target.add_const(name, constant.cast_to_dt(wider)?.into_owned())?,
+                None => target.wire_node(name, cast(wider), &[mapping[input]])?[0],
+            };
+            wide.insert(*input, outlet);
+        }
+        let mut node = node.clone();
+        let mut narrow = Vec::with_capacity(node.outputs.len());
+        for output in &mut node.outputs {
+            let datum_type = output.fact.datum_type.concretize();
+            let wider = datum_type.and_then(|datum_type| widening.of(datum_type));
+            if let Some(wider) = wider {
+                output.fact.datum_type = wider.into();
+            }
+            narrow.push(datum_type.filter(|_| wider.is_some()));
+        }
+        let name = node.name.clone();
+        node.name.push_str(".widened");
+        let mut outputs = self.inner.to_typed(source, &node, target, &wide)?;
+        for (index, (output, narrow)) in outputs.iter_mut().zip(narrow).enumerate() {
+            if let Some(narrow) = narrow {
+                *output = target.wire_node(format!("{name}.narrow-{index}"), cast(narrow), &[*output])?[0];
+            }
+        }
+        Ok(outputs)
+    }
+}
+
+impl Op for Guarded {
+    fn name(&self) -> StaticName {
+        self.inner.name()
+    }
+
+    not_a_typed_op!();
+}
+
+impl PartialEq for Guarded {
+    fn eq(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl Eq for Guarded {}
+
+impl EvalOp for Guarded {
+    fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        self.inner.eval(context, inputs)
+    }
+
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        let types: Vec<DatumType> = inputs.iter().map(|input| input.datum_type()).collect();
+        if let Some(instead) = self.instead(&types) {
+            return instead.eval_out_of_plan(inputs);
+        }
+        // What is constant is computed by the plan, in high precision, rather than here.
+        if types
+            .iter()
+            .any(|&datum_type| self.guard.widening.of(datum_type).is_some())
+        {
+            return Ok(None);
+        }
+        self.inner.eval_out_of_plan(inputs)
+    }
+
+    fn state(&self, context: &EvalContext<'_>) -> TractResult<Option<Box<dyn OpState>>> {
+        self.inner.state(context)
+    }
+}
+
+impl InferenceOp for Guarded {
+    fn infer_facts(
+        &mut self,
+        inputs: TVec<&InferenceFact>,
+        outputs: TVec<&InferenceFact>,
+        observed: TVec<&InferenceFact>,
+    ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
+        let facts = inputs.iter().map(|fact| known(fact)).collect::<Option<Vec<_>>>();
+        if facts.is_none() && self.instead.is_some() {
+            // The two may give different types: nothing can be said until it is known which it is.
+            let same = |facts: TVec<&InferenceFact>| facts.into_iter().cloned().collect();
+            return Ok((same(inputs), same(outputs), same(observed)));
+        }
+        if let Some(facts) = facts {
+            self.admit(&facts)?;
+            let is_instead = |(types, _): &(Types, _)| {
+                facts
+                    .get(self.guard.typed_input)
+                    .is_some_and(|fact| types.contains(fact.datum_type))
+            };
+            if let Some((_, instead)) = self.instead.as_mut().filter(|instead| is_instead(instead)) {
+                return instead.infer_facts(inputs, outputs, observed);
+            }
+        }
+        let facts = self.inner.infer_facts(inputs, outputs, observed)?;
+        // What is constant is computed next.
+        for output in facts.1.iter().filter_map(known) {
+            size::admit(output.datum_type, &output.shape)?;
+        }
+        Ok(facts)
+    }
+
+    fn observe_outlets(&self, model: &InferenceModel, node: &InferenceNode) -> TractResult<Vec<OutletId>> {
+        self.inner.observe_outlets(model, node)
+    }
+
+    fn incorporate(
+        &self,
+        model: &InferenceModel,
+        node: &InferenceNode,
+    ) -> TractResult<Option<InferenceModelPatch>> {
+        self.inner.incorporate(model, node)
+    }
+
+    fn nboutputs(&self) -> TractResult<usize> {
+        self.inner.nboutputs()
+    }
+
+    fn to_typed(
+        &self,
+        source: &InferenceModel,
+        node: &InferenceNode,
+        target: &mut TypedModel,
+        mapping: &HashMap<OutletId, OutletId>,
+    ) -> TractResult<TVec<OutletId>> {
+        let mut facts = Vec::with_capacity(node.inputs.len());
+        for input in &node.inputs {
+            facts.push(Fact::of(target.outlet_fact(mapping[input])?));
+        }
+        self.admit(&facts)?;
+        let types: Vec<DatumType> = facts.iter().map(|fact| fact.datum_type).collect();
+        if let Some(instead) = self.instead(&types) {
+            return instead.to_typed(source, node, target, mapping);
+        }
+        if types
+            .iter()
+            .any(|&datum_type| self.guard.widening.of(datum_type).is_some())
+        {
+            return self.widened(source, node, target, mapping);
+        }
+        self.inner.to_typed(source, node, target, mapping)
+    }
+
+    as_op!();
+}

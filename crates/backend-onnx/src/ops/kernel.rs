@@ -1,0 +1,216 @@
+use std::{fmt, sync::Arc};
+
+use tract_onnx::tract_hir::internal::*;
+
+/// What is known of a value that flows between nodes before the model runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Fact {
+    pub(crate) datum_type: DatumType,
+    pub(crate) shape: TVec<TDim>,
+    pub(crate) constant: Option<Arc<Tensor>>,
+}
+
+impl Fact {
+    pub(crate) fn new(datum_type: DatumType, shape: impl IntoIterator<Item = TDim>) -> Self {
+        Self {
+            datum_type,
+            shape: shape.into_iter().collect(),
+            constant: None,
+        }
+    }
+
+    pub(crate) fn of(fact: &TypedFact) -> Self {
+        Self {
+            constant: fact.konst.clone(),
+            ..Self::new(fact.datum_type, fact.shape.iter().cloned())
+        }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The same dimensions with another type.
+    pub(crate) fn with(&self, datum_type: DatumType) -> Self {
+        Self::new(datum_type, self.shape.iter().cloned())
+    }
+
+    /// The value as whole numbers, if it is a constant.
+    pub(crate) fn integers(&self) -> Option<Vec<i64>> {
+        let numbers = self.constant.as_ref()?.cast_to::<i64>().ok()?;
+        Some(numbers.try_as_plain_ram().ok()?.as_slice::<i64>().ok()?.to_vec())
+    }
+
+    /// The value as one number, if it is a constant.
+    pub(crate) fn number(&self) -> Option<f64> {
+        self.constant.as_ref()?.cast_to_scalar::<f64>().ok()
+    }
+
+    /// The value as FP32, if it is a constant of that type.
+    pub(crate) fn floats(&self) -> Option<Vec<f32>> {
+        let view = self.constant.as_ref()?.try_as_plain_ram().ok()?;
+        Some(view.as_slice::<f32>().ok()?.to_vec())
+    }
+}
+
+/// An operator computed here: plain code from tensors to tensors.
+///
+/// Dimensions that tract computes symbolically arrive as plain INT64.
+pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
+    /// The operator's name.
+    fn name(&self) -> &'static str;
+
+    /// The number of outputs.
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    /// What comes out for what goes in, or why it can't be computed.
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>>;
+
+    /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>;
+
+    /// The kernel to run for inputs of these types, if it is another one.
+    fn specialized(&self, _inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
+        None
+    }
+}
+
+/// Wraps a kernel for tract.
+pub(crate) fn kernel(kernel: impl Kernel) -> Box<dyn InferenceOp> {
+    Box::new(KernelOp(Arc::new(kernel)))
+}
+
+#[derive(Clone, Debug)]
+struct KernelOp(Arc<dyn Kernel>);
+
+impl KernelOp {
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<TVec<Fact>> {
+        let plain = |fact: &Fact| Fact {
+            datum_type: match fact.datum_type {
+                DatumType::TDim => DatumType::I64,
+                other => other,
+            },
+            ..fact.clone()
+        };
+        let inputs: Vec<Fact> = inputs.iter().map(plain).collect();
+        Ok(self.0.outputs(&inputs)?.into_iter().collect())
+    }
+}
+
+impl Op for KernelOp {
+    fn name(&self) -> StaticName {
+        self.0.name().into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl PartialEq for KernelOp {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for KernelOp {}
+
+impl EvalOp for KernelOp {
+    op_out_of_plan!();
+
+    fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let inputs: TVec<Arc<Tensor>> = inputs
+            .into_iter()
+            .map(|input| numbers(input, context.symbols))
+            .collect::<TractResult<_>>()?;
+        Ok(self
+            .0
+            .run(&inputs)?
+            .into_iter()
+            .map(Tensor::into_tvalue)
+            .collect())
+    }
+}
+
+impl TypedOp for KernelOp {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let inputs: Vec<Fact> = inputs.iter().map(|fact| Fact::of(fact)).collect();
+        let outputs = self.outputs(&inputs)?;
+        Ok(outputs
+            .into_iter()
+            .map(|fact| fact.datum_type.fact(fact.shape))
+            .collect())
+    }
+
+    as_op!();
+}
+
+impl InferenceOp for KernelOp {
+    fn infer_facts(
+        &mut self,
+        inputs: TVec<&InferenceFact>,
+        outputs: TVec<&InferenceFact>,
+        observed: TVec<&InferenceFact>,
+    ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
+        let known: Option<Vec<Fact>> = inputs.iter().map(|fact| known(fact)).collect();
+        let mut inferred: TVec<InferenceFact> = outputs.into_iter().cloned().collect();
+        if let Some(known) = known {
+            let facts = self.outputs(&known)?;
+            ensure!(
+                facts.len() >= inferred.len(),
+                "{} has {} outputs",
+                self.0.name(),
+                facts.len()
+            );
+            for (inferred, fact) in inferred.iter_mut().zip(facts) {
+                inferred.unify_with(&InferenceFact::dt_shape(fact.datum_type, fact.shape))?;
+            }
+        }
+        let inputs = inputs.into_iter().cloned().collect();
+        Ok((inputs, inferred, observed.into_iter().cloned().collect()))
+    }
+
+    fn nboutputs(&self) -> TractResult<usize> {
+        Ok(self.0.output_count())
+    }
+
+    fn to_typed(
+        &self,
+        _source: &InferenceModel,
+        node: &InferenceNode,
+        target: &mut TypedModel,
+        mapping: &HashMap<OutletId, OutletId>,
+    ) -> TractResult<TVec<OutletId>> {
+        let inputs: TVec<OutletId> = node.inputs.iter().map(|input| mapping[input]).collect();
+        let mut facts = Vec::with_capacity(inputs.len());
+        for input in &inputs {
+            facts.push(Fact::of(target.outlet_fact(*input)?));
+        }
+        let op = self.0.specialized(&facts).map_or_else(|| self.clone(), KernelOp);
+        target.wire_node(&*node.name, op, &inputs)
+    }
+
+    as_op!();
+}
+
+/// What is known of a value during analysis, `None` while type or dimensions are not.
+pub(crate) fn known(fact: &InferenceFact) -> Option<Fact> {
+    Some(Fact {
+        datum_type: fact.datum_type.concretize()?,
+        shape: fact.shape.concretize()?,
+        constant: fact.value.concretize(),
+    })
+}
+
+/// Symbolic dimensions as the numbers they are in this run; everything else as it is.
+pub(crate) fn numbers(value: TValue, symbols: &SymbolValues) -> TractResult<Arc<Tensor>> {
+    if value.datum_type() != DatumType::TDim {
+        return Ok(value.into_arc_tensor());
+    }
+    let view = value.try_as_plain_ram()?;
+    let dims = view.as_slice::<TDim>()?.iter();
+    let numbers = dims
+        .map(|dim| Ok(dim.eval(symbols).to_i64()?))
+        .collect::<TractResult<Vec<i64>>>()?;
+    Ok(Tensor::from_shape(value.shape(), &numbers)?.into_arc_tensor())
+}

@@ -1,0 +1,111 @@
+//! Lookups by index.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::elements,
+    attributes::Attributes,
+    guard::Refusal,
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
+pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(OneHot {
+        axis: Attributes(node).int("axis", -1),
+    }))
+}
+
+#[derive(Debug)]
+struct OneHot {
+    axis: i64,
+}
+
+impl OneHot {
+    fn axis(&self, rank: usize) -> TractResult<usize> {
+        let axis = if self.axis < 0 {
+            self.axis + rank as i64 + 1
+        } else {
+            self.axis
+        };
+        let axis = usize::try_from(axis).ok().filter(|&axis| axis <= rank);
+        axis.with_context(|| format!("axis {} of rank {}", self.axis, rank + 1))
+    }
+}
+
+impl Kernel for OneHot {
+    fn name(&self) -> &'static str {
+        "OneHot"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [indices, depth, values] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        let depth = match depth.integers().as_deref() {
+            Some(&[depth]) if (0..=MAX_DEPTH).contains(&depth) => depth,
+            _ => bail!(Refusal(format!("needs a constant depth of at most {MAX_DEPTH}"))),
+        };
+        ensure!(
+            values.shape.as_slice() == [2.to_dim()],
+            "expected the values for off and on"
+        );
+        let mut shape = indices.shape.clone();
+        shape.insert(self.axis(shape.len())?, depth.to_dim());
+        Ok(vec![Fact::new(values.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (indices, values) = (&inputs[0], &inputs[2]);
+        let depth = inputs[1].cast_to_scalar::<i64>()?;
+        let axis = self.axis(indices.rank())?;
+        let places: Vec<Option<usize>> = floored(indices)?
+            .into_iter()
+            .map(|index| {
+                let index = if index < 0 { index + depth } else { index };
+                usize::try_from(index).ok().filter(|_| index < depth)
+            })
+            .collect();
+        let mut shape: TVec<usize> = indices.shape().into();
+        shape.insert(axis, depth as usize);
+        let inner: usize = indices.shape()[axis..].iter().product();
+        dispatch_datum!(scatter(values.datum_type())(values, &places, inner, &shape)).map(|hot| tvec![hot])
+    }
+}
+
+const MAX_DEPTH: i64 = 1 << 20;
+
+fn scatter<T: Datum>(
+    values: &Tensor,
+    places: &[Option<usize>],
+    inner: usize,
+    shape: &[usize],
+) -> TractResult<Tensor> {
+    let values = elements::<T>(values)?;
+    let depth = shape
+        .iter()
+        .product::<usize>()
+        .checked_div(places.len())
+        .unwrap_or(0);
+    let mut hot = vec![values[0].clone(); places.len() * depth];
+    for (index, place) in places.iter().enumerate() {
+        if let Some(place) = place {
+            let (outer, lane) = (index / inner, index % inner);
+            hot[(outer * depth + place) * inner + lane] = values[1].clone();
+        }
+    }
+    super::access::tensor(shape, hot)
+}
+
+/// Indices, which may be given as floats.
+fn floored(indices: &Tensor) -> TractResult<Vec<i64>> {
+    if indices.datum_type() == DatumType::F32 {
+        return Ok(elements::<f32>(indices)?
+            .iter()
+            .map(|&index| index as i64)
+            .collect());
+    }
+    Ok(elements::<i64>(&*indices.cast_to::<i64>()?)?.to_vec())
+}

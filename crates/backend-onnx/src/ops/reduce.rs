@@ -1,0 +1,234 @@
+//! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    attributes::Attributes,
+    guard::Refusal,
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// One of the reductions, for integers and BOOL.
+pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let opset = context.onnx_operator_set_version;
+    let fold = match node.op_type.as_str() {
+        "ReduceSum" => Fold::Sum,
+        "ReduceSumSquare" => Fold::SumSquare,
+        "ReduceL1" => Fold::SumAbs,
+        "ReduceMean" => Fold::Mean,
+        "ReduceProd" => Fold::Product,
+        "ReduceMax" => Fold::Max,
+        "ReduceMin" => Fold::Min,
+        _ => bail!(Refusal("is not supported for integers".to_owned())),
+    };
+    let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
+    Ok(kernel(Reduce {
+        fold,
+        axes: (!has_axes_input).then(|| attributes.ints("axes").to_vec()),
+        keeps_dims: attributes.int("keepdims", 1) != 0,
+        no_axes_is_no_op: attributes.int("noop_with_empty_axes", 0) != 0,
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fold {
+    Sum,
+    SumSquare,
+    SumAbs,
+    Mean,
+    Product,
+    Max,
+    Min,
+}
+
+#[derive(Debug)]
+struct Reduce {
+    fold: Fold,
+    /// The axes of the attribute, `None` where an input gives them.
+    axes: Option<Vec<i64>>,
+    keeps_dims: bool,
+    no_axes_is_no_op: bool,
+}
+
+impl Reduce {
+    /// For each axis, whether it is reduced.
+    fn reduced(&self, given: Vec<i64>, rank: usize) -> TractResult<Vec<bool>> {
+        let mut reduced = vec![false; rank];
+        if given.is_empty() && !self.no_axes_is_no_op {
+            reduced.fill(true);
+        }
+        for axis in given {
+            let position = if axis < 0 { axis + rank as i64 } else { axis };
+            let slot = usize::try_from(position)
+                .ok()
+                .and_then(|axis| reduced.get_mut(axis));
+            *slot.with_context(|| format!("axis {axis} of rank {rank}"))? = true;
+        }
+        Ok(reduced)
+    }
+}
+
+impl Kernel for Reduce {
+    fn name(&self) -> &'static str {
+        "Reduce"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let axes = match (&self.axes, inputs.get(1)) {
+            (Some(axes), _) => axes.clone(),
+            (None, Some(axes)) => axes
+                .integers()
+                .ok_or_else(|| Refusal("needs its axes to be constant".to_owned()))?,
+            (None, None) => vec![],
+        };
+        let input = &inputs[0];
+        let reduced = self.reduced(axes, input.rank())?;
+        let dims = input.shape.iter().zip(reduced);
+        let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
+            (false, _) => Some(dim.clone()),
+            (true, true) => Some(1.into()),
+            (true, false) => None,
+        });
+        Ok(vec![Fact::new(input.datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let axes = match (&self.axes, inputs.get(1)) {
+            (Some(axes), _) => axes.clone(),
+            (None, Some(axes)) => elements::<i64>(axes)?.to_vec(),
+            (None, None) => vec![],
+        };
+        let reduced = self.reduced(axes, input.rank())?;
+        macro_rules! fold {
+            ($($name:ident $type:ty),*) => {
+                match input.datum_type() {
+                    DatumType::Bool => {
+                        let bits: Vec<u8> = elements::<bool>(input)?.iter().map(|&bool| u8::from(bool)).collect();
+                        let folded = self.fold(&bits, input.shape(), &reduced)?;
+                        self.shaped(input.shape(), &reduced, folded.into_iter().map(|bit: u8| bit != 0).collect())
+                    }
+                    $(DatumType::$name => {
+                        let folded = self.fold::<$type>(elements(input)?, input.shape(), &reduced)?;
+                        self.shaped(input.shape(), &reduced, folded)
+                    })*
+                    other => bail!("{other:?} is no integer"),
+                }
+            };
+        }
+        Ok(tvec![
+            fold!(U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)?
+        ])
+    }
+}
+
+impl Reduce {
+    fn fold<T: Integer>(&self, input: &[T], shape: &[usize], reduced: &[bool]) -> TractResult<Vec<T>> {
+        let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
+        let groups: usize = kept.map(|(&dim, _)| dim).product();
+        let count = input.len().checked_div(groups).unwrap_or(0);
+        if count == 0 && groups > 0 && matches!(self.fold, Fold::Mean) {
+            bail!(super::BadInput(
+                "the mean of no numbers is not defined".to_owned()
+            ));
+        }
+        let start = match self.fold {
+            Fold::Product => T::ONE,
+            Fold::Max => T::LEAST,
+            Fold::Min => T::GREATEST,
+            _ => T::ZERO,
+        };
+        let mut folded = vec![start; groups];
+        let mut place = vec![0usize; shape.len()];
+        for &value in input {
+            let kept = place
+                .iter()
+                .zip(shape)
+                .zip(reduced)
+                .filter(|(_, reduced)| !**reduced);
+            let group = kept.fold(0, |index, ((&at, &dim), _)| index * dim + at);
+            let slot = &mut folded[group];
+            *slot = match self.fold {
+                Fold::Sum | Fold::Mean => slot.add(value),
+                Fold::SumSquare => slot.add(value.times(value)),
+                Fold::SumAbs => slot.add(value.magnitude()),
+                Fold::Product => slot.times(value),
+                Fold::Max => value.max(*slot),
+                Fold::Min => value.min(*slot),
+            };
+            for (at, &dim) in place.iter_mut().zip(shape).rev() {
+                *at += 1;
+                if *at < dim {
+                    break;
+                }
+                *at = 0;
+            }
+        }
+        if self.fold == Fold::Mean {
+            folded.iter_mut().for_each(|sum| *sum = sum.divided(count));
+        }
+        Ok(folded)
+    }
+
+    fn shaped<T: Datum>(&self, shape: &[usize], reduced: &[bool], folded: Vec<T>) -> TractResult<Tensor> {
+        let dims = shape.iter().zip(reduced);
+        let shape: Vec<usize> = dims
+            .filter_map(|(&dim, reduced)| match (reduced, self.keeps_dims) {
+                (false, _) => Some(dim),
+                (true, true) => Some(1),
+                (true, false) => None,
+            })
+            .collect();
+        tensor(&shape, folded)
+    }
+}
+
+/// Arithmetic that wraps, as NumPy's does.
+trait Integer: Datum + Copy + Ord {
+    const ZERO: Self;
+    const ONE: Self;
+    const LEAST: Self;
+    const GREATEST: Self;
+
+    fn add(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+    fn magnitude(self) -> Self;
+    /// A sum divided by the count of its terms.
+    fn divided(self, count: usize) -> Self;
+}
+
+macro_rules! integer {
+    ($($type:ty: $magnitude:expr),* $(,)?) => {$(
+        impl Integer for $type {
+            const ZERO: Self = 0;
+            const ONE: Self = 1;
+            const LEAST: Self = Self::MIN;
+            const GREATEST: Self = Self::MAX;
+
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            fn times(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            fn magnitude(self) -> Self {
+                $magnitude(self)
+            }
+
+            fn divided(self, count: usize) -> Self {
+                (i128::from(self) / count as i128) as Self
+            }
+        }
+    )*};
+}
+
+integer! {
+    u8: std::convert::identity, u16: std::convert::identity, u32: std::convert::identity, u64: std::convert::identity,
+    i8: i8::wrapping_abs, i16: i16::wrapping_abs, i32: i32::wrapping_abs, i64: i64::wrapping_abs,
+}

@@ -1,0 +1,188 @@
+//! The table of operators at work: what of a file is admitted, and how tract builds it.
+//!
+//! An operator without a row is refused by its name, an attribute that its row does not list by the attribute's.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
+
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+use tract_onnx::{
+    Onnx,
+    model::{OnnxOpRegister, ParsingContext},
+    pb::NodeProto,
+    tract_hir::internal::*,
+};
+
+use super::{
+    attributes::Attributes,
+    guard::Guarded,
+    output::Output,
+    rule::{Outputs, Rule},
+    table::RULES,
+};
+
+/// The versions of ONNX's own operator set that models may use.
+pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=23;
+
+/// The table by registered name.
+static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
+    RULES
+        .iter()
+        .map(|rule| (registered_name(rule.domain, rule.name), rule))
+        .collect()
+});
+
+/// tract's own operators.
+static TRACT: LazyLock<OnnxOpRegister> = LazyLock::new(|| tract_onnx::onnx().op_register);
+
+/// The name under which tract finds an operator; it knows nothing of domains.
+pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
+    match domain {
+        "" => op_type.to_owned(),
+        domain => format!("{domain}/{op_type}"),
+    }
+}
+
+/// A reader of models that builds what the table has, and nothing else.
+pub(crate) fn onnx() -> Onnx {
+    let mut op_register = OnnxOpRegister::default();
+    for name in BY_NAME.keys() {
+        op_register.0.insert(name.clone(), build);
+    }
+    op_register
+        .0
+        .insert(OUTPUT.to_owned(), |_, _| Ok((Box::new(Output), vec![])));
+    Onnx {
+        op_register,
+        // What a file says of values in between is not passed on.
+        ignore_value_info: true,
+        ..Onnx::default()
+    }
+}
+
+/// The registered name of what stands before each output of a model.
+pub(crate) const OUTPUT: &str = "Output";
+
+/// How many outputs an operator has, `None` for unknown ones.
+pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
+    BY_NAME
+        .get(&registered_name(domain, op_type))
+        .map(|rule| rule.outputs)
+}
+
+/// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
+pub(crate) fn check(
+    node: &NodeProto,
+    domain: &str,
+    op_type: &str,
+    opset: Option<i64>,
+) -> Result<(), ServiceError> {
+    let refused = |reason: String| ServiceError::invalid(reason);
+    let versions = match domain {
+        "" => OPSETS,
+        "ai.onnx.ml" => 1..=5,
+        _ => {
+            let domain = Quoted(domain);
+            return Err(refused(format!(
+                "operators of the domain {domain} are not supported"
+            )));
+        }
+    };
+    let opset = opset.ok_or_else(|| refused("the file does not import the operator's set".to_owned()))?;
+    if !versions.contains(&opset) {
+        let (first, last) = versions.into_inner();
+        let set = if domain.is_empty() { "ONNX" } else { domain };
+        return Err(refused(format!(
+            "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
+        )));
+    }
+    let rule = BY_NAME
+        .get(&registered_name(domain, op_type))
+        .filter(|rule| rule.since <= opset);
+    let rule = rule.ok_or_else(|| refused(format!("the operator is not supported in version {opset}")))?;
+    for attribute in &node.attribute {
+        if !rule.attributes.contains(&attribute.name.as_str()) {
+            let name = Quoted(&attribute.name);
+            return Err(refused(format!("the attribute {name} is not supported")));
+        }
+    }
+    rule.condition.map_or(Ok(()), |condition| {
+        condition(Attributes(node), opset).map_err(refused)
+    })
+}
+
+/// Builds any operator of the table.
+fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    let rule = BY_NAME.get(&node.op_type).context("no rule")?;
+    if let Some(own) = rule.own {
+        return Ok((own(context, node)?, vec![]));
+    }
+    let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
+    let (inner, closures) = tract(context, node)?;
+    if matches!(rule.name, "Constant" | "Identity") {
+        return Ok((inner, closures));
+    }
+    let instead = rule
+        .instead
+        .map(|(types, build)| Ok((types, build(context, node)?)));
+    let guarded = Guarded {
+        inner,
+        guard: rule.guard,
+        check: rule.check.map(|check| (check, Arc::new(node.clone()))),
+        instead: instead.transpose().map_err(|error: TractError| error)?,
+    };
+    Ok((Box::new(guarded), closures))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_has_each_operator_once() {
+        assert!(RULES.is_sorted_by(|a, b| (a.domain, a.name) < (b.domain, b.name)));
+        assert_eq!(BY_NAME.len(), RULES.len());
+    }
+
+    #[test]
+    fn operators_are_documented() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = page.split_once("<!-- operators").unwrap();
+        let (mark, rest) = rest.split_once("-->\n").unwrap();
+        let (_, after) = rest.split_once("<!-- end of operators").unwrap();
+        let mut table = "| operator | since | types | attributes |\n|---|---|---|---|\n".to_owned();
+        for rule in RULES {
+            let name = registered_name(rule.domain, rule.name);
+            let types = if rule.own.is_some() {
+                ""
+            } else {
+                &rule.guard.types.to_string()
+            };
+            let attributes = rule.attributes.join(", ");
+            table += &format!("| {name} | {} | {types} | {attributes} |\n", rule.since);
+        }
+        let wanted = format!("{before}<!-- operators{mark}-->\n{table}<!-- end of operators{after}");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, &wanted).unwrap();
+            return;
+        }
+        let hint = "run `UPDATE_DOCS=1 cargo test -p backend-onnx operators_are_documented`";
+        assert!(
+            page == wanted,
+            "the table in docs/onnx.md is not that of the code; {hint}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_computed_here_tract_has() {
+        for rule in RULES.iter().filter(|rule| rule.own.is_none()) {
+            assert!(TRACT.0.contains_key(rule.name), "{}", rule.name);
+        }
+    }
+}

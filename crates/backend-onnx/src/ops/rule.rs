@@ -1,0 +1,133 @@
+//! A row of the table of operators.
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    guard::{Check, Guard, Widening},
+    types::Types,
+};
+
+/// Makes an operator from a node, as tract's own functions do.
+pub(super) type Build = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Box<dyn InferenceOp>>;
+
+/// A condition on a node by itself: says why it is refused.
+pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Result<(), String>;
+
+/// How many outputs a node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outputs {
+    /// So many, wanted or not.
+    Exactly(usize),
+    /// One, and more if they are wanted.
+    Optional,
+    /// As many as the node names.
+    AsNamed,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy)]
+pub(crate) struct Rule {
+    pub(super) domain: &'static str,
+    pub(super) name: &'static str,
+    /// The operator set it came with.
+    pub(super) since: i64,
+    pub(super) attributes: &'static [&'static str],
+    pub(super) outputs: Outputs,
+    pub(super) condition: Option<Condition>,
+    pub(super) check: Option<Check>,
+    pub(super) guard: Guard,
+    /// What computes it here, `None` for tract's own.
+    pub(super) own: Option<Build>,
+    /// What computes it for some types.
+    pub(super) instead: Option<(Types, Build)>,
+}
+
+/// An operator that tract computes for any type.
+pub(super) const fn op(name: &'static str) -> Rule {
+    Rule {
+        domain: "",
+        name,
+        since: 1,
+        attributes: &[],
+        outputs: Outputs::Exactly(1),
+        condition: None,
+        check: None,
+        guard: Guard {
+            types: Types::ALL,
+            typed_input: 0,
+            widening: Widening::None,
+        },
+        own: None,
+        instead: None,
+    }
+}
+
+/// An operator of the `ai.onnx.ml` set, all of which are computed here.
+pub(super) const fn ml(name: &'static str, build: Build) -> Rule {
+    Rule {
+        domain: "ai.onnx.ml",
+        own: Some(build),
+        ..op(name)
+    }
+}
+
+impl Rule {
+    pub(super) const fn since(mut self, opset: i64) -> Self {
+        self.since = opset;
+        self
+    }
+
+    pub(super) const fn takes(mut self, attributes: &'static [&'static str]) -> Self {
+        self.attributes = attributes;
+        self
+    }
+
+    pub(super) const fn gives(mut self, outputs: Outputs) -> Self {
+        self.outputs = outputs;
+        self
+    }
+
+    pub(super) const fn of(mut self, types: Types) -> Self {
+        self.guard.types = types;
+        self
+    }
+
+    /// The types are those of another input than the first.
+    pub(super) const fn by_input(mut self, index: usize) -> Self {
+        self.guard.typed_input = index;
+        self
+    }
+
+    /// FP16 is computed in FP32, as ONNX Runtime does.
+    pub(super) const fn wide(mut self) -> Self {
+        self.guard.widening = Widening::Half;
+        self
+    }
+
+    /// FP32 is computed in FP64.
+    pub(super) const fn single(mut self) -> Self {
+        self.guard.widening = Widening::Single;
+        self
+    }
+
+    pub(super) const fn when(mut self, condition: Condition) -> Self {
+        self.condition = Some(condition);
+        self
+    }
+
+    pub(super) const fn given(mut self, check: Check) -> Self {
+        self.check = Some(check);
+        self
+    }
+
+    pub(super) const fn own(mut self, build: Build) -> Self {
+        self.own = Some(build);
+        self
+    }
+
+    pub(super) const fn instead(mut self, types: Types, build: Build) -> Self {
+        self.instead = Some((types, build));
+        self
+    }
+}

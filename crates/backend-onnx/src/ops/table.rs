@@ -1,0 +1,530 @@
+//! The operators that are computed, and under which conditions. Where tract computes something wrongly, a row narrows
+//! what is admitted, or another implementation takes its place; the reason stands beside it. `docs/onnx.md` has the
+//! table for readers.
+
+use super::{
+    cast, conditions as when, elementwise, lookup, quantize, reduce,
+    rule::{Outputs, Rule, ml, op},
+    types::Types,
+};
+use crate::ml;
+
+const FLOATS: Types = Types::FLOATS;
+const SHORT_FLOATS: Types = Types::SHORT_FLOATS;
+const NUMBERS: Types = Types::NUMBERS;
+const FIXED: Types = Types::FIXED;
+const ALL: Types = Types::ALL;
+/// What matrix products are computed for.
+const FACTORS: Types = FLOATS.and(Types::I32);
+/// What a reduction of integers is computed for here.
+const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
+
+/// Before operator set 7, operators of two inputs broadcast only when told to, and then as they do now.
+const LEGACY: &[&str] = &["broadcast"];
+const AXIS: &[&str] = &["axis"];
+const ALPHA: &[&str] = &["alpha"];
+const WINDOW: &[&str] = &["output_datatype", "periodic"];
+const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
+const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
+const CONV: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
+
+/// The table, by name.
+pub(super) static RULES: &[Rule] = &[
+    op("Abs").of(NUMBERS),
+    op("Acos").of(FLOATS).wide(),
+    op("Acosh").since(9).of(FLOATS).wide(),
+    op("Add").takes(LEGACY).of(NUMBERS),
+    op("And").takes(LEGACY).of(Types::BOOL),
+    op("ArgMax")
+        .takes(ARG)
+        .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
+    op("ArgMin")
+        .takes(ARG)
+        .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
+    op("Asin").of(FLOATS).wide(),
+    op("Asinh").since(9).of(FLOATS).wide(),
+    op("Atan").of(FLOATS).wide(),
+    op("Atanh").since(9).of(FLOATS).wide(),
+    op("AveragePool")
+        .takes(&[
+            "auto_pad",
+            "ceil_mode",
+            "count_include_pad",
+            "dilations",
+            "kernel_shape",
+            "pads",
+            "strides",
+        ])
+        .of(FLOATS)
+        .wide()
+        .when(when::average_pool),
+    op("BatchNormalization")
+        .gives(Outputs::Optional)
+        .takes(&["epsilon", "is_test", "momentum", "spatial", "training_mode"])
+        .of(FLOATS)
+        .wide()
+        .when(when::batch_normalization),
+    op("BitwiseAnd").since(18).of(Types::INTEGERS),
+    op("BitwiseNot").since(18).of(Types::INTEGERS),
+    op("BitwiseOr").since(18).of(Types::INTEGERS),
+    op("BitwiseXor").since(18).of(Types::INTEGERS),
+    op("BlackmanWindow").since(17).takes(WINDOW),
+    // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
+    op("Cast").takes(&["saturate", "to"]).instead(ALL, cast::cast),
+    op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
+    op("Ceil").of(FLOATS),
+    op("Celu").since(12).takes(ALPHA).of(Types::F32).when(when::celu),
+    op("Clip").takes(&["max", "min"]).of(NUMBERS),
+    op("Concat").takes(AXIS),
+    op("Constant").takes(&[
+        "value",
+        "value_float",
+        "value_floats",
+        "value_int",
+        "value_ints",
+        "value_string",
+        "value_strings",
+    ]),
+    op("ConstantOfShape").since(9).takes(&["value"]),
+    op("Conv").takes(CONV).of(FLOATS).wide(),
+    op("ConvInteger").since(10).takes(CONV),
+    op("ConvTranspose")
+        .takes(&[
+            "auto_pad",
+            "dilations",
+            "group",
+            "kernel_shape",
+            "output_padding",
+            "output_shape",
+            "pads",
+            "strides",
+        ])
+        .of(FLOATS)
+        .wide()
+        .when(when::conv_transpose),
+    op("Cos").of(FLOATS).wide(),
+    op("Cosh").since(9).of(FLOATS).wide(),
+    op("CumSum")
+        .since(11)
+        .takes(&["exclusive", "reverse"])
+        .of(NUMBERS),
+    op("DFT")
+        .since(17)
+        .takes(&["axis", "inverse", "onesided"])
+        .of(FLOATS)
+        .when(when::dft)
+        .single(),
+    op("DepthToSpace").takes(&["blocksize", "mode"]).of(FIXED),
+    op("DequantizeLinear")
+        .since(10)
+        .takes(&["axis", "block_size"])
+        .when(when::not_blocked)
+        .own(quantize::dequantize),
+    op("Div").takes(LEGACY).of(NUMBERS),
+    op("Dropout")
+        .gives(Outputs::Optional)
+        .takes(&["is_test", "ratio", "seed"])
+        .when(when::dropout)
+        .given(when::dropout_inputs),
+    op("DynamicQuantizeLinear")
+        .gives(Outputs::Exactly(3))
+        .since(11)
+        .own(quantize::quantize_dynamically),
+    op("Einsum")
+        .since(12)
+        .takes(&["equation"])
+        .of(FACTORS)
+        .wide()
+        .when(when::einsum),
+    op("Elu").takes(ALPHA).of(FLOATS).wide(),
+    op("Equal").takes(LEGACY).of(NUMBERS.and(Types::STRING)),
+    op("Erf").since(9).of(SHORT_FLOATS).wide(),
+    op("Exp").of(FLOATS).wide(),
+    op("Expand").since(8),
+    op("EyeLike").since(9).takes(&["dtype", "k"]),
+    op("Flatten").takes(AXIS),
+    op("Floor").of(FLOATS),
+    op("GRU")
+        .gives(Outputs::Optional)
+        .takes(&[
+            "activations",
+            "clip",
+            "direction",
+            "hidden_size",
+            "layout",
+            "linear_before_reset",
+        ])
+        .of(Types::F32)
+        .when(when::recurrent)
+        .given(when::recurrent_inputs),
+    op("Gather").takes(AXIS),
+    op("GatherElements").since(11).takes(AXIS),
+    op("GatherND").since(11).takes(&["batch_dims"]),
+    op("Gelu")
+        .since(20)
+        .takes(&["approximate"])
+        .of(SHORT_FLOATS)
+        .wide(),
+    op("Gemm")
+        .takes(&["alpha", "beta", "broadcast", "transA", "transB"])
+        .of(SHORT_FLOATS)
+        .wide(),
+    op("GlobalAveragePool").of(FLOATS).wide(),
+    op("GlobalMaxPool").of(FLOATS),
+    op("Greater").takes(LEGACY).of(NUMBERS),
+    op("GreaterOrEqual").since(12).of(NUMBERS),
+    op("GridSample")
+        .since(16)
+        .takes(&["align_corners", "mode", "padding_mode"])
+        .of(FLOATS)
+        .wide()
+        .given(when::grid_sample),
+    op("GroupNormalization")
+        .since(18)
+        .takes(&["epsilon", "num_groups", "stash_type"])
+        .of(FLOATS)
+        .wide(),
+    op("HammingWindow").since(17).takes(WINDOW),
+    op("HannWindow").since(17).takes(WINDOW),
+    op("HardSigmoid").takes(&["alpha", "beta"]).of(FLOATS).wide(),
+    op("HardSwish")
+        .since(14)
+        .of(FLOATS)
+        .wide()
+        .instead(Types::F64, elementwise::double),
+    op("Hardmax").takes(AXIS).of(FLOATS),
+    op("Identity"),
+    op("If")
+        .gives(Outputs::AsNamed)
+        .takes(&["else_branch", "then_branch"]),
+    op("InstanceNormalization").takes(&["epsilon"]).of(FLOATS).wide(),
+    op("IsInf")
+        .since(10)
+        .takes(&["detect_negative", "detect_positive"])
+        .of(FLOATS),
+    op("IsNaN").since(9).of(FLOATS),
+    op("LRN")
+        .takes(&["alpha", "beta", "bias", "size"])
+        .of(FLOATS)
+        .wide()
+        .when(when::lrn),
+    op("LSTM")
+        .gives(Outputs::Optional)
+        .takes(&[
+            "activations",
+            "clip",
+            "direction",
+            "hidden_size",
+            "input_forget",
+            "layout",
+        ])
+        .of(Types::F32)
+        .when(when::recurrent)
+        .given(when::recurrent_inputs),
+    op("LayerNormalization")
+        .gives(Outputs::Optional)
+        .since(17)
+        .takes(&["axis", "epsilon", "stash_type"])
+        .of(FLOATS)
+        .wide(),
+    op("LeakyRelu")
+        .takes(ALPHA)
+        .of(FLOATS)
+        .wide()
+        .instead(Types::F64, elementwise::double),
+    op("Less").takes(LEGACY).of(NUMBERS),
+    op("LessOrEqual").since(12).of(NUMBERS),
+    op("Log").of(FLOATS).wide(),
+    op("LogSoftmax").takes(AXIS).own(elementwise::log_softmax),
+    op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
+    op("MatMul").of(FACTORS).wide(),
+    op("MatMulInteger").since(10),
+    op("Max").of(NUMBERS),
+    op("MaxPool")
+        .gives(Outputs::Optional)
+        .takes(&[
+            "auto_pad",
+            "ceil_mode",
+            "dilations",
+            "kernel_shape",
+            "pads",
+            "storage_order",
+            "strides",
+        ])
+        .of(FLOATS.and(Types::I8).and(Types::U8))
+        .when(when::pool),
+    op("Mean").of(FLOATS).wide(),
+    op("MeanVarianceNormalization")
+        .since(9)
+        .takes(&["axes"])
+        .of(FLOATS)
+        .wide(),
+    op("MelWeightMatrix").since(17).takes(&["output_datatype"]),
+    op("Min").of(NUMBERS),
+    op("Mish").since(18).of(FLOATS).wide(),
+    op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
+    op("Mul").takes(LEGACY).of(NUMBERS),
+    op("Neg").of(FLOATS.and(Types::SIGNED)),
+    op("NonMaxSuppression")
+        .since(10)
+        .takes(&["center_point_box"])
+        .when(when::non_max_suppression),
+    op("NonZero").since(9).of(FIXED).given(when::not_scalar),
+    op("Not").of(Types::BOOL),
+    op("OneHot").since(9).takes(AXIS).own(lookup::one_hot),
+    op("Or").takes(LEGACY).of(Types::BOOL),
+    op("PRelu").of(FLOATS),
+    op("Pad")
+        .takes(&["mode", "pads", "value"])
+        .of(NUMBERS)
+        .when(when::pad)
+        .given(when::pads),
+    op("Pow").takes(LEGACY).of(FLOATS).wide().given(when::pow),
+    op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
+    op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
+    op("QuantizeLinear")
+        .since(10)
+        .takes(&["axis", "block_size", "saturate"])
+        .when(when::not_blocked)
+        .own(quantize::quantize),
+    op("RNN")
+        .gives(Outputs::Optional)
+        .takes(&["activations", "clip", "direction", "hidden_size", "layout"])
+        .of(Types::F32)
+        .when(when::recurrent)
+        .given(when::recurrent_inputs),
+    op("Range").since(11).of(NUMBERS).given(when::range),
+    op("Reciprocal").of(FLOATS).wide(),
+    op("ReduceL1")
+        .takes(REDUCE)
+        .of(NUMBERS)
+        .wide()
+        .instead(WHOLE, reduce::reduce),
+    op("ReduceL2").takes(REDUCE).of(FLOATS).wide(),
+    op("ReduceLogSum").takes(REDUCE).of(FLOATS).wide(),
+    op("ReduceLogSumExp").takes(REDUCE).of(FLOATS).wide(),
+    op("ReduceMax")
+        .takes(REDUCE)
+        .of(FIXED)
+        .instead(WHOLE, reduce::reduce),
+    op("ReduceMean")
+        .takes(REDUCE)
+        .of(NUMBERS)
+        .wide()
+        .instead(WHOLE, reduce::reduce),
+    op("ReduceMin")
+        .takes(REDUCE)
+        .of(FIXED)
+        .instead(WHOLE, reduce::reduce),
+    op("ReduceProd")
+        .takes(REDUCE)
+        .of(NUMBERS)
+        .wide()
+        .instead(WHOLE, reduce::reduce),
+    op("ReduceSum")
+        .takes(REDUCE)
+        .of(NUMBERS)
+        .wide()
+        .instead(WHOLE, reduce::reduce),
+    op("ReduceSumSquare")
+        .takes(REDUCE)
+        .of(NUMBERS)
+        .wide()
+        .instead(WHOLE, reduce::reduce),
+    op("Relu").of(FLOATS.and(Types::SIGNED)),
+    op("Reshape").since(5).takes(&["allowzero"]),
+    op("Resize")
+        .since(11)
+        .takes(&[
+            "antialias",
+            "axes",
+            "coordinate_transformation_mode",
+            "cubic_coeff_a",
+            "exclude_outside",
+            "extrapolation_value",
+            "keep_aspect_ratio_policy",
+            "mode",
+            "nearest_mode",
+        ])
+        .wide()
+        .given(when::resize),
+    op("Round")
+        .since(11)
+        .of(FLOATS)
+        .instead(Types::F64, elementwise::double),
+    op("STFT").since(17).takes(&["onesided"]).of(FLOATS).single(),
+    op("Scan").since(9).gives(Outputs::AsNamed).takes(&[
+        "body",
+        "num_scan_inputs",
+        "scan_input_axes",
+        "scan_input_directions",
+        "scan_output_axes",
+        "scan_output_directions",
+    ]),
+    op("Scatter").takes(AXIS).of(NUMBERS),
+    op("ScatterElements")
+        .since(11)
+        .takes(&["axis", "reduction"])
+        .of(NUMBERS),
+    op("ScatterND").since(11).takes(&["reduction"]).of(NUMBERS),
+    op("Selu").takes(&["alpha", "gamma"]).of(FLOATS).wide(),
+    op("Shape").takes(&["end", "start"]),
+    op("Shrink").since(9).takes(&["bias", "lambd"]).of(FLOATS).wide(),
+    op("Sigmoid")
+        .of(FLOATS)
+        .wide()
+        .instead(Types::F64, elementwise::double),
+    op("Sign").since(9).of(FLOATS.and(Types::SIGNED)),
+    op("Sin").of(FLOATS).wide(),
+    op("Sinh").since(9).of(FLOATS).wide(),
+    op("Size"),
+    op("Slice").takes(&["axes", "ends", "starts"]),
+    op("Softmax").takes(AXIS).of(FLOATS).wide(),
+    op("Softplus").of(FLOATS).wide(),
+    op("Softsign").of(FLOATS).wide(),
+    op("SpaceToDepth").takes(&["blocksize"]).of(FIXED),
+    op("Split")
+        .gives(Outputs::AsNamed)
+        .takes(&["axis", "num_outputs", "split"]),
+    op("Sqrt").of(FLOATS).wide(),
+    op("Squeeze").takes(&["axes"]),
+    op("Sub").takes(LEGACY).of(NUMBERS),
+    op("Sum").of(FLOATS).wide(),
+    op("Tan").of(FLOATS).wide(),
+    op("Tanh").of(FLOATS).wide(),
+    op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
+    op("Tile").since(6).of(FIXED),
+    op("TopK")
+        .gives(Outputs::Exactly(2))
+        .since(10)
+        .takes(&["axis", "largest", "sorted"])
+        .of(NUMBERS),
+    op("Transpose").takes(&["perm"]),
+    op("Trilu").since(14).takes(&["upper"]).of(FIXED),
+    op("Unsqueeze").takes(&["axes"]),
+    op("Where").since(9).by_input(1),
+    op("Xor").takes(LEGACY).of(Types::BOOL),
+    ml("ArrayFeatureExtractor", ml::extractor),
+    ml("Binarizer", ml::binarizer).takes(&["threshold"]),
+    ml("FeatureVectorizer", ml::vectorizer).takes(&["inputdimensions"]),
+    ml("Imputer", ml::imputer).takes(&[
+        "imputed_value_floats",
+        "imputed_value_int64s",
+        "replaced_value_float",
+        "replaced_value_int64",
+    ]),
+    ml("LabelEncoder", ml::label_encoder).takes(&[
+        "classes_strings",
+        "default_float",
+        "default_int64",
+        "default_string",
+        "default_tensor",
+        "keys_floats",
+        "keys_int64s",
+        "keys_strings",
+        "keys_tensor",
+        "values_floats",
+        "values_int64s",
+        "values_strings",
+        "values_tensor",
+    ]),
+    ml("LinearClassifier", ml::linear_classifier)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "classlabels_ints",
+            "classlabels_strings",
+            "coefficients",
+            "intercepts",
+            "multi_class",
+            "post_transform",
+        ]),
+    ml("LinearRegressor", ml::linear_regressor).takes(&[
+        "coefficients",
+        "intercepts",
+        "post_transform",
+        "targets",
+    ]),
+    ml("Normalizer", ml::normalizer).takes(&["norm"]),
+    ml("OneHotEncoder", ml::one_hot).takes(&["cats_int64s", "cats_strings", "zeros"]),
+    ml("SVMClassifier", ml::svm_classifier)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "classlabels_ints",
+            "classlabels_strings",
+            "coefficients",
+            "kernel_params",
+            "kernel_type",
+            "post_transform",
+            "prob_a",
+            "prob_b",
+            "rho",
+            "support_vectors",
+            "vectors_per_class",
+        ]),
+    ml("SVMRegressor", ml::svm_regressor).takes(&[
+        "coefficients",
+        "kernel_params",
+        "kernel_type",
+        "n_supports",
+        "one_class",
+        "post_transform",
+        "rho",
+        "support_vectors",
+    ]),
+    ml("Scaler", ml::scaler).takes(&["offset", "scale"]),
+    ml("TreeEnsembleClassifier", ml::tree_classifier)
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "base_values",
+            "base_values_as_tensor",
+            "class_ids",
+            "class_nodeids",
+            "class_treeids",
+            "class_weights",
+            "class_weights_as_tensor",
+            "classlabels_int64s",
+            "classlabels_strings",
+            "nodes_falsenodeids",
+            "nodes_featureids",
+            "nodes_hitrates",
+            "nodes_hitrates_as_tensor",
+            "nodes_missing_value_tracks_true",
+            "nodes_modes",
+            "nodes_nodeids",
+            "nodes_treeids",
+            "nodes_truenodeids",
+            "nodes_values",
+            "nodes_values_as_tensor",
+            "post_transform",
+        ]),
+    ml("TreeEnsembleRegressor", ml::tree_regressor).takes(&[
+        "aggregate_function",
+        "base_values",
+        "base_values_as_tensor",
+        "n_targets",
+        "nodes_falsenodeids",
+        "nodes_featureids",
+        "nodes_hitrates",
+        "nodes_hitrates_as_tensor",
+        "nodes_missing_value_tracks_true",
+        "nodes_modes",
+        "nodes_nodeids",
+        "nodes_treeids",
+        "nodes_truenodeids",
+        "nodes_values",
+        "nodes_values_as_tensor",
+        "post_transform",
+        "target_ids",
+        "target_nodeids",
+        "target_treeids",
+        "target_weights",
+        "target_weights_as_tensor",
+    ]),
+];

@@ -1,0 +1,169 @@
+//! Constants in the file: whether a tensor's contents are what its type and dimensions say, and those contents in
+//! one form.
+
+use bytes::Bytes;
+use oip_types::{DataType, ServiceError};
+use tensor_core::{DType, Quoted, Shape};
+
+use crate::{
+    dtype,
+    proto::{TensorProto, tensor_proto::DataLocation},
+};
+
+/// Contents that agree with type and dimensions.
+pub(crate) struct Payload {
+    pub(crate) datatype: DataType,
+    pub(crate) shape: Shape,
+    pub(crate) data: Data,
+}
+
+/// The elements, row-major.
+pub(crate) enum Data {
+    /// Little-endian bytes of exactly the size that type and dimensions take.
+    Fixed(Bytes),
+    /// As many strings as there are elements.
+    Strings(Vec<String>),
+}
+
+impl Payload {
+    /// Checks a tensor of the file. Nothing is copied that the file has in raw form.
+    pub(crate) fn read(tensor: &TensorProto) -> Result<Self, ServiceError> {
+        refuse_external(tensor)?;
+        let datatype = dtype::from_onnx(tensor.data_type).ok_or_else(|| {
+            let name = dtype::onnx_name(tensor.data_type);
+            invalid(tensor, format!("is {name}, which is not supported"))
+        })?;
+        if tensor.segment.is_some() {
+            return Err(invalid(
+                tensor,
+                "comes in several segments, which is not supported",
+            ));
+        }
+        let shape = shape(&tensor.dims).map_err(|reason| invalid(tensor, reason))?;
+        let data = match datatype {
+            DataType::Bytes => Data::Strings(strings(tensor)?),
+            DataType::Fixed(dtype) => Data::Fixed(fixed(tensor, dtype)?),
+        };
+        let payload = Self {
+            datatype,
+            shape,
+            data,
+        };
+        payload.check_length().map_err(|reason| invalid(tensor, reason))?;
+        Ok(payload)
+    }
+
+    fn check_length(&self) -> Result<(), String> {
+        let (found, size, unit) = match (&self.data, self.datatype.dtype()) {
+            (Data::Fixed(bytes), Some(dtype)) => (bytes.len(), dtype.size(), "bytes"),
+            (Data::Fixed(_), None) | (Data::Strings(_), Some(_)) => (0, 0, "elements"),
+            (Data::Strings(strings), None) => (strings.len(), 1, "strings"),
+        };
+        let (shape, datatype) = (&self.shape, self.datatype);
+        match shape.element_count().checked_mul(size as u64) {
+            Some(expected) if expected == found as u64 => Ok(()),
+            Some(expected) => Err(format!(
+                "has {found} {unit} of data where {datatype}{shape} takes {expected}"
+            )),
+            None => Err(format!("has dimensions {shape} that are too large")),
+        }
+    }
+}
+
+/// Refuses a tensor whose contents stand in another file.
+pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), ServiceError> {
+    if tensor.data_location() == DataLocation::Default && tensor.external_data.is_empty() {
+        return Ok(());
+    }
+    Err(invalid(
+        tensor,
+        "has its data in another file, which is not opened; save the model as one file (in Python: \
+         onnx.save(model, path, save_as_external_data=False))",
+    ))
+}
+
+/// Dimensions from the file as a shape, or what is wrong with them.
+pub(crate) fn shape(dims: &[i64]) -> Result<Shape, String> {
+    let unsigned = dims
+        .iter()
+        .map(|&dim| u64::try_from(dim))
+        .collect::<Result<Vec<u64>, _>>();
+    let unsigned = unsigned.map_err(|_| "has a negative dimension".to_owned())?;
+    Shape::new(&unsigned).map_err(|error| format!("has impossible dimensions: {error}"))
+}
+
+fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, ServiceError> {
+    let typed = tensor.float_data.len()
+        + tensor.int32_data.len()
+        + tensor.int64_data.len()
+        + tensor.double_data.len()
+        + tensor.uint64_data.len();
+    let out_of_range = || invalid(tensor, format!("has a value out of the range of {dtype}"));
+    // Each field, as wide as the type that is meant. A narrower integer is out of range if it does not come back.
+    macro_rules! narrow {
+        ($field:ident as $T:ty) => {{
+            let narrow = |&value| <$T>::try_from(value).map(<$T>::to_le_bytes);
+            let narrowed = tensor.$field.iter().map(narrow).collect::<Result<Vec<_>, _>>();
+            (
+                narrowed.map_err(|_| out_of_range())?.concat(),
+                tensor.$field.len(),
+            )
+        }};
+    }
+    macro_rules! same {
+        ($field:ident) => {{
+            let bytes: Vec<_> = tensor.$field.iter().map(|value| value.to_le_bytes()).collect();
+            (bytes.concat(), tensor.$field.len())
+        }};
+    }
+    if typed == 0 && tensor.string_data.is_empty() {
+        return Ok(tensor.raw_data.clone());
+    }
+    let (bytes, used) = match dtype {
+        DType::F32 => same!(float_data),
+        DType::F64 => same!(double_data),
+        DType::I64 => same!(int64_data),
+        DType::U64 => same!(uint64_data),
+        DType::U32 => narrow!(uint64_data as u32),
+        DType::I32 => same!(int32_data),
+        DType::I16 => narrow!(int32_data as i16),
+        DType::I8 => narrow!(int32_data as i8),
+        DType::U16 | DType::F16 | DType::BF16 => narrow!(int32_data as u16),
+        DType::U8 => narrow!(int32_data as u8),
+        DType::Bool => {
+            let bools: Vec<u8> = tensor
+                .int32_data
+                .iter()
+                .map(|&value| u8::from(value != 0))
+                .collect();
+            (bools, tensor.int32_data.len())
+        }
+    };
+    if used != typed || !tensor.raw_data.is_empty() || !tensor.string_data.is_empty() {
+        return Err(invalid(
+            tensor,
+            format!("has data of several kinds; for {dtype} only one is expected"),
+        ));
+    }
+    Ok(bytes.into())
+}
+
+fn strings(tensor: &TensorProto) -> Result<Vec<String>, ServiceError> {
+    if !tensor.raw_data.is_empty() {
+        return Err(invalid(
+            tensor,
+            "has strings as raw data, which ONNX does not allow",
+        ));
+    }
+    let utf8 = |bytes: &Bytes| String::from_utf8(bytes.to_vec());
+    let strings = tensor.string_data.iter().map(utf8).collect::<Result<Vec<_>, _>>();
+    strings.map_err(|_| invalid(tensor, "has a string that is not UTF-8"))
+}
+
+fn invalid(tensor: &TensorProto, reason: impl AsRef<str>) -> ServiceError {
+    let reason = reason.as_ref();
+    ServiceError::invalid(match tensor.name.as_str() {
+        "" => format!("a tensor {reason}"),
+        name => format!("tensor {} {reason}", Quoted(name)),
+    })
+}

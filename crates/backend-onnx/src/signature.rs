@@ -1,0 +1,244 @@
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+};
+
+use bytes::Bytes;
+use oip_types::{DataType, ServiceError, ShapePattern};
+use tensor_core::Quoted;
+
+use crate::{
+    dtype,
+    proto::{self, GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto},
+    size::MAX_BYTES,
+};
+
+/// What an ONNX file says about itself: its inputs and outputs, and what it takes to run it.
+///
+/// Reading it does not prepare the model to run, so it is quick whatever the model's size is.
+///
+/// ```
+/// use backend_onnx::Signature;
+///
+/// let error = Signature::read(&b"no model".as_slice().into()).unwrap_err();
+/// assert_eq!(error.to_string(), "the file is no ONNX model, or it is damaged or cut off");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The version of the file format.
+    pub ir_version: i64,
+    /// The versions of the operator sets in use, by domain; ONNX's own has the empty domain.
+    pub opsets: BTreeMap<String, i64>,
+    /// What wrote the file, by its own account.
+    pub producer: String,
+    /// The inputs that must be given.
+    pub inputs: Vec<Port>,
+    /// The outputs.
+    pub outputs: Vec<Port>,
+}
+
+impl Signature {
+    /// Reads an ONNX file.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it is no ONNX file, of an unknown version, or
+    /// has inputs or outputs that are no tensors of a supported type.
+    pub fn read(content: &Bytes) -> Result<Self, ServiceError> {
+        let model = proto::decode(content)?;
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
+        Self::of(&model, graph)
+    }
+
+    /// The signature of a decoded file.
+    pub(crate) fn of(model: &ModelProto, graph: &GraphProto) -> Result<Self, ServiceError> {
+        const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;
+        if !IR_VERSIONS.contains(&model.ir_version) {
+            return Err(ServiceError::invalid(format!(
+                "the file's format is IR version {}, expected {} to {}",
+                model.ir_version,
+                IR_VERSIONS.start(),
+                IR_VERSIONS.end()
+            )));
+        }
+        let initialized: HashSet<&str> = graph
+            .initializer
+            .iter()
+            .map(|tensor| tensor.name.as_str())
+            .collect();
+        let given = |input: &&ValueInfoProto| !initialized.contains(input.name.as_str());
+        Ok(Self {
+            ir_version: model.ir_version,
+            opsets: opsets(model)?,
+            producer: format!("{} {}", model.producer_name, model.producer_version)
+                .trim()
+                .to_owned(),
+            inputs: graph
+                .input
+                .iter()
+                .filter(given)
+                .map(|input| Port::read(input, "input"))
+                .collect::<Result<_, _>>()?,
+            outputs: graph
+                .output
+                .iter()
+                .map(|output| Port::read(output, "output"))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// An input or output of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub datatype: DataType,
+    /// Its dimensions, `None` if the file does not even tell how many there are.
+    pub dims: Option<Vec<Dim>>,
+}
+
+impl Port {
+    fn read(info: &ValueInfoProto, role: &str) -> Result<Self, ServiceError> {
+        let invalid =
+            |reason: String| ServiceError::invalid(format!("{role} {} {reason}", Quoted(&info.name)));
+        if info.name.is_empty() {
+            return Err(ServiceError::invalid(format!(
+                "an {role} of the model has no name"
+            )));
+        }
+        let tensor = tensor_type(info.r#type.as_ref()).map_err(invalid)?;
+        let datatype = dtype::from_onnx(tensor.elem_type).ok_or_else(|| {
+            let name = dtype::onnx_name(tensor.elem_type);
+            invalid(format!("is {name}, which is not supported"))
+        })?;
+        let dims = tensor
+            .shape
+            .as_ref()
+            .map(|shape| shape.dim.iter().map(Dim::read).collect::<Vec<Dim>>());
+        let port = Self {
+            name: info.name.clone(),
+            datatype,
+            dims,
+        };
+        port.check_size().map_err(invalid)?;
+        Ok(port)
+    }
+
+    /// The dimensions as the protocol shows them, `None` if not even their number is known.
+    #[must_use]
+    pub fn pattern(&self) -> Option<ShapePattern> {
+        let dims = self.dims.as_ref()?;
+        Some(ShapePattern::new(dims.iter().map(Dim::fixed).collect()))
+    }
+
+    /// No tensor can come near this size, but a plan for one may be made.
+    fn check_size(&self) -> Result<(), String> {
+        const MAX_RANK: usize = 32;
+        let Some(dims) = &self.dims else {
+            return Ok(());
+        };
+        if dims.len() > MAX_RANK {
+            return Err(format!("has {} dimensions, the limit is {MAX_RANK}", dims.len()));
+        }
+        let element = self.datatype.dtype().map_or(1, |dtype| dtype.size() as u64);
+        let bytes = dims
+            .iter()
+            .filter_map(Dim::fixed)
+            .try_fold(element, |bytes, dim| bytes.checked_mul(dim.max(1)));
+        match bytes {
+            Some(..=MAX_BYTES) => Ok(()),
+            _ => Err("has dimensions beyond the limit of 4 GiB".to_owned()),
+        }
+    }
+}
+
+/// A dimension of an input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// Always this size.
+    Fixed(u64),
+    /// Any size, but the same wherever the name stands.
+    Named(String),
+    /// Any size.
+    Free,
+}
+
+impl Dim {
+    fn read(dim: &tensor_shape_proto::Dimension) -> Self {
+        use tensor_shape_proto::dimension::Value;
+        match &dim.value {
+            // Some exporters write -1 instead of leaving the number out.
+            Some(Value::DimValue(value)) => u64::try_from(*value).map_or(Self::Free, Self::Fixed),
+            Some(Value::DimParam(name)) if !name.is_empty() => Self::Named(name.clone()),
+            _ => Self::Free,
+        }
+    }
+
+    /// The size, `None` if it is not always the same.
+    #[must_use]
+    pub fn fixed(&self) -> Option<u64> {
+        match self {
+            Self::Fixed(dim) => Some(*dim),
+            Self::Named(_) | Self::Free => None,
+        }
+    }
+}
+
+/// As in ONNX's own tools: a number, a name, or `?`.
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(dim) => write!(f, "{dim}"),
+            Self::Named(name) => f.write_str(name),
+            Self::Free => f.write_str("?"),
+        }
+    }
+}
+
+fn tensor_type(info: Option<&TypeProto>) -> Result<&type_proto::Tensor, String> {
+    use type_proto::Value;
+    let what = match info.and_then(|info| info.value.as_ref()) {
+        Some(Value::TensorType(tensor)) => return Ok(tensor),
+        Some(Value::SequenceType(sequence)) => {
+            match &sequence.elem_type.as_ref().and_then(|t| t.value.as_ref()) {
+                Some(Value::MapType(_)) => "is a sequence of maps",
+                _ => "is a sequence",
+            }
+        }
+        Some(Value::MapType(_)) => "is a map",
+        Some(Value::OptionalType(_)) => "is optional",
+        Some(Value::SparseTensorType(_)) => "is a sparse tensor",
+        Some(Value::OpaqueType(_)) => "is of an opaque type",
+        None => "has no type",
+    };
+    Err(format!(
+        "{what}, which a request cannot carry; only tensors can be served (scikit-learn models: export with \
+         options={{id(model): {{'zipmap': False}}}}, or zipmap=False, to get probabilities as a tensor)"
+    ))
+}
+
+fn opsets(model: &ModelProto) -> Result<BTreeMap<String, i64>, ServiceError> {
+    let mut opsets = BTreeMap::new();
+    for import in &model.opset_import {
+        let domain = canonical_domain(&import.domain);
+        if opsets
+            .insert(domain.to_owned(), import.version)
+            .is_some_and(|version| version != import.version)
+        {
+            return Err(ServiceError::invalid(format!(
+                "operator set {} is imported twice, in different versions",
+                Quoted(&import.domain)
+            )));
+        }
+    }
+    Ok(opsets)
+}
+
+/// ONNX's own operators have two names for their domain.
+pub(crate) fn canonical_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}

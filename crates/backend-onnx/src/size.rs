@@ -1,0 +1,79 @@
+//! How large single values may become: a few bytes of a request can ask for a product of terabytes.
+
+use tract_onnx::tract_hir::internal::*;
+
+use crate::ops::{BadInput, Refusal};
+
+/// Bytes of a value: an input, an output or what flows between two operators.
+pub(crate) const MAX_BYTES: u64 = 4 << 30;
+
+/// Refuses what is known, before the model runs, to be too large.
+pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
+    let known = dims.iter().map(|dim| dim.to_i64().ok());
+    match bytes(datum_type, known) {
+        Some(bytes) if bytes > MAX_BYTES => Err(Refusal(format!(
+            "gives {}, which is beyond the limit of {} GiB",
+            gib(bytes),
+            MAX_BYTES >> 30
+        ))
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// The outputs of a node whose sizes depend on a request.
+#[derive(Debug, Default)]
+pub(crate) struct FreeSizes(Vec<(DatumType, TVec<TDim>)>);
+
+impl FreeSizes {
+    /// Refuses a node whose outputs are too large whatever the request is.
+    pub(crate) fn of(node: &TypedNode) -> TractResult<Self> {
+        let mut free = Vec::new();
+        for output in &node.outputs {
+            let fact = &output.fact;
+            admit(fact.datum_type, &fact.shape)?;
+            if !fact.shape.is_concrete() {
+                free.push((fact.datum_type, fact.shape.to_tvec()));
+            }
+        }
+        Ok(Self(free))
+    }
+
+    /// Looks, before the node runs, whether its outputs would be too large for this request.
+    ///
+    /// # Errors
+    /// [`BadInput`] with the size.
+    pub(crate) fn check(&self, symbols: &SymbolValues) -> TractResult<()> {
+        for (datum_type, dims) in &self.0 {
+            // What depends on values of other nodes is not known yet; operators that make such sizes have checks of their own.
+            let sizes = dims.iter().map(|dim| dim.eval_to_i64(symbols).ok());
+            if let Some(bytes) = bytes(*datum_type, sizes).filter(|&bytes| bytes > MAX_BYTES) {
+                let (size, limit) = (gib(bytes), MAX_BYTES >> 30);
+                bail!(BadInput(format!(
+                    "with these shapes a value between two operators takes {size}, which is beyond the limit of {limit} GiB"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The size of a value, at least `u64::MAX` if it has no bounds; `None` if a dimension is not known.
+fn bytes(datum_type: DatumType, dims: impl Iterator<Item = Option<i64>>) -> Option<u64> {
+    let element = datum_type.size_of() as u64;
+    let mut bytes = element;
+    let mut is_empty = false;
+    for dim in dims {
+        let dim = u64::try_from(dim?).ok()?;
+        is_empty |= dim == 0;
+        bytes = bytes.saturating_mul(dim.max(1));
+    }
+    Some(if is_empty { 0 } else { bytes })
+}
+
+fn gib(bytes: u64) -> String {
+    match bytes {
+        u64::MAX => "more bytes than can be counted".to_owned(),
+        bytes => format!("{} GiB", bytes >> 30),
+    }
+}

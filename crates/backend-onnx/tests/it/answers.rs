@@ -1,0 +1,106 @@
+//! Models answer as ONNX Runtime does, whatever the batch.
+
+use oip_types::{BytesTensor, InferOutput, InferRequest, TensorValue};
+use tensor_core::Shape;
+
+use crate::support::{compare, file, infer, load, model, names, recorded_request, recorded_response};
+
+#[test]
+fn models_answer_as_onnx_runtime_does() {
+    let mut wrong = Vec::new();
+    let names = names(".request.json");
+    assert!(names.len() > 90);
+    for name in names {
+        let expected = recorded_response(&name).outputs;
+        let answer =
+            load(file(&format!("{name}.onnx"))).and_then(|model| infer(&*model, recorded_request(&name)));
+        match answer {
+            Ok(outputs) => {
+                assert_eq!(outputs.len(), expected.len(), "{name}");
+                let pairs = outputs.iter().zip(&expected);
+                wrong.extend(
+                    pairs.filter_map(|(found, expected)| {
+                        Some((name.clone(), compare(found, expected).err()?))
+                    }),
+                );
+            }
+            Err(error) => wrong.push((name, error.report())),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// One plan serves all sizes of batches: rows that are asked for one by one are answered as they are together.
+#[test]
+fn rows_are_answered_alone_as_they_are_together() {
+    let mut checked = 0;
+    for name in names(".request.json") {
+        let (model, request) = (model(&name), recorded_request(&name));
+        let metadata = model.metadata();
+        let tensors = || metadata.inputs.iter().chain(&metadata.outputs);
+        if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
+            continue;
+        }
+        let expected = infer(&*model, request.clone()).unwrap();
+        let count = request.inputs[0].value.shape().dims()[0];
+        for row in 0..count {
+            let outputs = infer(&*model, rows(&request, row..row + 1))
+                .unwrap_or_else(|error| panic!("{name}: {}", error.report()));
+            for (found, expected) in outputs.iter().zip(&expected) {
+                let expected = InferOutput::new(expected.name.as_str(), slice(&expected.value, row..row + 1));
+                compare(found, &expected).unwrap_or_else(|error| panic!("{name}, row {row}: {error}"));
+            }
+        }
+        checked += 1;
+    }
+    assert!(checked > 70, "{checked}");
+}
+
+/// A batch of no rows has an answer of no rows, or an error that says that the model can't; never anything else.
+#[test]
+fn no_rows_are_a_batch_too() {
+    for name in [
+        "mlp_classifier",
+        "random_forest",
+        "svc",
+        "standard_scaler",
+        "one_hot_strings",
+        "people",
+        "identity",
+    ] {
+        let model = model(name);
+        let outputs = infer(&*model, rows(&recorded_request(name), 0..0))
+            .unwrap_or_else(|error| panic!("{name}: {}", error.report()));
+        for output in outputs {
+            assert_eq!(output.value.shape().dims()[0], 0, "{name}");
+        }
+    }
+}
+
+fn rows(request: &InferRequest, range: std::ops::Range<u64>) -> InferRequest {
+    let mut part = request.clone();
+    for input in &mut part.inputs {
+        input.value = slice(&input.value, range.clone());
+    }
+    part
+}
+
+fn slice(value: &TensorValue, range: std::ops::Range<u64>) -> TensorValue {
+    match value {
+        TensorValue::Fixed(tensor) => tensor.rows(range).unwrap().into(),
+        TensorValue::Bytes(strings) => {
+            let mut dims = strings.shape().dims().to_vec();
+            let width = dims[1..].iter().product::<u64>();
+            dims[0] = range.end - range.start;
+            let skipped = (range.start * width) as usize;
+            let elements: Vec<_> = strings
+                .iter()
+                .skip(skipped)
+                .take((dims[0] * width) as usize)
+                .collect();
+            BytesTensor::from_elements(Shape::new(&dims).unwrap(), elements)
+                .unwrap()
+                .into()
+        }
+    }
+}

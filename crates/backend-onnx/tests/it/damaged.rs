@@ -1,0 +1,161 @@
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use crate::support::{file, infer, load, names, recorded_request};
+
+/// What is waited for one damaged model. Loading takes milliseconds; this is for machines under load.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Stack as the engine gives its threads.
+const STACK: usize = 8 << 20;
+
+/// What became of a damaged model.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Refused,
+    Loaded,
+    /// An engine catches it; it is counted, as each is one too many.
+    Panicked,
+}
+
+/// Loads what nobody vouches for, and runs it if it can be loaded.
+fn try_out(content: Vec<u8>, name: &str) -> Fate {
+    let (sender, fate) = mpsc::channel();
+    let name = name.to_owned();
+    let thread = thread::Builder::new().stack_size(STACK).spawn(move || {
+        let attempt = catch_unwind(AssertUnwindSafe(|| match load(content) {
+            Err(_) => Fate::Refused,
+            Ok(model) => {
+                let _ = infer(&*model, recorded_request(&name));
+                Fate::Loaded
+            }
+        }));
+        // Nobody listens any more when patience is over.
+        let _ = sender.send(attempt.unwrap_or(Fate::Panicked));
+    });
+    thread.unwrap();
+    fate.recv_timeout(PATIENCE).expect("loading or running hangs")
+}
+
+/// MR-08: files that are cut off, empty, or something else.
+#[test]
+fn mr_08_partial_files_are_refused() {
+    let whole = file("random_forest.onnx");
+    for part in [0, 1, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
+        let fate = try_out(whole[..part].to_vec(), "random_forest");
+        // A file that is cut between two fields can be a whole model, of which the operators' versions are missing.
+        assert_eq!(fate, Fate::Refused, "the first {part} bytes");
+    }
+    let mut random = Random(1);
+    let noise: Vec<u8> = (0..1 << 20).map(|_| random.next() as u8).collect();
+    assert_eq!(try_out(noise, "random_forest"), Fate::Refused);
+    assert_eq!(
+        try_out(b"#!/bin/sh\necho no model\n".to_vec(), "random_forest"),
+        Fate::Refused
+    );
+}
+
+/// MD-01: damaged models are refused, or run; none ends the process, hangs or takes memory without bound.
+#[test]
+fn md_01_damaged_models_do_no_harm() {
+    let names = names(".request.json");
+    let mut random = Random(20_261_121);
+    let (mut refused, mut loaded, mut panicked) = (0, 0, Vec::new());
+    for round in 0..15 {
+        for name in &names {
+            let whole = file(&format!("{name}.onnx"));
+            match try_out(random.damaged(&whole), name) {
+                Fate::Refused => refused += 1,
+                Fate::Loaded => loaded += 1,
+                Fate::Panicked => panicked.push((round, name)),
+            }
+        }
+    }
+    let count = refused + loaded + panicked.len();
+    assert!(
+        count >= 1000 && refused > count / 4 && loaded > count / 20,
+        "{refused} {loaded}"
+    );
+    // The engine lives with panics; that there are few is what the checks before tract are for.
+    assert!(panicked.len() <= count / 200, "{panicked:?}");
+}
+
+/// MD-02: structures without end are refused, and soon.
+#[test]
+fn md_02_deep_and_large_structures_are_refused() {
+    // A graph in an attribute of a node of a graph, and so on: by hand, as no library nests so deep.
+    let mut graph = Vec::new();
+    for _ in 0..10_000 {
+        // Attribute: g (6). Node: attribute (5). Graph: node (1).
+        for field in [6u8, 5, 1] {
+            let mut outer = vec![field << 3 | 2];
+            varint(graph.len(), &mut outer);
+            outer.extend(&graph);
+            graph = outer;
+        }
+        if graph.len() > 1 << 20 {
+            break;
+        }
+    }
+    assert_eq!(try_out(model_of(&graph), "identity"), Fate::Refused);
+    // A million empty nodes take two bytes each.
+    let nodes = [1u8 << 3 | 2, 0].repeat(1_000_000);
+    assert_eq!(try_out(model_of(&nodes), "identity"), Fate::Refused);
+}
+
+fn model_of(graph: &[u8]) -> Vec<u8> {
+    let mut model = vec![7 << 3 | 2];
+    varint(graph.len(), &mut model);
+    model.extend(graph);
+    model
+}
+
+fn varint(mut value: usize, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Numbers that are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let mixed = (self.0 >> 33) ^ self.0;
+        mixed.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 16
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// A copy with some bytes changed, taken out, doubled or moved.
+    fn damaged(&mut self, whole: &[u8]) -> Vec<u8> {
+        let mut bytes = whole.to_vec();
+        for _ in 0..=self.below(3) {
+            let at = self.below(bytes.len());
+            match self.below(6) {
+                0 => bytes[at] ^= 1 << self.below(8),
+                1 => bytes[at] = self.next() as u8,
+                2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
+                3 => drop(bytes.remove(at)),
+                4 => bytes.insert(at, self.next() as u8),
+                _ => {
+                    let other = self.below(bytes.len());
+                    bytes.swap(at, other);
+                }
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,8 @@
+//! Models from `tests/fixtures`, which `make_fixtures.py` makes, and damaged copies of them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod answers;
+mod damaged;
+mod refusals;
+mod support;
+mod values;

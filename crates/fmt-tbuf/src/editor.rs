@@ -1,0 +1,171 @@
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use fmt_core::{AtomicFile, Error, ErrorKind, FileSource, ReadOptions, TensorReader};
+
+use crate::{InPlaceWriter, TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
+
+/// Changes a file without writing its tensors anew: names and model, and tensors behind those that are there.
+///
+/// There are two ways to bring changes to the disk (T16):
+///
+/// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
+/// |---|---|---|
+/// | how | a copy of the data with another end takes the file's name | another end behind the old one |
+/// | written | the data once, by the kernel; nothing where the file system can share blocks | what is new, and the index |
+/// | others see | the old file or the new one | the old file, no file for a moment, the new one |
+/// | after a crash | the old file or the new one | [`recover`](crate::recover) cuts the file back to the old one |
+/// | afterwards | no trace of the old index | the old index is a hole |
+///
+/// ```
+/// # use fmt_core::TensorReader;
+/// use fmt_tbuf::{TbufEditor, TbufReader};
+/// # use fmt_tbuf::{TbufWriter, WriteOptions};
+/// use tensor_core::{Shape, Tensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.tbuf");
+/// # let mut writer = TbufWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.tensor("old name", &Tensor::scalar(1u8))?;
+/// # std::fs::write(&path, writer.finish()?)?;
+/// let mut editor = TbufEditor::open(&path)?;
+/// editor.rename("old name", "new name")?;
+/// editor.set_model(Some("resnet"))?;
+/// let mut writer = editor.append()?;
+/// writer.tensor("added", &Tensor::from_vec(Shape::vector(2), vec![1.0f64, 2.0])?)?;
+/// writer.finish()?.publish()?;
+///
+/// let reader = TbufReader::from_path(&path)?;
+/// assert_eq!((reader.entries().len(), reader.model()), (2, Some("resnet")));
+/// assert!(reader.find("new name").is_some());
+/// # Ok(())
+/// # }
+/// ```
+pub struct TbufEditor {
+    path: PathBuf,
+    source: Arc<FileSource>,
+    reader: TbufReader,
+    ledger: Ledger,
+    may_lose_fields: bool,
+}
+
+impl TbufEditor {
+    /// Opens a file to change it.
+    ///
+    /// # Errors
+    /// As [`TbufReader::from_path`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
+    }
+
+    /// Opens a file to change it, read and written as the options say.
+    ///
+    /// # Errors
+    /// As [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an alignment that cannot be;
+    /// [`ErrorKind::Duplicate`] when a lenient reader has taken names that occur twice.
+    pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
+        let source = Arc::new(FileSource::open(path)?);
+        let reader = TbufReader::open(Arc::<FileSource>::clone(&source) as _, read)?;
+        let tensors = reader.entries().iter().zip(reader.stored());
+        let mut ledger = Ledger::resume(write, tensors, reader.index_range().start)?;
+        ledger.set_model(reader.model())?;
+        Ok(Self {
+            path: path.to_owned(),
+            source,
+            reader,
+            ledger,
+            may_lose_fields: false,
+        })
+    }
+
+    /// The file as it is on the disk.
+    #[must_use]
+    pub fn reader(&self) -> &TbufReader {
+        &self.reader
+    }
+
+    /// Gives a tensor another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken,
+    /// [`ErrorKind::BadName`] when it cannot be one, [`ErrorKind::TooLarge`] when the index would become too large.
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        self.ledger.rename(from, to)
+    }
+
+    /// Names the model that the tensors belong to, or none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] when the index would become too large.
+    pub fn set_model(&mut self, model: Option<&str>) -> Result<(), Error> {
+        self.ledger.set_model(model)
+    }
+
+    /// Allows to lose what the index has beyond the specification ([`TbufReader::has_unknown_fields`]); such files are
+    /// refused otherwise (T17).
+    pub fn lose_unknown_fields(&mut self) {
+        self.may_lose_fields = true;
+    }
+
+    /// Brings the changes to the disk, atomically.
+    ///
+    /// # Errors
+    /// As [`TbufEditor::append`]; [`ErrorKind::Io`].
+    pub fn save(self) -> Result<(), Error> {
+        self.append()?.finish()?.publish()
+    }
+
+    /// Goes on to tensors that are to stand behind those of the file. [`TbufWriter::finish`] and
+    /// [`AtomicFile::publish`] bring them and the changes to the disk.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when that would lose fields of the index; [`ErrorKind::Io`].
+    pub fn append(self) -> Result<TbufWriter<AtomicFile>, Error> {
+        self.check_loss()?;
+        let data_end = self.reader.index_range().start;
+        let mut file = AtomicFile::create(&self.path)?;
+        file.copy_head(self.source.file(), data_end)?;
+        Ok(TbufWriter::resume(file, self.ledger, data_end))
+    }
+
+    /// Brings the changes to the disk by writing another end behind the old one.
+    ///
+    /// # Errors
+    /// As [`TbufEditor::append_in_place`]; [`ErrorKind::Io`].
+    pub fn save_in_place(self) -> Result<(), Error> {
+        self.append_in_place()?.commit()
+    }
+
+    /// As [`TbufEditor::append`], but tensors go to the end of the file as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] when that would lose fields of the index; [`ErrorKind::Changed`] when the file is
+    /// not what was opened any more; [`ErrorKind::Io`], also when somebody else is changing it.
+    pub fn append_in_place(self) -> Result<InPlaceWriter, Error> {
+        self.check_loss()?;
+        InPlaceWriter::open(&self.path, &self.source, self.reader.index_range(), self.ledger)
+    }
+
+    fn check_loss(&self) -> Result<(), Error> {
+        if self.reader.has_unknown_fields() && !self.may_lose_fields {
+            let what = "the index has fields that are not in the specification and would be lost";
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .at(self.reader.index_range().start)
+                .rule("T17"));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TbufEditor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TbufEditor")
+            .field("path", &self.path)
+            .field("reader", &self.reader)
+            .finish_non_exhaustive()
+    }
+}

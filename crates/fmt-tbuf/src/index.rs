@@ -1,0 +1,444 @@
+//! The index: from bytes that nobody vouches for to entries that hold.
+
+use std::ops::Range;
+
+use flatbuffers::{ErrorTraceDetail, InvalidFlatbuffer, Table, VOffsetT, VerifierOptions, root_with_opts};
+use fmt_core::{Entry, Error, ErrorKind, ReadOptions, StoredDType};
+use tensor_core::{Shape, SpecError, TensorSpec};
+
+use crate::{
+    generated::tensor_buffers::{DataType, TensorBuffersMetadata, TensorMetadata},
+    layout::{DATA_START, dtype_of},
+    names::NameTable,
+};
+
+/// What an index says, all of it proven.
+#[derive(Debug)]
+pub(crate) struct Index {
+    pub(crate) version: String,
+    pub(crate) model: Option<String>,
+    pub(crate) entries: Vec<Entry>,
+    /// What [`Entry`] has no place for, in the same order.
+    pub(crate) stored: Vec<Stored>,
+    pub(crate) names: NameTable,
+    /// Whether the root table has fields that this crate does not know.
+    pub(crate) has_unknown_fields: bool,
+}
+
+/// What else the index says about a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stored {
+    pub(crate) id: u64,
+    pub(crate) dtype: DataType,
+    /// Whether its table has fields that this crate does not know.
+    pub(crate) has_unknown_fields: bool,
+}
+
+impl Index {
+    /// Proves the bytes of an index that stands at byte `start` of its file. All data must lie before it.
+    pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
+        let root = verify(bytes, start, options)?;
+        let tensors = root.tensors().unwrap_or_default();
+        let count = tensors.len();
+        let limit = options.limits.tensors;
+        if count as u64 > limit {
+            let error = Error::new(ErrorKind::TooLarge, "the number of tensors")
+                .at(start)
+                .rule("T20");
+            return Err(error
+                .expected(format_args!("at most {limit}, the reader's limit"))
+                .found(count));
+        }
+        // The limit of the verifier, and a vector's length has 32 bits.
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let name = |number: u32| tensors.get(number as usize).name();
+
+        // Before anything is allocated that is larger than what it is made from: an index may list one table very often.
+        let names = NameTable::new(count, name);
+        if !options.lenient {
+            check_names(&names, &tensors, start, name)?;
+        }
+        let mut check = Check {
+            start,
+            options,
+            ranges: room_for(count, start)?,
+            dims: [0; Shape::MAX_RANK],
+        };
+        let mut entries = room_for(count, start)?;
+        let mut stored = room_for(count, start)?;
+        for tensor in tensors {
+            entries.push(
+                check
+                    .entry(&tensor)
+                    .map_err(|error| error.of_tensor(tensor.name()))?,
+            );
+            stored.push(Stored {
+                id: tensor.id(),
+                dtype: tensor.data_type(),
+                has_unknown_fields: has_fields_behind(&tensor._tab, TensorMetadata::VT_DATA_SIZE),
+            });
+        }
+        if !options.lenient {
+            check_ids(&stored, &tensors, start)?;
+            check.overlaps(&entries)?;
+        }
+        Ok(Self {
+            version: root.version().to_owned(),
+            model: root.model().map(str::to_owned),
+            entries,
+            stored,
+            names,
+            has_unknown_fields: has_fields_behind(&root._tab, TensorBuffersMetadata::VT_TENSORS),
+        })
+    }
+}
+
+/// A vector for so many things, if the system has the memory.
+fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(count as usize).map_err(|error| {
+        let what = format!("there is no memory for {count} tensors: {error}");
+        Error::new(ErrorKind::TooLarge, what).at(start).rule("T20")
+    })?;
+    Ok(room)
+}
+
+/// Whether a table has a field behind the last one that the schema has (rule T17).
+fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
+    let vtable = table.vtable();
+    let len = vtable.num_bytes();
+    (usize::from(last) + 2..len)
+        .step_by(2)
+        .any(|at| VOffsetT::try_from(at).is_ok_and(|at| vtable.get(at) != 0))
+}
+
+/// Proves that everything that the schema knows lies inside, and that walking all of it takes no longer than is due for
+/// so many bytes.
+fn verify<'a>(
+    bytes: &'a [u8],
+    start: u64,
+    options: &ReadOptions,
+) -> Result<TensorBuffersMetadata<'a>, Error> {
+    let tensors = usize::try_from(options.limits.tensors).unwrap_or(usize::MAX);
+    let opts = VerifierOptions {
+        // The root and its tensors.
+        max_depth: 2,
+        // A tensor of its own takes more than 16 bytes: its place in the vector, its table, its name.
+        max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
+        // Tables, vtables, shapes and names may be shared, but not so often that walking them takes for ever.
+        // The verifier adds before it compares, so the limit leaves room where addresses have 32 bits.
+        max_apparent_size: bytes.len().saturating_mul(16).min(usize::MAX / 2),
+        ignore_missing_null_terminator: false,
+    };
+    root_with_opts::<TensorBuffersMetadata<'_>>(&opts, bytes)
+        .map_err(|error| broken(error, start, bytes.len()))
+}
+
+/// What the verifier found, with its place and the rule.
+fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
+    let in_file = |at: usize| start.saturating_add(at as u64);
+    let malformed = |what: &str, trace: &[ErrorTraceDetail], at: usize, rule| {
+        let (path, field) = path(trace);
+        let error = Error::new(ErrorKind::Malformed, format!("the index: {path} {what}"));
+        error.at(in_file(field.unwrap_or(at))).rule(rule)
+    };
+    match error {
+        InvalidFlatbuffer::RangeOutOfBounds { range, error_trace } => {
+            let error = malformed("leads outside of it", error_trace.as_ref(), range.start, "F1");
+            error
+                .expected(format_args!("bytes within {} to {}", start, in_file(len)))
+                .found(format_args!("{} to {}", in_file(range.start), in_file(range.end)))
+        }
+        InvalidFlatbuffer::SignedOffsetOutOfBounds {
+            soffset,
+            position,
+            error_trace,
+        } => {
+            let error = malformed(
+                "has its list of fields outside of it",
+                error_trace.as_ref(),
+                position,
+                "F1",
+            );
+            error
+                .expected(format_args!("bytes within {} to {}", start, in_file(len)))
+                .found(format_args!("{soffset} bytes before byte {}", in_file(position)))
+        }
+        InvalidFlatbuffer::Unaligned {
+            position,
+            unaligned_type,
+            error_trace,
+        } => {
+            let error = malformed("is not aligned", error_trace.as_ref(), position, "F2");
+            error
+                .expected(format_args!(
+                    "a place for {unaligned_type} relative to byte {start}"
+                ))
+                .found(format_args!("byte {}", in_file(position)))
+        }
+        InvalidFlatbuffer::Utf8Error {
+            error,
+            range,
+            error_trace,
+        } => {
+            let at = range.start.saturating_add(error.valid_up_to());
+            malformed("is not UTF-8", error_trace.as_ref(), at, "F3")
+                .found(format_args!("byte {} that is not", in_file(at)))
+        }
+        InvalidFlatbuffer::MissingNullTerminator { range, error_trace } => malformed(
+            "does not end with a zero byte",
+            error_trace.as_ref(),
+            range.end,
+            "F4",
+        ),
+        InvalidFlatbuffer::MissingRequiredField {
+            required,
+            error_trace,
+        } => malformed(
+            &format!("lacks its field '{required}'"),
+            error_trace.as_ref(),
+            0,
+            "F5",
+        ),
+        InvalidFlatbuffer::TooManyTables => too_large(start, "lists more tensors than it has room for"),
+        InvalidFlatbuffer::ApparentSizeTooLarge => too_large(start, "refers to the same bytes over and over"),
+        // The schema has neither unions nor tables within tensors.
+        InvalidFlatbuffer::InconsistentUnion { error_trace, .. } => {
+            malformed("is not what it may be", error_trace.as_ref(), 0, "F6")
+        }
+        InvalidFlatbuffer::DepthLimitReached => too_large(start, "is nested deeper than it may be"),
+    }
+}
+
+/// The way to where the verifier stopped, such as `tensors[3].name`, and where the last field on it stands.
+fn path(steps: &[ErrorTraceDetail]) -> (String, Option<usize>) {
+    let mut path = String::new();
+    // The innermost step comes first.
+    for step in steps.iter().rev() {
+        match step {
+            ErrorTraceDetail::VectorElement { index, .. } => path.push_str(&format!("[{index}]")),
+            ErrorTraceDetail::TableField { field_name, .. } => {
+                if !path.is_empty() {
+                    path.push('.');
+                }
+                path.push_str(field_name);
+            }
+            ErrorTraceDetail::UnionVariant { variant, .. } => path.push_str(variant),
+        }
+    }
+    if path.is_empty() {
+        path.push_str("the root");
+    }
+    let field = steps.first().map(|step| match step {
+        ErrorTraceDetail::VectorElement { position, .. }
+        | ErrorTraceDetail::TableField { position, .. }
+        | ErrorTraceDetail::UnionVariant { position, .. } => *position,
+    });
+    (path, field)
+}
+
+fn too_large(start: u64, what: &str) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("the index {what}"))
+        .at(start)
+        .rule("F6")
+}
+
+/// The tensors of an index.
+type Tensors<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<TensorMetadata<'a>>>;
+
+/// Names are unique (T7).
+fn check_names<'a>(
+    names: &NameTable,
+    tensors: &Tensors<'a>,
+    start: u64,
+    name: impl Fn(u32) -> &'a str,
+) -> Result<(), Error> {
+    let Some((first, second)) = names.duplicate(&name) else {
+        return Ok(());
+    };
+    let what = format!("tensors {first} and {second} have the same name");
+    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(name(second));
+    let at = tensors.get(second as usize)._tab.loc();
+    Err(error.at(start + at as u64).rule("T7"))
+}
+
+/// Ids are unique (T5).
+fn check_ids(stored: &[Stored], tensors: &Tensors<'_>, start: u64) -> Result<(), Error> {
+    if stored.is_sorted_by(|a, b| a.id < b.id) {
+        return Ok(());
+    }
+    let mut ids: Vec<(u64, usize)> = stored
+        .iter()
+        .enumerate()
+        .map(|(number, stored)| (stored.id, number))
+        .collect();
+    ids.sort_unstable();
+    let Some(pair) = ids.windows(2).find(|pair| pair[0].0 == pair[1].0) else {
+        return Ok(());
+    };
+    let ((id, first), (_, second)) = (pair[0], pair[1]);
+    let what = format!("tensors {first} and {second} have the same id {id:#x}");
+    let tensor = tensors.get(second);
+    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(tensor.name());
+    Err(error.at(start + tensor._tab.loc() as u64).rule("T5"))
+}
+
+/// Checks tensors one by one, and remembers where their data is.
+struct Check<'o> {
+    /// Where the index begins: data must lie before it.
+    start: u64,
+    options: &'o ReadOptions,
+    /// Of tensors that have any data: where it begins, in the upper half, and how long it is.
+    ranges: Vec<u64>,
+    /// Room for the dimensions of one.
+    dims: [u64; Shape::MAX_RANK],
+}
+
+impl Check<'_> {
+    fn entry(&mut self, tensor: &TensorMetadata<'_>) -> Result<Entry, Error> {
+        let place = Place {
+            start: self.start,
+            table: &tensor._tab,
+        };
+        let name = tensor.name();
+        self.name(name, &place)?;
+        let shape = self.shape(tensor, &place)?;
+        let (offset, size) = (u64::from(tensor.data_offset()), u64::from(tensor.data_size()));
+        let number = tensor.data_type();
+        let Some(dtype) = dtype_of(number) else {
+            let range = self.range(offset, size, &place)?;
+            let dtype = StoredDType::Unknown(number.0.to_string());
+            let mut entry = Entry::new(name.to_owned(), dtype, shape, range);
+            entry.unsupported = Some(format!("the dtype {} is not one of the format's", number.0));
+            return Ok(entry);
+        };
+        let spec = TensorSpec::new(dtype, shape).map_err(|error| place.overflow(&error))?;
+        let expected = spec.byte_len();
+        if expected != size {
+            let error = Error::new(ErrorKind::SizeMismatch, "the size of the data");
+            let error = error
+                .expected(format_args!("{expected} bytes for {spec}"))
+                .found(size);
+            return Err(error.at(place.of(TensorMetadata::VT_DATA_SIZE)).rule("T18"));
+        }
+        let range = self.range(offset, size, &place)?;
+        let (dtype, shape) = spec.into_parts();
+        Ok(Entry::new(
+            name.to_owned(),
+            StoredDType::Known(dtype),
+            shape,
+            range,
+        ))
+    }
+
+    fn name(&self, name: &str, place: &Place<'_>) -> Result<(), Error> {
+        let limit = self.options.limits.name_bytes;
+        let bad = |what: &str| {
+            let error = Error::new(ErrorKind::BadName, what);
+            error.at(place.of(TensorMetadata::VT_NAME)).rule("T19")
+        };
+        if name.len() as u64 > limit {
+            let error = bad("the name is too long");
+            return Err(error
+                .expected(format_args!("at most {limit} bytes, the reader's limit"))
+                .found(name.len()));
+        }
+        if self.options.lenient {
+            return Ok(());
+        }
+        if name.is_empty() {
+            return Err(bad("the name is empty"));
+        }
+        if name.as_bytes().contains(&0) {
+            return Err(bad("the name has a zero byte"));
+        }
+        Ok(())
+    }
+
+    fn shape(&mut self, tensor: &TensorMetadata<'_>, place: &Place<'_>) -> Result<Shape, Error> {
+        let Some(dims) = tensor.shape() else {
+            return Ok(Shape::scalar());
+        };
+        let limit = self.options.limits.rank.min(Shape::MAX_RANK as u64);
+        if dims.len() as u64 > limit {
+            let error = Error::new(ErrorKind::TooLarge, "the rank");
+            let error = error.at(place.of(TensorMetadata::VT_SHAPE)).rule("T20");
+            return Err(error
+                .expected(format_args!("at most {limit}, the reader's limit"))
+                .found(dims.len()));
+        }
+        for (dim, stored) in self.dims.iter_mut().zip(dims) {
+            *dim = u64::from(stored);
+        }
+        Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
+    }
+
+    /// Data lies between the magic and the index (T13); none lies anywhere before the index (T11).
+    fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
+        let end = offset + size;
+        let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
+        if !is_inside {
+            let error = Error::new(ErrorKind::OutOfBounds, "the data lies outside");
+            return Err(error
+                .at(place.of(TensorMetadata::VT_DATA_OFFSET))
+                .expected(format_args!("bytes {DATA_START} to {}", self.start))
+                .found(format_args!("bytes {offset} to {end}"))
+                .rule(if size == 0 { "T11" } else { "T13" }));
+        }
+        if size > 0 {
+            self.ranges.push(offset << 32 | size);
+        }
+        Ok(offset..end)
+    }
+
+    /// Ranges are apart or the same (T12). Two words of 32 bits sort as one of 64, which is much faster than sorting
+    /// ranges, and this is a good part of what opening takes.
+    fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
+        let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
+        self.ranges.sort_unstable();
+        let shares_a_part = |pair: &&[u64]| pair[0] != pair[1] && range(pair[1]).start < range(pair[0]).end;
+        let Some(pair) = self.ranges.windows(2).find(shares_a_part) else {
+            return Ok(());
+        };
+        let (first, second) = (range(pair[0]), range(pair[1]));
+        let named = |range: &Range<u64>| {
+            entries
+                .iter()
+                .find(|entry| entry.range == *range)
+                .map_or("", |entry| &entry.name)
+        };
+        let what = format!(
+            "the data overlaps that of tensor {}",
+            tensor_core::Quoted(named(&first))
+        );
+        let error = Error::new(ErrorKind::Overlap, what)
+            .of_tensor(named(&second))
+            .at(second.start);
+        let found = format!(
+            "bytes {} to {} and {} to {}",
+            first.start, first.end, second.start, second.end
+        );
+        Err(error
+            .expected("ranges apart or the same")
+            .found(found)
+            .rule("T12"))
+    }
+}
+
+/// Where the fields of a table stand, for errors.
+struct Place<'a> {
+    /// Where the index begins.
+    start: u64,
+    table: &'a Table<'a>,
+}
+
+impl Place<'_> {
+    fn of(&self, field: VOffsetT) -> u64 {
+        self.start + self.table.loc() as u64 + u64::from(self.table.vtable().get(field))
+    }
+
+    fn overflow(&self, error: &SpecError) -> Error {
+        let error = Error::new(ErrorKind::Overflow, error.to_string());
+        error.at(self.of(TensorMetadata::VT_SHAPE)).rule("T21")
+    }
+}

@@ -1,0 +1,342 @@
+use std::{collections::VecDeque, fmt, io::Write};
+
+use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, TensorWriter};
+use tensor_core::{Tensor, TensorSpec};
+
+use crate::{
+    layout::{MAGIC, MODEL},
+    ledger::Ledger,
+};
+
+/// How a file is written.
+///
+/// ```
+/// use fmt_tbuf::WriteOptions;
+/// let pages = WriteOptions { alignment: 4096, ..WriteOptions::default() };
+/// assert_eq!(pages.limits.rank, 32);
+/// ```
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// What offsets of data are multiples of: a power of two up to [`WriteOptions::MAX_ALIGNMENT`] (64).
+    ///
+    /// 1 puts tensors and index back to back, as the format's first implementation does (T3).
+    pub alignment: u32,
+    /// What readers are expected to take: a file that they would refuse is not written.
+    pub limits: Limits,
+}
+
+impl WriteOptions {
+    /// The largest alignment: 64 KiB, the largest page of common systems.
+    pub const MAX_ALIGNMENT: u32 = 64 << 10;
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self {
+            alignment: 64,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// A TensorBuffers file that is being written, front to back, to anything that takes bytes.
+///
+/// The index comes last, so tensors need not be known when writing begins, and memory holds the index only. A tensor
+/// that the format cannot hold is refused before anything of it is written. The same tensors in the same order give the
+/// same bytes.
+///
+/// ```
+/// use fmt_core::AtomicFile;
+/// use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
+/// use tensor_core::{DType, Shape, Tensor, TensorSpec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.tbuf");
+/// // The file appears under its name only when it is complete.
+/// let mut writer = TbufWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
+/// writer.tensor("bias", &Tensor::from_vec(Shape::vector(2), vec![0.5f32, -0.5])?)?;
+///
+/// // A tensor that is never in memory as a whole.
+/// writer.begin("counts", &TensorSpec::new(DType::U16, Shape::new(&[1000, 8])?)?)?;
+/// for row in 0..1000u16 {
+///     writer.write(&[row.to_le_bytes(); 8].concat())?;
+/// }
+///
+/// // Tied weights: another name for the same bytes.
+/// writer.alias("decoder.bias", &TensorSpec::new(DType::F32, Shape::vector(2))?, "bias")?;
+/// writer.finish()?.publish()?;
+///
+/// let reader = TbufReader::from_path(&path)?;
+/// # use fmt_core::TensorReader;
+/// assert_eq!(reader.entries().len(), 3);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// After an error of the sink the file is of no use, and every further call fails.
+pub struct TbufWriter<W> {
+    sink: Sink<W>,
+    ledger: Ledger,
+    /// The places of tensors whose bytes are still to come.
+    pending: VecDeque<Place>,
+    /// Bytes that are still to come.
+    outstanding: u64,
+}
+
+/// Where bytes go that are still to come.
+struct Place {
+    /// Of the tensor.
+    number: usize,
+    start: u64,
+    rest: u64,
+}
+
+impl<W: Write> TbufWriter<W> {
+    /// Begins a file. Nothing is written yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for an alignment that cannot be.
+    pub fn new(out: W, options: WriteOptions) -> Result<Self, Error> {
+        Ok(Self::resume(out, Ledger::new(options)?, 0))
+    }
+
+    /// Begins a file that is known in full: what the format cannot hold is refused before anything is written.
+    ///
+    /// # Errors
+    /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`] for tensors that are not dense and
+    /// for metadata and attributes, of which the format has only `model` (T9).
+    pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
+        let mut writer = Self::new(out, options)?;
+        for (key, value) in &plan.metadata {
+            if key != MODEL {
+                return Err(no_place_for(key, "metadata", "only 'model'"));
+            }
+            writer.ledger.set_model(Some(value))?;
+        }
+        for entry in &plan.entries {
+            if entry.layout != Layout::Dense {
+                let error = Error::new(ErrorKind::Unsupported, "the layout")
+                    .of_tensor(&entry.name)
+                    .rule("T14");
+                return Err(error
+                    .expected("dense: the format has no other")
+                    .found(format_args!("{:?}", entry.layout)));
+            }
+            if let Some(key) = entry.attributes.keys().next() {
+                return Err(no_place_for(key, "attribute", "none").of_tensor(&entry.name));
+            }
+            writer.admit(&entry.name, &entry.spec)?;
+        }
+        Ok(writer)
+    }
+
+    /// Goes on behind `position` bytes that are in the sink already.
+    pub(crate) fn resume(out: W, ledger: Ledger, position: u64) -> Self {
+        Self {
+            sink: Sink {
+                out,
+                position,
+                has_failed: false,
+            },
+            ledger,
+            pending: VecDeque::new(),
+            outstanding: 0,
+        }
+    }
+
+    /// Names the model that the tensors belong to (T9).
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] when the index would become too large.
+    pub fn set_model(&mut self, model: &str) -> Result<(), Error> {
+        self.ledger.set_model(Some(model))
+    }
+
+    /// Begins a tensor, whose bytes come next.
+    ///
+    /// # Errors
+    /// Nothing of the tensor has been written then, and others may follow: [`ErrorKind::TooLarge`] beyond the format's
+    /// 32 bits or the limits, [`ErrorKind::Unsupported`] for a dtype that the format does not have,
+    /// [`ErrorKind::BadName`], [`ErrorKind::Duplicate`], [`ErrorKind::SizeMismatch`] when the tensor before is not
+    /// complete.
+    pub fn begin(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
+        self.expect_nothing_outstanding()?;
+        self.admit(name, spec)
+    }
+
+    fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
+        let record = self.ledger.admit(name, spec)?;
+        let (start, rest) = (u64::from(record.offset), u64::from(record.size));
+        let number = self.ledger.records().len() - 1;
+        self.pending.push_back(Place { number, start, rest });
+        self.outstanding += rest;
+        Ok(())
+    }
+
+    /// Writes the next bytes of the tensor that was begun, row-major and little-endian, as many or few as there are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`] when that is more than the tensor has; nothing is written then. [`ErrorKind::Io`].
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() as u64 > self.outstanding {
+            let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
+            return Err(error
+                .expected(format_args!("at most {}", self.outstanding))
+                .found(bytes.len()));
+        }
+        while !bytes.is_empty() {
+            // There are as many outstanding bytes in pending places, so there is one.
+            let Some(place) = self.pending.front_mut() else {
+                break;
+            };
+            self.sink.pad_to(place.start)?;
+            let len = usize::try_from(place.rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
+            let (now, later) = bytes.split_at(len);
+            self.sink.write(now)?;
+            place.start += len as u64;
+            place.rest -= len as u64;
+            self.outstanding -= len as u64;
+            bytes = later;
+            if place.rest == 0 {
+                self.pending.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a whole tensor.
+    ///
+    /// # Errors
+    /// As [`TbufWriter::begin`] and [`TbufWriter::write`].
+    pub fn tensor(&mut self, name: &str, tensor: &Tensor) -> Result<(), Error> {
+        self.begin(name, tensor.spec())?;
+        self.write(tensor.bytes())
+    }
+
+    /// Gives the bytes of a tensor that was begun before another name, and perhaps another dtype or shape (T12).
+    ///
+    /// # Errors
+    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::SizeMismatch`]
+    /// when it has another number of bytes.
+    pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
+        self.ledger.admit_alias(name, spec, of)
+    }
+
+    /// Writes the index and gives the sink back, which has not been flushed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
+    pub fn finish(mut self) -> Result<W, Error> {
+        self.write_index()?;
+        Ok(self.sink.out)
+    }
+
+    fn write_index(&mut self) -> Result<u64, Error> {
+        let tail = self.write_all_but_tail()?;
+        self.sink.write(&tail)?;
+        Ok(self.sink.position)
+    }
+
+    /// Writes everything but the length of the index and the magic, which make it a file.
+    pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
+        self.expect_nothing_outstanding()?;
+        self.sink.pad_to(self.ledger.index_start())?;
+        let index = self.ledger.encode();
+        self.sink.write(index.bytes())?;
+        // The ledger keeps indexes below 2 GiB.
+        let len = u32::try_from(index.bytes().len()).unwrap_or(u32::MAX);
+        let mut tail = [0; 8];
+        tail[..4].copy_from_slice(&len.to_le_bytes());
+        tail[4..].copy_from_slice(&MAGIC);
+        Ok(tail)
+    }
+
+    pub(crate) fn into_sink(self) -> W {
+        self.sink.out
+    }
+
+    fn expect_nothing_outstanding(&self) -> Result<(), Error> {
+        let Some(place) = self.pending.iter().find(|place| place.rest > 0) else {
+            return Ok(());
+        };
+        let record = &self.ledger.records()[place.number];
+        let written = u64::from(record.size) - place.rest;
+        let error = Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing")
+            .of_tensor(self.ledger.name(place.number));
+        Err(error.expected(record.size).found(written))
+    }
+}
+
+fn no_place_for(key: &str, what: &str, has: &str) -> Error {
+    let what = format!(
+        "the format has no place for the {what} {}",
+        tensor_core::Quoted(key)
+    );
+    Error::new(ErrorKind::Unsupported, what).expected(has).rule("T9")
+}
+
+impl<W: Write + Send> TensorWriter for TbufWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        Self::write(self, bytes)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<u64, Error> {
+        let len = self.write_index()?;
+        self.sink.flush()?;
+        Ok(len)
+    }
+}
+
+impl<W> fmt::Debug for TbufWriter<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TbufWriter")
+            .field("tensors", &self.ledger.records().len())
+            .field("position", &self.sink.position)
+            .field("outstanding", &self.outstanding)
+            .finish()
+    }
+}
+
+/// Where bytes go, and how far that has come.
+struct Sink<W> {
+    out: W,
+    position: u64,
+    /// Nobody knows how much of what was to be written arrived.
+    has_failed: bool,
+}
+
+impl<W: Write> Sink<W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.has_failed {
+            return Err(
+                Error::new(ErrorKind::Io, "the file is incomplete since writing failed").at(self.position),
+            );
+        }
+        self.out.write_all(bytes).map_err(|error| {
+            self.has_failed = true;
+            Error::io("the file cannot be written", error).at(self.position)
+        })?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes the magic if nothing has been written, and zeros up to a place.
+    fn pad_to(&mut self, place: u64) -> Result<(), Error> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        if self.position == 0 {
+            self.write(&MAGIC)?;
+        }
+        while self.position < place {
+            let len = usize::try_from(place - self.position).map_or(ZEROS.len(), |gap| gap.min(ZEROS.len()));
+            self.write(&ZEROS[..len])?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.out
+            .flush()
+            .map_err(|error| Error::io("the file cannot be written", error).at(self.position))
+    }
+}

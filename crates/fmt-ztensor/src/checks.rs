@@ -1,0 +1,119 @@
+//! What the values of an entry must be.
+
+use std::collections::BTreeMap;
+
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, ReadOptions, StoredDType};
+use tensor_core::{DType, Quoted, Shape, SpecError};
+
+use crate::{
+    layout::ALIGNMENT,
+    value::{CborValue, CustomField},
+};
+
+/// Custom fields as text: texts as they are, anything else in diagnostic notation.
+pub(crate) fn attributes(fields: &[CustomField]) -> BTreeMap<String, String> {
+    let show = |value: &CborValue| value.as_text().unwrap_or_else(|| value.to_string());
+    fields
+        .iter()
+        .map(|field| (field.key().to_owned(), show(field.value())))
+        .collect()
+}
+
+pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
+    match (&entry.layout, &entry.dtype, &entry.encoding) {
+        (Layout::Unknown(layout), ..) => Some(format!("the layout {}", Quoted(layout))),
+        (_, StoredDType::Unknown(dtype), _) => Some(format!("the dtype {}", Quoted(dtype))),
+        (.., Encoding::Unknown(encoding)) => Some(format!("the encoding {}", Quoted(encoding))),
+        (.., Encoding::Zstd) if says_big => Some(
+            "compressed data that says to be big-endian: the format does not say what that means".to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+pub(crate) fn check_offset(offset: u64) -> Result<(), Error> {
+    if !offset.is_multiple_of(ALIGNMENT) {
+        let error = Error::new(ErrorKind::Misaligned, "the offset").rule("Z10");
+        return Err(error
+            .expected(format_args!("a multiple of {ALIGNMENT}"))
+            .found(offset));
+    }
+    if offset < ALIGNMENT {
+        let error = Error::new(ErrorKind::OutOfBounds, "the offset").rule("Z10");
+        return Err(error
+            .expected(format_args!("at least {ALIGNMENT}, behind the magic"))
+            .found(offset));
+    }
+    Ok(())
+}
+
+/// Where the data ends.
+pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64, Error> {
+    let Some(end) = offset.checked_add(size) else {
+        let error = Error::new(ErrorKind::Overflow, "offset and size together").rule("Z10");
+        return Err(error
+            .expected("less than 2^64")
+            .found(format_args!("{offset} + {size}")));
+    };
+    if end > index_start {
+        let error = Error::new(ErrorKind::OutOfBounds, "the end of the data").rule("Z10");
+        return Err(error
+            .expected(format_args!("at most {index_start}, where the index begins"))
+            .found(end));
+    }
+    Ok(end)
+}
+
+pub(crate) fn check_name(name: &str, options: &ReadOptions) -> Result<(), Error> {
+    let limit = options.limits.name_bytes;
+    let bad = |expected: String, found: String| {
+        let error = Error::new(ErrorKind::BadName, "the name").rule("Z24");
+        Err(error.expected(expected).found(found))
+    };
+    if name.len() as u64 > limit {
+        return bad(
+            format!("at most {limit} bytes, the limit"),
+            name.len().to_string(),
+        );
+    }
+    if options.lenient {
+        return Ok(());
+    }
+    if name.is_empty() {
+        return bad("at least one byte".to_owned(), "none".to_owned());
+    }
+    match name.bytes().position(|byte| byte == 0) {
+        Some(at) => bad("no zero byte".to_owned(), format!("one at its byte {at}")),
+        None => Ok(()),
+    }
+}
+
+/// Holds the bytes in the file against those of the elements; an error says whether the size is to blame for it.
+pub(crate) fn check_size(
+    dtype: DType,
+    shape: &Shape,
+    encoding: &Encoding,
+    size: u64,
+) -> Result<(), (Error, bool)> {
+    let mismatch = |rule, expected: String| {
+        let error = Error::new(ErrorKind::SizeMismatch, "the size of the data").rule(rule);
+        Err((error.expected(expected).found(size), true))
+    };
+    let Some(len) = shape.element_count().checked_mul(dtype.size() as u64) else {
+        let shape = shape.clone();
+        return Err((too_many(&SpecError::ByteLengthOverflow { dtype, shape }), false));
+    };
+    match encoding {
+        Encoding::Raw if size != len => mismatch("Z10", format!("{len} bytes for {dtype}{shape}")),
+        Encoding::Zstd if size == 0 => mismatch("Z15", "at least one frame".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn too_many(error: &SpecError) -> Error {
+    let kind = match error {
+        SpecError::RankTooLarge { .. } => ErrorKind::TooLarge,
+        _ => ErrorKind::Overflow,
+    };
+    Error::new(kind, error.to_string()).rule("Z18")
+}

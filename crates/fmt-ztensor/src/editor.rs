@@ -1,0 +1,217 @@
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use fmt_core::{AppendFile, AtomicFile, ByteSource, Error, FileSource, ReadOptions, TensorReader};
+
+use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
+
+/// Changes a file without writing its tensors anew: names and custom fields, and tensors behind those that are there.
+///
+/// What the index says otherwise stays, in the form that this crate writes. There are two ways to bring changes to the
+/// disk (Z28):
+///
+/// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
+/// |---|---|---|
+/// | how | a copy of the data with another index takes the file's name | another index behind the old one |
+/// | written | the data once, by the kernel; nothing where the file system can share blocks | what is new, and the index |
+/// | others see | the old file or the new one | the old file, no file for a moment, the new one |
+/// | after a crash | the old file or the new one | [`recover`] cuts the file back to the old one |
+/// | afterwards | no trace of the old index | the old index is a hole |
+///
+/// ```
+/// use fmt_core::TensorReader;
+/// use fmt_ztensor::{CborValue, CustomField, ZtensorEditor, ZtensorReader};
+/// # use fmt_ztensor::{WriteOptions, ZtensorWriter};
+/// use tensor_core::{Shape, Tensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.zt");
+/// # let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.tensor("old name", &Tensor::scalar(1u8))?;
+/// # std::fs::write(&path, writer.finish()?)?;
+/// let mut editor = ZtensorEditor::open(&path)?;
+/// editor.rename("old name", "new name")?;
+/// editor.set_field("new name", CustomField::new("unit", CborValue::from("m/s"))?)?;
+/// let mut writer = editor.append()?;
+/// writer.tensor("added", &Tensor::from_vec(Shape::vector(2), vec![1.0f64, 2.0])?)?;
+/// writer.finish()?.publish()?;
+///
+/// let reader = ZtensorReader::from_path(&path)?;
+/// assert_eq!(reader.entries().len(), 2);
+/// assert_eq!(reader.entries()[0].attributes["unit"], "m/s");
+///
+/// // The same without a copy of the data:
+/// let mut writer = ZtensorEditor::open(&path)?.append_in_place()?;
+/// writer.tensor("added too", &Tensor::scalar(7u8))?;
+/// writer.commit()?;
+/// assert_eq!(ZtensorReader::from_path(&path)?.entries().len(), 3);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ZtensorEditor {
+    path: PathBuf,
+    source: Arc<FileSource>,
+    reader: ZtensorReader,
+    ledger: Ledger,
+    options: WriteOptions,
+}
+
+impl ZtensorEditor {
+    /// Opens a file to change it.
+    ///
+    /// # Errors
+    /// As [`ZtensorReader::from_path`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
+    }
+
+    /// Opens a file to change it, read and written as the options say.
+    ///
+    /// # Errors
+    /// As [`ZtensorReader::open`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an alignment that
+    /// cannot be; [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when a lenient reader has taken names that
+    /// occur twice.
+    pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
+        write.check()?;
+        let source = Arc::new(FileSource::open(path)?);
+        let reader = ZtensorReader::open(Arc::<FileSource>::clone(&source) as _, read)?;
+        let tensors = reader.entries().iter().zip(reader.details());
+        let ledger = Ledger::resume(&write, tensors, source.len())?;
+        Ok(Self {
+            path: path.to_owned(),
+            source,
+            reader,
+            ledger,
+            options: write,
+        })
+    }
+
+    /// The file as it is on the disk.
+    #[must_use]
+    pub fn reader(&self) -> &ZtensorReader {
+        &self.reader
+    }
+
+    /// Gives a tensor another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
+    /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when the new name is taken,
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when it cannot be one,
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        self.ledger.rename(from, to)
+    }
+
+    /// Sets a custom field of a tensor, in its place if there is one with this key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
+    pub fn set_field(&mut self, tensor: &str, field: CustomField) -> Result<(), Error> {
+        self.ledger.set_field(tensor, field)
+    }
+
+    /// Removes a custom field of a tensor and returns its value, if it had one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor.
+    pub fn remove_field(&mut self, tensor: &str, key: &str) -> Result<Option<CborValue>, Error> {
+        self.ledger.remove_field(tensor, key)
+    }
+
+    /// Brings the changes to the disk, atomically.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed) when the file became shorter meanwhile;
+    /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    pub fn save(self) -> Result<(), Error> {
+        self.append()?.finish()?.publish()
+    }
+
+    /// Goes on to tensors that are to stand behind those of the file. [`ZtensorWriter::finish`] and
+    /// [`AtomicFile::publish`] bring them and the changes to the disk.
+    ///
+    /// # Errors
+    /// As [`ZtensorEditor::save`].
+    pub fn append(self) -> Result<ZtensorWriter<AtomicFile>, Error> {
+        let data_end = self.reader.index_range().start;
+        let mut file = AtomicFile::create(&self.path)?;
+        file.copy_head(self.source.file(), data_end)?;
+        Ok(ZtensorWriter::resume(file, self.options, self.ledger, data_end))
+    }
+
+    /// Brings the changes to the disk by writing another index behind the old one.
+    ///
+    /// # Errors
+    /// As [`ZtensorEditor::append_in_place`].
+    pub fn save_in_place(self) -> Result<(), Error> {
+        self.append_in_place()?.commit()
+    }
+
+    /// As [`ZtensorEditor::append`], but tensors go to the end of the file as it is. [`ZtensorWriter::commit`] makes
+    /// them and the changes count; dropped without, the file is cut back to what it was.
+    ///
+    /// # Errors
+    /// As [`AppendFile::open`].
+    pub fn append_in_place(self) -> Result<ZtensorWriter<AppendFile>, Error> {
+        let end = self.reader.index_range().start..self.source.len();
+        let file = AppendFile::open(&self.path, &self.source, end)?;
+        let old_len = file.old_len();
+        Ok(ZtensorWriter::resume(file, self.options, self.ledger, old_len))
+    }
+}
+
+impl ZtensorWriter<AppendFile> {
+    /// Makes what was appended to a file in place count ([`ZtensorEditor::append_in_place`]).
+    ///
+    /// # Errors
+    /// As [`ZtensorWriter::finish`] and [`AppendFile::commit`]. The file is cut back to what it was.
+    pub fn commit(mut self) -> Result<(), Error> {
+        let tail = self.write_all_but_tail()?;
+        self.into_sink().commit(&tail)
+    }
+}
+
+impl fmt::Debug for ZtensorEditor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZtensorEditor")
+            .field("path", &self.path)
+            .field("reader", &self.reader)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Cuts a file back to what it was, after a crash amid a change in place. Returns the number of bytes that were cut off.
+///
+/// Without the journal of such a change beside the file nothing is done.
+///
+/// ```
+/// # use fmt_ztensor::{WriteOptions, ZtensorReader, ZtensorWriter};
+/// # use std::io::Write;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.zt");
+/// # let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.tensor("weights", &tensor_core::Tensor::scalar(1u8))?;
+/// # let file = writer.finish()?;
+/// # std::fs::write(&path, &file)?;
+/// # std::fs::write(folder.path().join("model.zt.append-journal"), format!("{}\n", file.len()))?;
+/// # std::fs::File::options().append(true).open(&path)?.write_all(b"0123456789")?;
+/// assert!(ZtensorReader::from_path(&path).is_err()); // ten bytes were written when the power failed
+/// assert_eq!(fmt_ztensor::recover(&path)?, 10);
+/// assert!(ZtensorReader::from_path(&path).is_ok());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`AppendFile::recover`].
+pub fn recover(path: impl AsRef<Path>) -> Result<u64, Error> {
+    let is_whole = |source| ZtensorReader::open(source, &ReadOptions::default()).map(drop);
+    AppendFile::recover(path.as_ref(), is_whole)
+}

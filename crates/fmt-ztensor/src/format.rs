@@ -1,0 +1,74 @@
+use std::{io::Write, sync::Arc};
+
+use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+
+use crate::{
+    WriteOptions, ZtensorReader, ZtensorWriter,
+    layout::{FAMILY, FAMILY_V2, FORMAT, MAGIC},
+};
+
+/// The format, for tools that deal with all formats alike.
+///
+/// ```
+/// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions, Sniff};
+/// use fmt_ztensor::Ztensor;
+/// use tensor_core::{Bytes, DType, Shape, TensorSpec};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut file = Vec::new();
+/// let spec = TensorSpec::new(DType::I16, Shape::vector(3))?;
+/// let plan = Plan { entries: vec![PlannedEntry::dense("steps", spec)], ..Plan::default() };
+/// let mut writer = Ztensor.create(Box::new(&mut file), plan)?;
+/// writer.write(&[1, 0, 2, 0])?;
+/// writer.write(&[3, 0])?;
+/// writer.finish()?;
+///
+/// assert_eq!(Ztensor.sniff(&file, file.len() as u64), Sniff::Certain);
+/// let reader = Ztensor.open(std::sync::Arc::new(Bytes::from(file)), &ReadOptions::default())?;
+/// assert_eq!(reader.tensor(0)?.to_vec::<i16>()?, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ztensor;
+
+impl Format for Ztensor {
+    fn id(&self) -> &'static str {
+        FORMAT
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["zt", "ztensor"]
+    }
+
+    fn sniff(&self, head: &[u8], _len: u64) -> Sniff {
+        if head.starts_with(&MAGIC) {
+            Sniff::Certain
+        } else if head.starts_with(FAMILY) || head.starts_with(FAMILY_V2) {
+            // Another version: opening it says so.
+            Sniff::Possible
+        } else {
+            Sniff::No
+        }
+    }
+
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error> {
+        Ok(Box::new(ZtensorReader::open(source, options)?))
+    }
+
+    fn create<'w>(
+        &self,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+        Ok(Box::new(ZtensorWriter::planned(
+            out,
+            &plan,
+            WriteOptions::default(),
+        )?))
+    }
+}

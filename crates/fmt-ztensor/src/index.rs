@@ -1,0 +1,416 @@
+//! The index: a CBOR array with one map per tensor.
+
+use std::borrow::Cow;
+
+use ciborium_ll::Header;
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, Limits, ReadOptions, StoredDType, check_overlaps};
+use tensor_core::{Quoted, Shape};
+
+use crate::{
+    cbor::{Items, describe},
+    checks::{attributes, check_end, check_name, check_offset, check_size, too_many, unsupported},
+    checksum::Claim,
+    layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
+    names::Names,
+    value::{CborValue, CustomField},
+};
+
+/// What an index says, all of it proven.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    pub(crate) entries: Vec<Entry>,
+    /// One for each of the entries.
+    pub(crate) details: Vec<Details>,
+    pub(crate) names: Names,
+}
+
+/// What an entry says beyond what all formats say.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Details {
+    pub(crate) fields: Vec<CustomField>,
+    pub(crate) layout: StoredLayout,
+    /// Whether the bytes are said to be stored most significant first, if anything is said about it.
+    pub(crate) says_big: Option<bool>,
+}
+
+/// The key `layout`, which the first implementation demands and the specification does not know (Z1).
+#[derive(Clone, Debug, Default)]
+pub(crate) enum StoredLayout {
+    #[default]
+    Absent,
+    Dense,
+    Other(CborValue),
+}
+
+/// Bytes that the smallest entry takes: the keys alone are 37.
+const SMALLEST_ENTRY: usize = 46;
+
+impl Index {
+    /// Takes over the index that stands at byte `start` of a file.
+    pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
+        let mut index = Self::default();
+        // Only lenient readers come here with no bytes (Z11).
+        if bytes.is_empty() {
+            return Ok(index);
+        }
+        let mut items = Items::new(bytes, start);
+        let count = match items.header("the index")? {
+            Header::Array(count) => count,
+            other => return Err(wrong_type("the index", start, "an array", &other).rule("Z23")),
+        };
+        items.check_count(count.unwrap_or(0), 1, "the index")?;
+        let bound = count.unwrap_or(usize::MAX).min(bytes.len() / SMALLEST_ENTRY);
+        let bound = bound.min(usize::try_from(options.limits.tensors).unwrap_or(bound));
+        reserve(&mut index.entries, bound)?;
+        reserve(&mut index.details, bound)?;
+        index.names = Names::with_capacity(bound);
+        let mut rest = count;
+        let mut draft = Draft::default();
+        while rest != Some(0) {
+            let at = items.position();
+            let header = items.header("an entry of the index")?;
+            if rest.is_none() && header == Header::Break {
+                break;
+            }
+            let Header::Map(keys) = header else {
+                return Err(wrong_type("an entry of the index", at, "a map", &header).rule("Z23"));
+            };
+            if index.entries.len() as u64 >= options.limits.tensors {
+                let error = Error::new(ErrorKind::TooLarge, "the number of tensors").at(at);
+                return Err(error
+                    .expected(format_args!("at most {}, the limit", options.limits.tensors))
+                    .rule("Z12"));
+            }
+            draft.read(&mut items, keys, at, &options.limits)?;
+            index.add(&mut draft, start, options)?;
+            rest = rest.map(|rest| rest - 1);
+        }
+        if !items.is_empty() {
+            let error = Error::new(ErrorKind::Malformed, "the index").at(items.position());
+            return Err(error
+                .expected("its end")
+                .found("bytes behind the array")
+                .rule("Z13"));
+        }
+        if !options.lenient {
+            index.check_overlaps()?;
+        }
+        Ok(index)
+    }
+
+    /// Takes over what an entry says; nothing is left of it in the draft.
+    fn add(&mut self, draft: &mut Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
+        let at = draft.at;
+        let finished = draft.finish(self, index_start, options);
+        finished.map_err(|error| draft.about_this(error))?;
+        // The limit of tensors is below, unless somebody raises it to what no memory has.
+        let last = self.entries.len() - 1;
+        let number = u32::try_from(last)
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        let name = &*self.entries[last].name;
+        let inserted = self.names.insert(number, name, name_of);
+        if let Err(first) = inserted
+            && !options.lenient
+        {
+            let error = Error::new(ErrorKind::Duplicate, "the name").of_tensor(name);
+            return Err(error
+                .at(at)
+                .expected("a name of its own")
+                .found(format_args!("that of tensor {first} too"))
+                .rule("Z9"));
+        }
+        Ok(())
+    }
+
+    fn check_overlaps(&self) -> Result<(), Error> {
+        let mut ranges = Vec::new();
+        reserve(&mut ranges, self.entries.len())?;
+        ranges.extend(self.entries.iter().map(|entry| entry.range.clone()));
+        check_overlaps(&ranges).map_err(|error| error.rule("Z10"))
+    }
+}
+
+/// Makes room, or says that memory is exhausted.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
+    list.try_reserve_exact(count).map_err(|_| {
+        Error::new(ErrorKind::TooLarge, "memory does not suffice")
+            .expected(format_args!("room for {count} items"))
+            .rule("Z12")
+    })
+}
+
+/// Keeps a value, and says whether there was none before.
+fn set<T>(place: &mut Option<T>, value: T) -> bool {
+    place.replace(value).is_none()
+}
+
+/// An entry as it is being read: values with the bytes at which they stand.
+#[derive(Default)]
+struct Draft<'a> {
+    /// Where the entry stands.
+    at: u64,
+    name: Option<(u64, Cow<'a, str>)>,
+    offset: Option<(u64, u64)>,
+    size: Option<(u64, u64)>,
+    dtype: Option<(u64, Cow<'a, str>)>,
+    shape: Option<(u64, Shape)>,
+    encoding: Option<(u64, Cow<'a, str>)>,
+    layout: Option<&'a [u8]>,
+    endianness: Option<(u64, Cow<'a, str>)>,
+    checksum: Option<(u64, Cow<'a, str>)>,
+    custom: Vec<(Cow<'a, str>, &'a [u8])>,
+}
+
+impl<'a> Draft<'a> {
+    /// Reads an entry of `keys` pairs, or up to a break.
+    fn read(
+        &mut self,
+        items: &mut Items<'a>,
+        keys: Option<usize>,
+        at: u64,
+        limits: &Limits,
+    ) -> Result<(), Error> {
+        items.check_count(keys.unwrap_or(0), 2, "an entry")?;
+        *self = Self {
+            at,
+            ..Self::default()
+        };
+        let mut rest = keys;
+        while rest != Some(0) {
+            let at = items.position();
+            if let Some(key) = items.short_text(Key::of) {
+                let read = self.value(items, key, at, limits);
+                read.map_err(|error| self.about_this(error))?;
+            } else {
+                let key = match items.header("a key")? {
+                    Header::Break if rest.is_none() => break,
+                    Header::Text(len) => items.text(len, "a key")?,
+                    other => return Err(wrong_type("a key of an entry", at, "a text", &other).rule("Z23")),
+                };
+                let read = match Key::of(key.as_bytes()) {
+                    Some(key) => self.value(items, key, at, limits),
+                    None => self.custom(items, key, limits),
+                };
+                read.map_err(|error| self.about_this(error))?;
+            }
+            rest = rest.map(|rest| rest - 1);
+        }
+        self.check_custom_keys()
+    }
+
+    /// Says which tensor an error is about, as far as that is known.
+    #[cold]
+    fn about_this(&self, error: Error) -> Error {
+        match &self.name {
+            Some((_, name)) => error.of_tensor(name),
+            None => error,
+        }
+    }
+
+    fn value(&mut self, items: &mut Items<'a>, key: Key, key_at: u64, limits: &Limits) -> Result<(), Error> {
+        let at = items.position();
+        let what = key.name();
+        let is_new = match key {
+            Key::Name => set(&mut self.name, (at, text(items, what)?)),
+            Key::Offset => set(&mut self.offset, (at, unsigned(items, what)?)),
+            Key::Size => set(&mut self.size, (at, unsigned(items, what)?)),
+            Key::Dtype => set(&mut self.dtype, (at, text(items, what)?)),
+            Key::Layout => set(&mut self.layout, items.skip(limits.depth, what)?),
+            Key::Shape => set(&mut self.shape, (at, shape(items, limits)?)),
+            Key::Encoding => set(&mut self.encoding, (at, text(items, what)?)),
+            Key::Endianness => set(&mut self.endianness, (at, text(items, what)?)),
+            Key::Checksum => set(&mut self.checksum, (at, text(items, what)?)),
+        };
+        if is_new {
+            return Ok(());
+        }
+        Err(twice(what).at(key_at))
+    }
+
+    fn custom(&mut self, items: &mut Items<'a>, key: Cow<'a, str>, limits: &Limits) -> Result<(), Error> {
+        let value = items.skip(limits.depth, "the value of a custom field")?;
+        self.custom.push((key, value));
+        Ok(())
+    }
+
+    fn check_custom_keys(&self) -> Result<(), Error> {
+        if self.custom.len() < 2 {
+            return Ok(());
+        }
+        let mut keys: Vec<&str> = self.custom.iter().map(|(key, _)| &**key).collect();
+        keys.sort_unstable();
+        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(twice(pair[0]).at(self.at)),
+            None => Ok(()),
+        }
+    }
+
+    /// Proves what the entry says, and moves it to the end of the index.
+    fn finish(&mut self, index: &mut Index, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
+        let missing = |at: u64, key: Key| {
+            let error = Error::new(
+                ErrorKind::Malformed,
+                format!("the key '{}' is missing", key.name()),
+            );
+            error.at(at).rule("Z23")
+        };
+        let at = self.at;
+        let (name_at, name) = self.name.as_ref().ok_or_else(|| missing(at, Key::Name))?;
+        let (offset_at, offset) = self.offset.ok_or_else(|| missing(at, Key::Offset))?;
+        let (size_at, size) = self.size.ok_or_else(|| missing(at, Key::Size))?;
+        let (_, dtype_name) = self.dtype.take().ok_or_else(|| missing(at, Key::Dtype))?;
+        let (shape_at, shape) = self.shape.take().ok_or_else(|| missing(at, Key::Shape))?;
+        let (_, encoding_name) = self.encoding.take().ok_or_else(|| missing(at, Key::Encoding))?;
+
+        check_name(name, options).map_err(|error| error.at(*name_at))?;
+        check_offset(offset).map_err(|error| error.at(offset_at))?;
+        let end = check_end(offset, size, index_start).map_err(|error| error.at(size_at))?;
+        let dtype = dtype_of(&dtype_name);
+        let encoding = match &*encoding_name {
+            RAW => Encoding::Raw,
+            ZSTD => Encoding::Zstd,
+            _ => Encoding::Unknown(encoding_name.into_owned()),
+        };
+        let layout = StoredLayout::read(self.layout);
+        let says_big = self.says_big()?;
+        if let Some((at, text)) = &self.checksum {
+            Claim::parse(text).map_err(|expected| {
+                let error = Error::new(ErrorKind::Malformed, "the checksum").at(*at);
+                error.expected(expected).found(Quoted(text)).rule("Z5")
+            })?;
+        }
+        if let Some(dtype) = dtype
+            && !matches!(layout, StoredLayout::Other(_))
+        {
+            check_size(dtype, &shape, &encoding, size)
+                .map_err(|(error, is_about_size)| error.at(if is_about_size { size_at } else { shape_at }))?;
+        }
+
+        let is_big = dtype.is_some_and(|dtype| dtype.size() > 1) && says_big == Some(true);
+        let fields = self.fields();
+        let dtype = match dtype {
+            Some(dtype) => StoredDType::Known(dtype),
+            None => StoredDType::Unknown(dtype_name.into_owned()),
+        };
+        let name = self.name.take().map(|(_, name)| name.into_owned());
+        let mut entry = Entry::new(name.unwrap_or_default(), dtype, shape, offset..end);
+        if let StoredLayout::Other(value) = &layout {
+            let name = value.as_text().unwrap_or_else(|| value.to_string());
+            entry.layout = Layout::Unknown(name);
+        }
+        entry.is_big_endian = encoding == Encoding::Raw && is_big;
+        entry.encoding = encoding;
+        entry.checksum = self.checksum.take().map(|(_, text)| text.into_owned());
+        if !fields.is_empty() {
+            entry.attributes = attributes(&fields);
+        }
+        entry.unsupported = unsupported(&entry, is_big);
+        index.entries.push(entry);
+        index.details.push(Details {
+            fields,
+            layout,
+            says_big,
+        });
+        Ok(())
+    }
+
+    fn fields(&mut self) -> Vec<CustomField> {
+        if self.custom.is_empty() {
+            return Vec::new();
+        }
+        let custom = std::mem::take(&mut self.custom).into_iter();
+        let field = |(key, value): (Cow<'_, str>, &[u8])| {
+            CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value))
+        };
+        custom.map(field).collect()
+    }
+
+    fn says_big(&self) -> Result<Option<bool>, Error> {
+        match &self.endianness {
+            None => Ok(None),
+            Some((_, text)) if text == LITTLE => Ok(Some(false)),
+            Some((_, text)) if text == BIG => Ok(Some(true)),
+            Some((at, text)) => {
+                let error = Error::new(ErrorKind::Malformed, "data_endianness").at(*at);
+                Err(error.expected("'little' or 'big'").found(Quoted(text)).rule("Z8"))
+            }
+        }
+    }
+}
+
+impl StoredLayout {
+    fn read(value: Option<&[u8]>) -> Self {
+        let Some(bytes) = value else {
+            return Self::Absent;
+        };
+        if bytes == b"\x65dense" {
+            return Self::Dense;
+        }
+        let value = CborValue::new_unchecked(bytes);
+        match value.as_text() {
+            Some(text) if text == DENSE => Self::Dense,
+            _ => Self::Other(value),
+        }
+    }
+}
+
+fn text<'a>(items: &mut Items<'a>, what: &str) -> Result<Cow<'a, str>, Error> {
+    let at = items.position();
+    match items.header(what)? {
+        Header::Text(len) => items.text(len, what),
+        other => Err(wrong_type(what, at, "a text", &other)),
+    }
+}
+
+fn unsigned(items: &mut Items<'_>, what: &str) -> Result<u64, Error> {
+    let at = items.position();
+    match items.header(what)? {
+        Header::Positive(number) => Ok(number),
+        other => Err(wrong_type(what, at, "an unsigned integer", &other)),
+    }
+}
+
+/// For messages.
+const SHAPE: &str = "shape";
+
+fn shape(items: &mut Items<'_>, limits: &Limits) -> Result<Shape, Error> {
+    let at = items.position();
+    let count = match items.header(SHAPE)? {
+        Header::Array(count) => count,
+        other => return Err(wrong_type(SHAPE, at, "an array", &other)),
+    };
+    items.check_count(count.unwrap_or(0), 1, SHAPE)?;
+    let limit = usize::try_from(limits.rank).map_or(Shape::MAX_RANK, |limit| limit.min(Shape::MAX_RANK));
+    let mut dims = [0; Shape::MAX_RANK];
+    let mut rank = 0;
+    while count != Some(rank) {
+        let dim_at = items.position();
+        let dim = match items.header("a dimension")? {
+            Header::Positive(dim) => dim,
+            Header::Break if count.is_none() => break,
+            other => return Err(wrong_type("a dimension", dim_at, "an unsigned integer", &other)),
+        };
+        if rank >= limit {
+            let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").at(at);
+            return Err(error
+                .expected(format_args!("at most {limit}, the limit"))
+                .rule("Z12"));
+        }
+        dims[rank] = dim;
+        rank += 1;
+    }
+    Shape::new(&dims[..rank]).map_err(|error| too_many(&error).at(at))
+}
+
+#[cold]
+fn twice(key: &str) -> Error {
+    let what = format!("the key {} stands twice in one entry", Quoted(key));
+    Error::new(ErrorKind::Malformed, what).rule("Z9")
+}
+
+#[cold]
+fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error {
+    let error = Error::new(ErrorKind::Malformed, what).at(at).rule("Z3");
+    error.expected(expected).found(describe(found))
+}

@@ -1,0 +1,109 @@
+//! Where things stand in a file, and what they are called.
+
+use tensor_core::{DType, Naming};
+
+/// The format's short name.
+pub(crate) const FORMAT: &str = "ztensor";
+/// The first eight bytes (Z21).
+pub(crate) const MAGIC: [u8; 8] = *b"ZTEN0001";
+/// What the magic of every version with an ASCII magic begins with (Z21).
+pub(crate) const FAMILY: &[u8] = b"ZTEN";
+/// What the magic of version 2 of the format begins with (Z21).
+pub(crate) const FAMILY_V2: &[u8] = b"\x89ZT2";
+/// What offsets of blobs are multiples of, and the first blob's (Z10).
+pub(crate) const ALIGNMENT: u64 = 64;
+/// Bytes of the index' length, the file's last.
+pub(crate) const TAIL: u64 = 8;
+/// Magic, the empty array, its length (Z22).
+pub(crate) const SHORTEST: u64 = 17;
+
+/// The keys that this crate understands, in the order in which they are written (Z2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Name,
+    Offset,
+    Size,
+    Dtype,
+    Layout,
+    Shape,
+    Encoding,
+    Endianness,
+    Checksum,
+}
+
+impl Key {
+    /// As it stands in a file.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Offset => "offset",
+            Self::Size => "size",
+            Self::Dtype => "dtype",
+            Self::Layout => "layout",
+            Self::Shape => "shape",
+            Self::Encoding => "encoding",
+            Self::Endianness => "data_endianness",
+            Self::Checksum => "checksum",
+        }
+    }
+
+    /// The key that stands in a file like this.
+    pub(crate) fn of(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"name" => Self::Name,
+            b"offset" => Self::Offset,
+            b"size" => Self::Size,
+            b"dtype" => Self::Dtype,
+            b"layout" => Self::Layout,
+            b"shape" => Self::Shape,
+            b"encoding" => Self::Encoding,
+            b"data_endianness" => Self::Endianness,
+            b"checksum" => Self::Checksum,
+            _ => return None,
+        })
+    }
+}
+
+pub(crate) const DENSE: &str = "dense";
+pub(crate) const RAW: &str = "raw";
+pub(crate) const ZSTD: &str = "zstd";
+pub(crate) const LITTLE: &str = "little";
+pub(crate) const BIG: &str = "big";
+
+/// The format's name for a dtype.
+pub(crate) fn dtype_name(dtype: DType) -> &'static str {
+    dtype.name_in(Naming::Numpy)
+}
+
+/// The dtype that the format has this name for.
+pub(crate) fn dtype_of(name: &str) -> Option<DType> {
+    // Faster than going through the list of all names, and held against it below.
+    Some(match name {
+        "bool" => DType::Bool,
+        "uint8" => DType::U8,
+        "uint16" => DType::U16,
+        "uint32" => DType::U32,
+        "uint64" => DType::U64,
+        "int8" => DType::I8,
+        "int16" => DType::I16,
+        "int32" => DType::I32,
+        "int64" => DType::I64,
+        "float16" => DType::F16,
+        "bfloat16" => DType::BF16,
+        "float32" => DType::F32,
+        "float64" => DType::F64,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_dtypes() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype_of(dtype_name(dtype)), Some(dtype));
+        }
+    }
+}

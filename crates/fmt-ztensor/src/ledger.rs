@@ -1,0 +1,472 @@
+//! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
+
+use ciborium_ll::Header;
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, ReadOptions, StoredDType};
+use tensor_core::{Quoted, Shape, TensorSpec};
+
+use crate::{
+    CborValue, CustomField, TensorOptions, WriteOptions,
+    checks::check_name,
+    checksum::Claim,
+    index::{Details, StoredLayout},
+    layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_name},
+    names::Names,
+    value::push,
+};
+
+/// The tensors of a file, with the places that they have once they are written.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    limits: Limits,
+    omits_layout: bool,
+    records: Vec<Record>,
+    names: Names,
+    /// What the index takes at most.
+    index_bound: u64,
+    /// Bytes that all data takes at least.
+    data_bound: u64,
+}
+
+/// One tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+    pub(crate) checksum: Checksum,
+    dtype: StoredDType,
+    shape: Shape,
+    encoding: Encoding,
+    details: Details,
+}
+
+/// What an entry says of its bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Checksum {
+    Absent,
+    /// As a file had it.
+    Text(String),
+    Computed(Claim),
+}
+
+/// Where a tensor's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// They are still to come.
+    Open,
+    Written {
+        offset: u64,
+        size: u64,
+    },
+    /// They are those of another tensor, which has a place of its own, and its checksum.
+    Of(usize),
+}
+
+impl Record {
+    /// What all keys together, the heads of all values, and the longest fixed texts take, but for dimensions.
+    const BOUND: u64 = 1 + 69 + 9 * 9 + 8 + 6 + 4 + 6 + 71;
+
+    fn index_bound(&self) -> u64 {
+        let text = |text: &str| text.len() as u64 + 18;
+        let fields = self.details.fields.iter();
+        let fields = fields.map(|field| text(field.key()) + field.value().as_bytes().len() as u64);
+        let dtype = match &self.dtype {
+            StoredDType::Known(_) => 0,
+            StoredDType::Unknown(name) => text(name),
+        };
+        let encoding = match &self.encoding {
+            Encoding::Unknown(name) => text(name),
+            _ => 0,
+        };
+        let layout = match &self.details.layout {
+            StoredLayout::Other(value) => value.as_bytes().len() as u64,
+            _ => 0,
+        };
+        let checksum = match &self.checksum {
+            Checksum::Text(checksum) => text(checksum),
+            _ => 0,
+        };
+        let shape = 9 * self.shape.rank() as u64;
+        Self::BOUND + text(&self.name) + shape + dtype + encoding + layout + checksum + fields.sum::<u64>()
+    }
+}
+
+impl Ledger {
+    /// Bytes that are set aside for an index at once.
+    const MOST_ROOM: u64 = 64 << 20;
+
+    pub(crate) fn new(options: &WriteOptions) -> Self {
+        Self {
+            limits: options.limits.clone(),
+            omits_layout: options.strict_spec,
+            records: Vec::new(),
+            names: Names::default(),
+            index_bound: 9,
+            data_bound: 0,
+        }
+    }
+
+    /// Takes over the tensors of a file.
+    pub(crate) fn resume<'a>(
+        options: &WriteOptions,
+        entries: impl Iterator<Item = (&'a Entry, &'a Details)>,
+        file_len: u64,
+    ) -> Result<Self, Error> {
+        let mut ledger = Self::new(options);
+        ledger.data_bound = file_len;
+        for (entry, details) in entries {
+            ledger.push(Record {
+                name: entry.name.clone(),
+                place: Place::Written {
+                    offset: entry.range.start,
+                    size: entry.stored_size(),
+                },
+                checksum: entry.checksum.clone().map_or(Checksum::Absent, Checksum::Text),
+                dtype: entry.dtype.clone(),
+                shape: entry.shape.clone(),
+                encoding: entry.encoding.clone(),
+                details: details.clone(),
+            })?;
+        }
+        Ok(ledger)
+    }
+
+    pub(crate) fn records(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Admits a tensor whose bytes are going to be written, or says why the format cannot hold it. Returns its number.
+    pub(crate) fn admit(
+        &mut self,
+        name: &str,
+        spec: &TensorSpec,
+        options: &TensorOptions,
+    ) -> Result<usize, Error> {
+        self.check(name, spec).map_err(|error| error.of_tensor(name))?;
+        check_options(spec, options).map_err(|error| error.of_tensor(name))?;
+        let is_multi_byte = spec.dtype().size() > 1;
+        let data_bound = self.data_bound.checked_add(spec.byte_len());
+        let data_bound = data_bound.filter(|bound| *bound <= i64::MAX as u64);
+        let data_bound = data_bound.ok_or_else(|| {
+            let error = Error::new(ErrorKind::TooLarge, "the bytes of all tensors together").of_tensor(name);
+            error
+                .expected("at most 2^63 - 1, the length of files")
+                .rule("Z10")
+        })?;
+        let record = Record {
+            name: name.to_owned(),
+            place: Place::Open,
+            checksum: Checksum::Absent,
+            dtype: StoredDType::Known(spec.dtype()),
+            shape: spec.shape().clone(),
+            encoding: match options.compression {
+                Some(_) => Encoding::Zstd,
+                None => Encoding::Raw,
+            },
+            details: Details {
+                fields: options.fields.clone(),
+                layout: self.layout(),
+                says_big: (options.big_endian && is_multi_byte).then_some(true),
+            },
+        };
+        self.push(record)?;
+        self.data_bound = data_bound;
+        Ok(self.records.len() - 1)
+    }
+
+    /// Admits a tensor whose bytes are those of another.
+    pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
+        self.check(name, spec).map_err(|error| error.of_tensor(name))?;
+        let number = self.number(of)?;
+        let number = match self.records[number].place {
+            Place::Of(number) => number,
+            _ => number,
+        };
+        let target = &self.records[number];
+        let of_target = target
+            .dtype
+            .known()
+            .and_then(|dtype| TensorSpec::new(dtype, target.shape.clone()).ok());
+        let fits = of_target.as_ref().is_some_and(|target_spec| {
+            let is_big = target.details.says_big == Some(true);
+            let is_same_width = target_spec.dtype().size() == spec.dtype().size();
+            target_spec.byte_len() == spec.byte_len() && (is_same_width || !is_big)
+        });
+        if !fits {
+            let error =
+                Error::new(ErrorKind::SizeMismatch, "the other name's dtype and shape").of_tensor(name);
+            let found = of_target.map_or("a dtype that is not known".to_owned(), |spec| spec.to_string());
+            return Err(error
+                .expected(format_args!("as many bytes as {spec}"))
+                .found(found)
+                .rule("Z10"));
+        }
+        let record = Record {
+            name: name.to_owned(),
+            place: Place::Of(number),
+            checksum: Checksum::Absent,
+            dtype: StoredDType::Known(spec.dtype()),
+            shape: spec.shape().clone(),
+            encoding: target.encoding.clone(),
+            details: Details {
+                fields: Vec::new(),
+                layout: self.layout(),
+                says_big: target.details.says_big,
+            },
+        };
+        self.push(record)
+    }
+
+    fn layout(&self) -> StoredLayout {
+        if self.omits_layout {
+            StoredLayout::Absent
+        } else {
+            StoredLayout::Dense
+        }
+    }
+
+    fn check(&self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
+        self.check_name(name)?;
+        let rank = spec.shape().rank() as u64;
+        if rank > self.limits.rank {
+            let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").rule("Z12");
+            return Err(error
+                .expected(format_args!("at most {}, the limit", self.limits.rank))
+                .found(rank));
+        }
+        Ok(())
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), Error> {
+        let options = ReadOptions {
+            limits: self.limits.clone(),
+            lenient: false,
+        };
+        check_name(name, &options)
+    }
+
+    fn push(&mut self, record: Record) -> Result<(), Error> {
+        let bound = self.index_bound + record.index_bound();
+        let count = self.records.len() as u64 + 1;
+        self.check_bounds(bound, count)
+            .map_err(|error| error.of_tensor(&record.name))?;
+        let name_of = |number: u32| &*self.records[number as usize].name;
+        // The limit is below, unless somebody raises it to what no memory has.
+        let number = u32::try_from(self.records.len())
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
+        if self.names.insert(number, &record.name, name_of).is_err() {
+            return Err(taken(&record.name));
+        }
+        self.index_bound = bound;
+        self.records.push(record);
+        Ok(())
+    }
+
+    fn check_bounds(&self, index: u64, tensors: u64) -> Result<(), Error> {
+        let limits = &self.limits;
+        let too_large = |what: &str, limit: u64| {
+            let error = Error::new(ErrorKind::TooLarge, what).rule("Z12");
+            error.expected(format_args!(
+                "at most {limit}, what readers take; several files would fit"
+            ))
+        };
+        if tensors > limits.tensors {
+            return Err(too_large("the number of tensors", limits.tensors));
+        }
+        if index > limits.index_bytes {
+            return Err(too_large("the bytes of the index", limits.index_bytes));
+        }
+        Ok(())
+    }
+
+    fn number(&self, name: &str) -> Result<usize, Error> {
+        let name_of = |number: u32| &*self.records[number as usize].name;
+        let found = self.names.find(name, name_of);
+        found
+            .map(|number| number as usize)
+            .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name))
+    }
+
+    /// Notes where a tensor's bytes are, now that they are written.
+    pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<Claim>) {
+        let record = &mut self.records[number];
+        record.place = Place::Written { offset, size };
+        record.checksum = checksum.map_or(Checksum::Absent, Checksum::Computed);
+    }
+
+    pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        let number = self.number(from)?;
+        if from == to {
+            return Ok(());
+        }
+        self.check_name(to).map_err(|error| error.of_tensor(to))?;
+        let bound = self.index_bound - from.len() as u64 + to.len() as u64;
+        self.check_bounds(bound, self.records.len() as u64)
+            .map_err(|error| error.of_tensor(to))?;
+        if self.number(to).is_ok() {
+            return Err(taken(to));
+        }
+        self.names
+            .remove(from, |number| &self.records[number as usize].name);
+        self.records[number].name = to.to_owned();
+        // Its number is below 2^32, as `push` has seen to, and its name is not taken.
+        let _ = self
+            .names
+            .insert(number as u32, to, |number| &self.records[number as usize].name);
+        self.index_bound = bound;
+        Ok(())
+    }
+
+    /// Sets a custom field in its place, or behind the others.
+    pub(crate) fn set_field(&mut self, name: &str, field: CustomField) -> Result<(), Error> {
+        let number = self.number(name)?;
+        let bound =
+            |field: &CustomField| field.key().len() as u64 + 18 + field.value().as_bytes().len() as u64;
+        let fields = &self.records[number].details.fields;
+        let place = fields.iter().position(|old| old.key() == field.key());
+        let old = place.map_or(0, |place| bound(&fields[place]));
+        let new = self.index_bound - old + bound(&field);
+        self.check_bounds(new, self.records.len() as u64)
+            .map_err(|error| error.of_tensor(name))?;
+        self.index_bound = new;
+        let fields = &mut self.records[number].details.fields;
+        match place {
+            Some(place) => fields[place] = field,
+            None => fields.push(field),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_field(&mut self, name: &str, key: &str) -> Result<Option<CborValue>, Error> {
+        let number = self.number(name)?;
+        let fields = &mut self.records[number].details.fields;
+        let place = fields.iter().position(|field| field.key() == key);
+        Ok(place.map(|place| fields.remove(place).value().clone()))
+    }
+
+    /// The index as it stands in a file: definite lengths, shortest integers, keys in a fixed order (Z2).
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // Memory that is not written to costs nothing.
+        let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
+        let mut out = Vec::with_capacity(room);
+        push(&mut out, Header::Array(Some(self.records.len())));
+        for record in &self.records {
+            let root = match record.place {
+                Place::Of(number) => &self.records[number],
+                _ => record,
+            };
+            let (offset, size) = match root.place {
+                Place::Written { offset, size } => (offset, size),
+                // Nobody encodes before all bytes are there.
+                _ => (0, 0),
+            };
+            encode_record(&mut out, record, offset, size, &root.checksum);
+        }
+        out
+    }
+}
+
+fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, checksum: &Checksum) {
+    let Details {
+        fields,
+        layout,
+        says_big,
+    } = &record.details;
+    let optional = usize::from(!matches!(layout, StoredLayout::Absent))
+        + usize::from(says_big.is_some())
+        + usize::from(!matches!(checksum, Checksum::Absent));
+    push(out, Header::Map(Some(6 + optional + fields.len())));
+    text(out, Key::Name.name());
+    text(out, &record.name);
+    text(out, Key::Offset.name());
+    push(out, Header::Positive(offset));
+    text(out, Key::Size.name());
+    push(out, Header::Positive(size));
+    text(out, Key::Dtype.name());
+    text(
+        out,
+        match &record.dtype {
+            StoredDType::Known(dtype) => dtype_name(*dtype),
+            StoredDType::Unknown(name) => name,
+        },
+    );
+    match layout {
+        StoredLayout::Absent => {}
+        StoredLayout::Dense => {
+            text(out, Key::Layout.name());
+            text(out, DENSE);
+        }
+        StoredLayout::Other(value) => {
+            text(out, Key::Layout.name());
+            out.extend_from_slice(value.as_bytes());
+        }
+    }
+    text(out, Key::Shape.name());
+    push(out, Header::Array(Some(record.shape.rank())));
+    for dim in record.shape.dims() {
+        push(out, Header::Positive(*dim));
+    }
+    text(out, Key::Encoding.name());
+    text(
+        out,
+        match &record.encoding {
+            Encoding::Raw => RAW,
+            Encoding::Zstd => ZSTD,
+            Encoding::Unknown(name) => name,
+            // Neither reader nor writer makes others.
+            _ => "",
+        },
+    );
+    if let Some(is_big) = says_big {
+        text(out, Key::Endianness.name());
+        text(out, if *is_big { BIG } else { LITTLE });
+    }
+    match checksum {
+        Checksum::Absent => {}
+        Checksum::Text(claim) => {
+            text(out, Key::Checksum.name());
+            text(out, claim);
+        }
+        Checksum::Computed(claim) => {
+            text(out, Key::Checksum.name());
+            push(out, Header::Text(Some(claim.text_len())));
+            claim.push_to(out);
+        }
+    }
+    for field in fields {
+        text(out, field.key());
+        out.extend_from_slice(field.value().as_bytes());
+    }
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    push(out, Header::Text(Some(text.len())));
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn check_options(spec: &TensorSpec, options: &TensorOptions) -> Result<(), Error> {
+    if let Some(compression) = &options.compression {
+        compression.check()?;
+        if options.big_endian && spec.dtype().size() > 1 {
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "compressed data most significant byte first",
+            );
+            return Err(error
+                .expected("either raw or least significant byte first")
+                .rule("Z7"));
+        }
+    }
+    let mut keys: Vec<&str> = options.fields.iter().map(CustomField::key).collect();
+    keys.sort_unstable();
+    if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+        let what = format!("the custom field {} stands twice", Quoted(pair[0]));
+        return Err(Error::new(ErrorKind::Duplicate, what).rule("Z9"));
+    }
+    Ok(())
+}
+
+fn taken(name: &str) -> Error {
+    Error::new(ErrorKind::Duplicate, "there is a tensor of this name already")
+        .of_tensor(name)
+        .rule("Z9")
+}

@@ -1,0 +1,123 @@
+//! zTensor 0.1 files: tensors at multiples of 64 bytes, raw or in Zstandard frames, and a CBOR index at the end.
+//!
+//! docs/formats/ztensor.md describes the format byte for byte and gives a reason for every decision that its
+//! specification leaves open; errors carry the number of the rule that is broken ([`fmt_core::Error::broken_rule`]).
+//!
+//! | | |
+//! |---|---|
+//! | [`ZtensorReader`] | an open file, with everything that the format can say |
+//! | [`ZtensorWriter`] | a file that is being written, to anything that takes bytes |
+//! | [`ZtensorEditor`] | names and custom fields changed and tensors appended, without writing the data anew |
+//! | [`Ztensor`] | the format for tools that deal with all formats alike |
+//!
+//! # Reading
+//!
+//! ```
+//! use fmt_core::{TensorReader, Verification};
+//! use fmt_ztensor::ZtensorReader;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use fmt_ztensor::{CborValue, CustomField, TensorOptions, WriteOptions, ZtensorWriter};
+//! # use tensor_core::{Shape, Tensor};
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("model.zt");
+//! # let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default())?;
+//! # let tensor = Tensor::from_vec(Shape::new(&[2, 2])?, vec![1.0f32, 2.0, 3.0, 4.0])?;
+//! # let field = CustomField::new("scale", CborValue::from(0.5))?;
+//! # writer.tensor_with("weights", &tensor, &TensorOptions { fields: vec![field], ..TensorOptions::default() })?;
+//! # std::fs::write(&path, writer.finish()?)?;
+//! let reader = ZtensorReader::from_path(&path)?;
+//! for (index, entry) in reader.entries().iter().enumerate() {
+//!     println!("{} {}{} {:?}", entry.name, entry.dtype, entry.shape, entry.encoding);
+//!     assert_eq!(reader.verify(index)?, Verification::Ok);
+//! }
+//! let index = reader.find("weights").ok_or("no such tensor")?;
+//! let weights = reader.tensor(index)?;
+//! assert_eq!(weights.view().to_cow::<f32>()?[..], [1.0, 2.0, 3.0, 4.0]);
+//! assert_eq!(reader.fields(index)[0].value().as_f64(), Some(0.5));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Bytes in memory, a mapping by `tensor-mmap` among them, are not copied: [`ZtensorReader::from_bytes`]. Files that
+//! nobody vouches for are what the reader is made for: opening one takes time and memory in proportion to its index, and
+//! never panics; what it may take is in [`fmt_core::Limits`].
+//!
+//! # Writing
+//!
+//! ```
+//! use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorReader, ZtensorWriter};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = WriteOptions {
+//!     tensors: TensorOptions {
+//!         compression: Some(Compression::level(9)),
+//!         checksum: Some(ChecksumKind::Sha256),
+//!         ..TensorOptions::default()
+//!     },
+//!     ..WriteOptions::default()
+//! };
+//! let mut writer = ZtensorWriter::new(Vec::new(), options)?;
+//! writer.tensor("zeros", &Tensor::from_vec(Shape::vector(1000), vec![0i64; 1000])?)?;
+//! let file = writer.finish()?;
+//! assert!(file.len() < 400);
+//! # assert_eq!(fmt_core::TensorReader::entries(&ZtensorReader::from_bytes(file)?).len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Streaming
+//!
+//! The index comes last, so a file can be written while its tensors are being made, by pieces of any size, to a socket as
+//! well as to a file. Memory holds the index and, of compressed tensors, one frame.
+//!
+//! ```
+//! use fmt_core::AtomicFile;
+//! use fmt_ztensor::{WriteOptions, ZtensorWriter};
+//! use tensor_core::{DType, Shape, TensorSpec};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("rows.zt");
+//! // Nothing stands under the file's name until it is complete and on the disk.
+//! let mut writer = ZtensorWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
+//! writer.begin("rows", &TensorSpec::new(DType::F32, Shape::new(&[1000, 64])?)?)?;
+//! for row in 0..1000u16 {
+//!     let row = [f32::from(row); 64];
+//!     writer.write(&row.map(f32::to_le_bytes).concat())?;
+//! }
+//! writer.finish()?.publish()?;
+//! # assert_eq!(std::fs::metadata(&path)?.len() / 1000, 256);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cbor;
+mod checks;
+mod checksum;
+mod compress;
+mod decode;
+mod editor;
+mod footer;
+mod format;
+mod frames;
+mod index;
+mod layout;
+mod ledger;
+mod lints;
+mod names;
+mod options;
+mod reader;
+mod rows;
+mod sink;
+mod value;
+mod writer;
+
+pub use checksum::ChecksumKind;
+pub use editor::{ZtensorEditor, recover};
+pub use format::Ztensor;
+pub use options::{Compression, TensorOptions, WriteOptions};
+pub use reader::ZtensorReader;
+pub use value::{CborValue, CustomField};
+pub use writer::ZtensorWriter;

@@ -1,0 +1,82 @@
+//! Names of tensors, to be found in no more than a few steps, whoever made them up.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::{HashTable, hash_table};
+
+/// The numbers of tensors by their names, which stay where they are: five to ten bytes a tensor.
+///
+/// The hash is keyed anew for every table, so nobody can make up names that collide.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    table: HashTable<u32>,
+    hasher: RandomState,
+}
+
+impl Names {
+    /// Room for so many names, as long as memory has it.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        let mut names = Self::default();
+        // Without it the table grows as it fills.
+        let _ = names.table.try_reserve(count, |_| 0);
+        names
+    }
+
+    /// Adds the tensor of this number, unless there is one of its name, whose number is returned. `name` gives the name
+    /// of every number that was added.
+    pub(crate) fn insert<'a>(
+        &mut self,
+        number: u32,
+        wanted: &str,
+        name: impl Fn(u32) -> &'a str,
+    ) -> Result<(), u32> {
+        let hash = self.hasher.hash_one(wanted);
+        let entry = self.table.entry(
+            hash,
+            |found| name(*found) == wanted,
+            |found| self.hasher.hash_one(name(*found)),
+        );
+        match entry {
+            hash_table::Entry::Occupied(found) => Err(*found.get()),
+            hash_table::Entry::Vacant(place) => {
+                place.insert(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a tensor out, before its name changes.
+    pub(crate) fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
+        let hash = self.hasher.hash_one(wanted);
+        if let Ok(found) = self.table.find_entry(hash, |found| name(*found) == wanted) {
+            found.remove();
+        }
+    }
+
+    /// The number of the tensor with this name.
+    pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
+        let hash = self.hasher.hash_one(wanted);
+        self.table.find(hash, |found| name(*found) == wanted).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_the_first_of_two_stays() {
+        let names = ["c", "a", "b", "a", ""];
+        let name = |number: u32| names[number as usize];
+        let mut table = Names::with_capacity(0);
+        let inserted: Vec<_> = (0..5)
+            .map(|number| table.insert(number, name(number), name))
+            .collect();
+        assert_eq!(inserted, [Ok(()), Ok(()), Ok(()), Err(1), Ok(())]);
+        assert_eq!((table.find("a", name), table.find("", name)), (Some(1), Some(4)));
+        assert_eq!(table.find("d", name), None);
+        table.remove("a", name);
+        table.remove("d", name);
+        assert_eq!(table.find("a", name), None);
+    }
+}

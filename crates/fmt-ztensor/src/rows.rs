@@ -1,0 +1,111 @@
+//! Parts of compressed tensors by the table of the seekable format (Z16).
+
+use std::ops::Range;
+
+use fmt_core::{ByteSource, Entry, Error, read_range};
+use tensor_core::Bytes;
+
+use crate::{
+    ZtensorReader,
+    decode::decode,
+    frames::{Head, MAX_HEAD, SeekTable, TABLE_FOOT},
+};
+
+/// The decoded bytes `wanted` of a tensor of `whole` bytes, if the blob ends with a table that can be relied on.
+///
+/// A table that does not fit the frames would give other bytes than reading everything does. So each frame up to the last
+/// one wanted must say in its head what the table says of it; reading everything holds the heads against the data.
+/// `None` is no verdict: whoever reads everything then finds out.
+pub(crate) fn by_table(
+    reader: &ZtensorReader,
+    entry: &Entry,
+    whole: u64,
+    wanted: Range<u64>,
+) -> Result<Option<Bytes>, Error> {
+    if wanted.is_empty() || wanted.end - wanted.start == whole {
+        return Ok(None);
+    }
+    let source = reader.source();
+    let Some((table, table_len)) = read_table(source, &entry.range)? else {
+        return Ok(None);
+    };
+    let frames = entry.range.start..entry.range.end - table_len;
+    let Some(part) = Part::find(&table, &frames, whole, &wanted) else {
+        return Ok(None);
+    };
+    if !heads_agree(source, &table.frames[..part.frames.end], entry.range.start)? {
+        return Ok(None);
+    }
+    let blob = read_range(source, part.stored.clone(), "the compressed data")?;
+    let mut memory = reader.memory(part.decoded.end - part.decoded.start)?;
+    decode(
+        &blob,
+        part.stored.start,
+        &mut memory,
+        reader.limits(),
+        reader.threads(),
+    )?;
+    let bytes = Bytes::from(memory);
+    // Both within what has just been decoded to memory.
+    let start = (wanted.start - part.decoded.start) as usize;
+    let len = (wanted.end - wanted.start) as usize;
+    Ok(Some(bytes.slice(start..start + len)))
+}
+
+fn read_table(source: &dyn ByteSource, blob: &Range<u64>) -> Result<Option<(SeekTable, u64)>, Error> {
+    let foot_start = blob.end.saturating_sub(TABLE_FOOT as u64).max(blob.start);
+    let foot = read_range(source, foot_start..blob.end, "the table of frames")?;
+    let len = SeekTable::len_by_foot(&foot).filter(|len| *len <= blob.end - blob.start);
+    let Some(len) = len else {
+        return Ok(None);
+    };
+    let bytes = read_range(source, blob.end - len..blob.end, "the table of frames")?;
+    Ok(SeekTable::parse(&bytes).map(|table| (table, len)))
+}
+
+/// The frames that hold what is wanted.
+struct Part {
+    frames: Range<usize>,
+    /// Bytes of the file.
+    stored: Range<u64>,
+    /// Bytes of the tensor.
+    decoded: Range<u64>,
+}
+
+impl Part {
+    /// `None` when the table does not come to the length of all frames and of the tensor.
+    fn find(table: &SeekTable, blob: &Range<u64>, whole: u64, wanted: &Range<u64>) -> Option<Self> {
+        let mut part: Option<Self> = None;
+        let (mut stored, mut decoded) = (blob.start, 0u64);
+        for (number, (stored_len, decoded_len)) in table.frames.iter().enumerate() {
+            let stored_end = stored.saturating_add(u64::from(*stored_len));
+            let decoded_end = decoded.saturating_add(u64::from(*decoded_len));
+            if decoded < wanted.end && decoded_end > wanted.start {
+                let first = part.get_or_insert(Self {
+                    frames: number..number,
+                    stored: stored..stored,
+                    decoded: decoded..decoded,
+                });
+                first.frames.end = number + 1;
+                first.stored.end = stored_end;
+                first.decoded.end = decoded_end;
+            }
+            (stored, decoded) = (stored_end, decoded_end);
+        }
+        let fits = decoded == whole && stored == blob.end;
+        part.filter(|_| fits)
+    }
+}
+
+fn heads_agree(source: &dyn ByteSource, frames: &[(u32, u32)], mut at: u64) -> Result<bool, Error> {
+    for (stored, decoded) in frames {
+        let end = at + u64::from(*stored);
+        let head = read_range(source, at..end.min(at + MAX_HEAD as u64), "the head of a frame")?;
+        let content = Head::parse(&head).and_then(|head| head.content);
+        if content != Some(u64::from(*decoded)) {
+            return Ok(false);
+        }
+        at = end;
+    }
+    Ok(true)
+}

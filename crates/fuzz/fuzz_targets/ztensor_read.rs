@@ -1,0 +1,54 @@
+//! Any bytes: opening them as a zTensor file and reading everything in it never fails otherwise than with an error that
+//! names its rule; what a strict reader takes, a lenient one takes too, every way of reading a tensor gives the same
+//! bytes, and rewriting the index loses nothing of it.
+//!
+//! An input that does not begin like a file is taken for an index behind some data, so that the length at the end is no
+//! hurdle.
+#![no_main]
+
+use std::sync::Arc;
+
+use fmt_core::{Limits, ReadOptions, TensorReader, testing::read_everything};
+use fmt_ztensor::{CborValue, ZtensorReader};
+use libfuzzer_sys::fuzz_target;
+use tensor_core::Bytes;
+
+fuzz_target!(|data: &[u8]| {
+    let bytes = if data.starts_with(b"ZTEN") {
+        Bytes::copy_from_slice(data)
+    } else {
+        let len = (data.len() as u64).to_le_bytes();
+        [b"ZTEN0001", &[0; 56][..], &[7; 200], data, &len].concat().into()
+    };
+    let open = |lenient| {
+        let options = ReadOptions {
+            lenient,
+            // What is legal and large is not what is looked for.
+            limits: Limits {
+                decoded_bytes: 1 << 20,
+                ..Limits::default()
+            },
+        };
+        ZtensorReader::open(Arc::new(bytes.clone()), &options)
+    };
+    let (strict, lenient) = (open(false), open(true));
+    for opened in [&strict, &lenient] {
+        match opened {
+            Ok(reader) => {
+                read_everything(reader);
+            }
+            Err(error) => assert!(error.broken_rule().is_some(), "no rule: {error}"),
+        }
+    }
+    if let Ok(reader) = &strict {
+        let lenient = lenient.expect("a lenient reader takes what a strict one takes");
+        assert_eq!(reader.entries(), lenient.entries());
+        for (index, entry) in reader.entries().iter().enumerate() {
+            assert_eq!(reader.find(&entry.name), Some(index));
+            for field in reader.fields(index) {
+                let value = CborValue::from_cbor(field.value().as_bytes());
+                assert_eq!(value.expect("what was walked over is well-formed"), *field.value());
+            }
+        }
+    }
+});

@@ -1,0 +1,312 @@
+//! The server as a process: how soon it is ready, how much memory it takes, and how fast it answers.
+//!
+//! ```text
+//! cargo bench -p oip-server --bench serve
+//! ```
+//!
+//! It serves the example models on this machine's loopback. Client and server share the processor, so figures are those
+//! of the pair. Connections are kept; every answer is read to its end. `GET /v2/health/live` is the floor: what HTTP
+//! itself costs without tensors or models.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark fails by panicking and prints its figures"
+)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use oip_grpc::proto::{
+    ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
+    model_infer_request::InferInputTensor,
+};
+use oip_types::{
+    Limits, ModelRef,
+    rest::{RequestEncoding, decode_request, encode_request},
+};
+use tonic::transport::Endpoint;
+
+/// Starts that are timed.
+const STARTS: usize = 21;
+/// Requests of a row, over all of its connections together.
+const REQUESTS: usize = 5000;
+
+fn main() {
+    let mut ready: Vec<Duration> = (0..STARTS).map(|_| Server::start().ready).collect();
+    ready.sort();
+    println!(
+        "start to ready, both example models loaded: median {:.1?}, slowest of {STARTS} {:.1?}",
+        ready[STARTS / 2],
+        ready[STARTS - 1]
+    );
+
+    let server = Server::start();
+    println!("resident when idle: {:.1} MiB", server.resident_mib());
+    let binary = fs::metadata(env!("CARGO_BIN_EXE_oip-server")).unwrap().len();
+    println!("the program: {:.1} MiB", binary as f64 / f64::from(1 << 20));
+
+    let one = fs::read(examples().join("requests/one_digit.json")).unwrap();
+    let all = fs::read(examples().join("requests/digits.json")).unwrap();
+    println!("\n{:<44}{:>12}{:>12}{:>14}", "", "p50", "p99", "requests/s");
+    for connections in [1, 8] {
+        println!("{connections} connections");
+        let live = b"GET /v2/health/live HTTP/1.1\r\nHost: bench\r\n\r\n".to_vec();
+        report(
+            "  GET /v2/health/live",
+            http(server.http, connections, &live, REQUESTS),
+        );
+        for model in ["digits", "digits_forest"] {
+            let json = post(model, &one, None);
+            report(
+                &format!("  {model}, 1 image, HTTP JSON"),
+                http(server.http, connections, &json, REQUESTS),
+            );
+            let (body, length) = binary_body(&one);
+            let binary = post(model, &body, Some(length));
+            report(
+                &format!("  {model}, 1 image, HTTP binary"),
+                http(server.http, connections, &binary, REQUESTS),
+            );
+            report(
+                &format!("  {model}, 1 image, gRPC"),
+                grpc(server.grpc, connections, model, &one, REQUESTS),
+            );
+        }
+        let json = post("digits", &all, None);
+        report(
+            "  digits, 450 images, HTTP JSON",
+            http(server.http, connections, &json, REQUESTS / 10),
+        );
+        let (body, length) = binary_body(&all);
+        let binary = post("digits", &body, Some(length));
+        report(
+            "  digits, 450 images, HTTP binary",
+            http(server.http, connections, &binary, REQUESTS / 10),
+        );
+        report(
+            "  digits, 450 images, gRPC",
+            grpc(server.grpc, connections, "digits", &all, REQUESTS / 10),
+        );
+    }
+    println!("\nresident after that: {:.1} MiB", server.resident_mib());
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
+}
+
+struct Server {
+    process: Child,
+    http: SocketAddr,
+    grpc: SocketAddr,
+    /// From before the process is started until it says that everything is loaded.
+    ready: Duration,
+}
+
+impl Server {
+    fn start() -> Self {
+        let start = Instant::now();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .arg("--model-repository")
+            .arg(examples().join("models"))
+            .args([
+                "--http-address",
+                "127.0.0.1:0",
+                "--grpc-address",
+                "127.0.0.1:0",
+                "--log",
+                "off",
+            ])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut find = |wanted: &str| loop {
+            let line = lines.next().unwrap().unwrap();
+            if let Some((_, rest)) = line.split_once(wanted) {
+                return rest.trim().trim_start_matches("http://").to_owned();
+            }
+        };
+        let (http, grpc) = (find("HTTP").parse().unwrap(), find("gRPC").parse().unwrap());
+        find("ready after");
+        Self {
+            process,
+            http,
+            grpc,
+            ready: start.elapsed(),
+        }
+    }
+
+    fn resident_mib(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn post(model: &str, body: &[u8], header_length: Option<usize>) -> Vec<u8> {
+    let length = body.len();
+    let mut request =
+        format!("POST /v2/models/{model}/infer HTTP/1.1\r\nHost: bench\r\nContent-Length: {length}\r\n");
+    if let Some(length) = header_length {
+        request += &format!("Inference-Header-Content-Length: {length}\r\n");
+    }
+    let mut request = (request + "\r\n").into_bytes();
+    request.extend_from_slice(body);
+    request
+}
+
+fn binary_body(json: &[u8]) -> (Bytes, usize) {
+    let request = decode_request(
+        ModelRef::new("m", None).unwrap(),
+        &Bytes::copy_from_slice(json),
+        None,
+        &Limits::default(),
+    );
+    let encoding = RequestEncoding {
+        binary_inputs: true,
+        binary_outputs: true,
+        ..RequestEncoding::default()
+    };
+    let body = encode_request(&request.unwrap().request, encoding).unwrap();
+    let length = body.header_length().unwrap();
+    (body.into_bytes(), length)
+}
+
+/// Sends the same request again and again over so many connections; the time of each, and of all.
+fn http(address: SocketAddr, connections: usize, request: &[u8], count: usize) -> (Vec<Duration>, Duration) {
+    let start = Instant::now();
+    let times = thread::scope(|scope| {
+        let clients: Vec<_> = (0..connections)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut stream = TcpStream::connect(address).unwrap();
+                    stream.set_nodelay(true).unwrap();
+                    let mut buffer = Vec::with_capacity(1 << 20);
+                    (0..count / connections)
+                        .map(|_| {
+                            let start = Instant::now();
+                            stream.write_all(request).unwrap();
+                            receive(&mut stream, &mut buffer);
+                            start.elapsed()
+                        })
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        clients
+            .into_iter()
+            .flat_map(|client| client.join().unwrap())
+            .collect()
+    });
+    (times, start.elapsed())
+}
+
+/// Reads one answer with a length.
+fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
+    buffer.clear();
+    let mut chunk = vec![0; 64 << 10];
+    let mut total = None;
+    while total.is_none_or(|total| buffer.len() < total) {
+        let read = stream.read(&mut chunk).unwrap();
+        assert!(read > 0, "the server hung up");
+        buffer.extend_from_slice(&chunk[..read]);
+        if total.is_none()
+            && let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n")
+        {
+            let head = std::str::from_utf8(&buffer[..end]).unwrap().to_ascii_lowercase();
+            assert!(head.starts_with("http/1.1 200"), "{head}");
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .unwrap();
+            total = Some(end + 4 + length.parse::<usize>().unwrap());
+        }
+    }
+}
+
+fn grpc(
+    address: SocketAddr,
+    connections: usize,
+    model: &str,
+    json: &[u8],
+    count: usize,
+) -> (Vec<Duration>, Duration) {
+    let decoded = decode_request(
+        ModelRef::new("m", None).unwrap(),
+        &Bytes::copy_from_slice(json),
+        None,
+        &Limits::default(),
+    );
+    let input = decoded.unwrap().request.inputs.remove(0);
+    let request = ModelInferRequest {
+        model_name: model.to_owned(),
+        inputs: vec![InferInputTensor {
+            name: input.name,
+            datatype: input.value.datatype().name().to_owned(),
+            shape: input.value.shape().dims().iter().map(|&dim| dim as i64).collect(),
+            ..InferInputTensor::default()
+        }],
+        raw_input_contents: vec![input.value.into_raw()],
+        ..ModelInferRequest::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            let channel = Endpoint::from_shared(format!("http://{address}"))
+                .unwrap()
+                .connect()
+                .await
+                .unwrap();
+            clients.push(GrpcInferenceServiceClient::new(channel).max_decoding_message_size(64 << 20));
+        }
+        let start = Instant::now();
+        let running: Vec<_> = clients
+            .into_iter()
+            .map(|mut client| {
+                let request = request.clone();
+                tokio::spawn(async move {
+                    let mut times = Vec::with_capacity(count / connections);
+                    for _ in 0..count / connections {
+                        let start = Instant::now();
+                        client.model_infer(request.clone()).await.unwrap();
+                        times.push(start.elapsed());
+                    }
+                    times
+                })
+            })
+            .collect();
+        let mut times = Vec::new();
+        for client in running {
+            times.extend(client.await.unwrap());
+        }
+        (times, start.elapsed())
+    })
+}
+
+fn report(label: &str, (mut times, elapsed): (Vec<Duration>, Duration)) {
+    let rate = times.len() as f64 / elapsed.as_secs_f64();
+    times.sort();
+    let micros = |time: Duration| format!("{:.0} us", time.as_secs_f64() * 1e6);
+    let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+    println!("{label:<44}{:>12}{:>12}{rate:>14.0}", micros(p50), micros(p99));
+}
