@@ -6,6 +6,7 @@ use tensor_core::{DType, Shape, TensorSpec};
 use crate::{
     arena::Arena,
     layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo},
+    table::Table,
     window::Window,
 };
 
@@ -69,7 +70,7 @@ impl Index {
         let count = read_count(source, limits)?;
         let table_end = WORD + WORD * count;
         let table = read_range(source, WORD..table_end, "the table of offsets")?;
-        let table = Table { bytes: &table };
+        let table = Table::new(&table);
         let in_file_order = table.check(table_end, source.len(), options.lenient)?;
 
         let mut records = Records {
@@ -217,78 +218,6 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
         return Err(error.expected("less than 2^32").found(count));
     }
     Ok(count)
-}
-
-/// The offsets of the records.
-struct Table<'a> {
-    bytes: &'a [u8],
-}
-
-impl Table<'_> {
-    fn offsets(&self) -> impl Iterator<Item = u64> + '_ {
-        self.bytes.chunks_exact(WORD as usize).map(word)
-    }
-
-    fn at(&self, number: u32) -> u64 {
-        word(&self.bytes[number as usize * WORD as usize..])
-    }
-
-    /// Holds every offset against the file; says whether they ascend, which spares sorting them.
-    fn check(&self, table_end: u64, file_len: u64, lenient: bool) -> Result<bool, Error> {
-        let mut ascends = true;
-        let mut last = 0;
-        for (number, offset) in self.offsets().enumerate() {
-            ascends &= offset > last;
-            last = offset;
-            let is_aligned = lenient || offset.is_multiple_of(WORD);
-            if is_aligned && offset >= table_end && offset < file_len && file_len - offset >= HEADER {
-                continue;
-            }
-            return Err(bad_offset(number, offset, table_end, file_len, is_aligned));
-        }
-        Ok(ascends)
-    }
-
-    /// The tensors' numbers by offset.
-    fn order(&self) -> Result<Vec<u32>, Error> {
-        let count = self.bytes.len() / WORD as usize;
-        let mut order = Vec::new();
-        reserve(&mut order, count as u64)?;
-        order.extend(0..count as u32);
-        order.sort_unstable_by_key(|&number| (self.at(number), number));
-        Ok(order)
-    }
-}
-
-#[cold]
-fn bad_offset(number: usize, offset: u64, table_end: u64, file_len: u64, is_aligned: bool) -> Error {
-    let at = WORD + WORD * number as u64;
-    let error = |kind, what: &str| {
-        Error::new(kind, what)
-            .of_tensor(&number.to_string())
-            .at(at)
-            .rule("B4")
-            .found(offset)
-    };
-    if !is_aligned {
-        return error(ErrorKind::Misaligned, "the offset of the record").expected("a multiple of 8");
-    }
-    if offset > LONGEST - HEADER {
-        return error(
-            ErrorKind::Overflow,
-            "the end of the record does not fit 63 bits: its offset",
-        );
-    }
-    if offset < table_end || offset >= file_len {
-        return error(ErrorKind::OutOfBounds, "the offset of the record").expected(format_args!(
-            "{table_end} to {file_len}, between the table and the end of the file"
-        ));
-    }
-    error(
-        ErrorKind::Truncated,
-        "the header of the record is cut off: its offset",
-    )
-    .expected(format_args!("16 bytes before the file's end at {file_len}"))
 }
 
 /// Reads one record after the other, in file order.
@@ -502,7 +431,7 @@ impl Records<'_> {
 }
 
 /// Makes room for a number of items that the file has bytes for.
-fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
+pub(crate) fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
     let reserved = usize::try_from(count)
         .ok()
         .and_then(|count| items.try_reserve_exact(count).ok());

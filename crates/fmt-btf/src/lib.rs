@@ -66,6 +66,7 @@ mod names;
 mod order;
 mod reader;
 mod record;
+mod table;
 mod window;
 mod writer;
 

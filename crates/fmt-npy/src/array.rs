@@ -169,7 +169,7 @@ impl Array {
                 .map_err(|error| error.at(compressed.start));
         }
         let bytes = read_range(source, self.entry.range.clone(), "the data")?;
-        if is_checked || !self.is_plain(spec) {
+        if is_checked || !self.is_plain(spec) || !source.is_in_memory() {
             self.check(&bytes)?;
         }
         Ok(bytes)

@@ -10,7 +10,7 @@ use crate::{
     NpzReader,
     npy::{check_plan, encode_header, too_few, too_many},
     npz::SUFFIX,
-    sink::Sink,
+    sink::{Sink, Valve},
 };
 
 /// The format `.npz`, for tools that deal with all formats alike.
@@ -97,8 +97,10 @@ impl Format for Npz {
             let error = Error::new(ErrorKind::TooLarge, "the data of all tensors").rule("N13");
             return Err(error.expected("less than 2^63 bytes"));
         }
+        let sink = Sink::new(out);
         Ok(Box::new(NpzWriter {
-            zip: ZipWriter::new_stream(Sink::new(out)),
+            valve: sink.valve(),
+            zip: Some(ZipWriter::new_stream(sink)),
             members: members.into_iter(),
             current: None,
             outstanding,
@@ -129,7 +131,9 @@ struct Planned {
 }
 
 struct NpzWriter<W: Write> {
-    zip: ZipWriter<StreamWriter<Sink<W>>>,
+    /// `None` only while the file is being ended.
+    zip: Option<ZipWriter<StreamWriter<Sink<W>>>>,
+    valve: Valve,
     members: std::vec::IntoIter<Planned>,
     /// The name of the array whose bytes come next, and how many are still to come.
     current: Option<(String, u64)>,
@@ -152,7 +156,9 @@ impl<W: Write> NpzWriter<W> {
                 .unix_permissions(0o644)
                 .with_alignment(64)
                 .large_file(member.len >= u64::from(u32::MAX) - (1 << 17));
-            let started = self.zip.start_file(format!("{}{SUFFIX}", member.name), options);
+            let started = self
+                .zip()?
+                .start_file(format!("{}{SUFFIX}", member.name), options);
             started.map_err(|error| failed(&error))?;
             self.put(&member.head)?;
             self.current = Some((member.name, member.len));
@@ -161,8 +167,23 @@ impl<W: Write> NpzWriter<W> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let written = self.zip.write_all(bytes);
-        written.map_err(|error| Error::io("the file cannot be written", error))
+        let written = self.zip()?.write_all(bytes);
+        written.map_err(|error| Error::io("the file cannot be written", error))?;
+        // What the archive's writer buffered may have failed without its saying so.
+        self.valve.check()
+    }
+
+    fn zip(&mut self) -> Result<&mut ZipWriter<StreamWriter<Sink<W>>>, Error> {
+        self.valve.check()?;
+        let ended = || Error::new(ErrorKind::Io, "the file was ended before");
+        self.zip.as_mut().ok_or_else(ended)
+    }
+}
+
+impl<W: Write> Drop for NpzWriter<W> {
+    /// The archive's writer would end a file that is given up as if it were whole.
+    fn drop(&mut self) {
+        self.valve.shut();
     }
 }
 
@@ -198,7 +219,11 @@ impl<W: Write + Send> TensorWriter for NpzWriter<W> {
         if let Some((name, rest)) = self.current.as_ref().filter(|(_, rest)| *rest > 0) {
             return Err(too_few(name, *rest));
         }
-        let stream = self.zip.finish().map_err(|error| failed(&error))?;
+        self.zip()?;
+        let Some(zip) = self.zip.take() else {
+            return Err(Error::new(ErrorKind::Io, "the file was ended before"));
+        };
+        let stream = zip.finish().map_err(|error| failed(&error))?;
         stream.into_inner().flush()
     }
 }

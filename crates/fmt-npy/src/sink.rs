@@ -1,13 +1,40 @@
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use fmt_core::Error;
 
 /// Where bytes go, how many have gone, and whether that went well.
+///
+/// After a failure, and when it is told to, it takes bytes and drops them: the crate `zip` ends an archive even when its
+/// writer is dropped, and nothing must come after what failed or was given up.
 pub(crate) struct Sink<W> {
     out: W,
     position: u64,
-    /// Nobody knows how much of what was to be written arrived.
-    has_failed: bool,
+    valve: Valve,
+}
+
+/// Shuts a sink from outside.
+#[derive(Clone, Default)]
+pub(crate) struct Valve(Arc<AtomicBool>);
+
+impl Valve {
+    pub(crate) fn shut(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails when the sink takes no bytes any more.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.0.load(Ordering::Relaxed) {
+            let error = io::Error::other("the file is incomplete since writing failed");
+            return Err(Error::io("the file cannot be written", error));
+        }
+        Ok(())
+    }
 }
 
 impl<W: Write> Sink<W> {
@@ -15,19 +42,25 @@ impl<W: Write> Sink<W> {
         Self {
             out,
             position: 0,
-            has_failed: false,
+            valve: Valve::default(),
         }
+    }
+
+    pub(crate) fn valve(&self) -> Valve {
+        self.valve.clone()
     }
 
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let at = self.position;
+        self.valve.check()?;
         self.write_all(bytes)
             .map_err(|error| Error::io("the file cannot be written", error).at(at))
     }
 
     /// Flushes, and says how long the file is.
     pub(crate) fn flush(&mut self) -> Result<u64, Error> {
-        let flushed = Write::flush(self);
+        self.valve.check()?;
+        let flushed = self.out.flush();
         flushed.map_err(|error| Error::io("the file cannot be written", error).at(self.position))?;
         Ok(self.position)
     }
@@ -35,22 +68,23 @@ impl<W: Write> Sink<W> {
 
 impl<W: Write> Write for Sink<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.has_failed {
-            return Err(io::Error::other("the file is incomplete since writing failed"));
+        if self.valve.check().is_err() || bytes.is_empty() {
+            return Ok(bytes.len());
         }
-        match self.out.write(bytes) {
-            Ok(written) => {
-                self.position += written as u64;
-                Ok(written)
-            }
-            Err(error) => {
-                self.has_failed = error.kind() != io::ErrorKind::Interrupted;
-                Err(error)
-            }
+        let written = self.out.write(bytes);
+        match &written {
+            Ok(0) => self.valve.shut(),
+            Ok(written) => self.position += *written as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.valve.shut(),
         }
+        written
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.valve.check().is_err() {
+            return Ok(());
+        }
         self.out.flush()
     }
 }

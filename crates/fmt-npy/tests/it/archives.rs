@@ -107,6 +107,12 @@ fn n11_checksums_and_lengths() {
         let reader = open_archive(&bytes).unwrap();
         assert_eq!(verdict(reader.verify(0)), Err((Corrupt, "N11")));
         assert_eq!(verdict(reader.read_into(0, &mut [0; 400])), Err((Corrupt, "N11")));
+        // What is read from a file is a copy, and checked.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        std::fs::write(&path, &bytes).unwrap();
+        let reader = NpzReader::from_path(&path).unwrap();
+        assert_eq!(verdict(reader.tensor(0)), Err((Corrupt, "N11")));
     }
     // More and less than the header says, compressed and not.
     for is_deflated in [false, true] {
@@ -227,4 +233,25 @@ fn wr_02_a_sink_that_is_full() {
             .kind();
         assert_eq!(kind, Io);
     }
+}
+
+/// WR-08: a file that is given up does not look whole: the archive's directory is not written.
+#[test]
+fn wr_08_a_writer_that_is_dropped() {
+    let tensor = counting(DType::U8, &[50]);
+    let plan = || Plan {
+        entries: vec![PlannedEntry::dense("a", tensor.spec().clone()); 1],
+        ..Plan::default()
+    };
+    let mut out = Vec::new();
+    drop(Npz.create(Box::new(&mut out), plan()).unwrap());
+    assert!(out.is_empty());
+    let mut writer = Npz.create(Box::new(&mut out), plan()).unwrap();
+    writer.write(&[1; 49]).unwrap();
+    drop(writer);
+    assert!(open_archive(&out).is_err());
+    let mut writer = Npz.create(Box::new(&mut out), plan()).unwrap();
+    writer.write(&[1; 49]).unwrap();
+    assert_eq!(writer.finish().unwrap_err().kind(), SizeMismatch);
+    assert!(open_archive(&out).is_err());
 }

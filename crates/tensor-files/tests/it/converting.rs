@@ -235,7 +235,7 @@ fn a_conversion_that_is_stopped_leaves_the_target_alone() {
     };
     let error = convert(&*open(&path), format_of_path(&target).unwrap(), &target, &options).unwrap_err();
     assert_eq!(error.kind(), Io);
-    assert_eq!(told.get(), 24 << 20);
+    assert!(told.get() > 20 << 20 && told.get() < 40 << 20);
     assert_eq!(fs::read(&target).unwrap(), b"old");
     assert_eq!(names(folder.path()), ["a.btf", "a.safetensors"]);
 }
