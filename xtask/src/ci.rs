@@ -1,16 +1,19 @@
 //! What must be green before a change lands.
 
-use std::{process::Command, time::Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::{codegen, workspace};
+use crate::{cargo, codegen};
 
 /// One call of cargo that must succeed.
 struct Check {
     name: &'static str,
     arguments: &'static [&'static str],
 }
+
+/// One set of flags for every check, so that dependencies are built once.
+const FLAGS: &[(&str, &str)] = &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")];
 
 const CHECKS: &[Check] = &[
     Check {
@@ -46,22 +49,9 @@ pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
     step("codegen", || codegen::run(true))?;
     for check in CHECKS {
-        step(check.name, || cargo(check.arguments))?;
+        step(check.name, || cargo::run(check.arguments, FLAGS))?;
     }
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
-    Ok(())
-}
-
-fn cargo(arguments: &[&str]) -> Result<()> {
-    let status = Command::new(env!("CARGO"))
-        .args(arguments)
-        // One set of flags for every check, so that dependencies are built once.
-        .env("RUSTFLAGS", "-Dwarnings")
-        .env("RUSTDOCFLAGS", "-Dwarnings")
-        .current_dir(workspace::root())
-        .status()
-        .context("starting cargo")?;
-    ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
     Ok(())
 }
 

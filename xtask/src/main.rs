@@ -5,8 +5,11 @@
     reason = "these tasks talk to a person at a terminal"
 )]
 
+mod bench;
+mod cargo;
 mod ci;
 mod codegen;
+mod corpus;
 mod schemas;
 mod tidy;
 mod workspace;
@@ -32,6 +35,13 @@ enum Task {
     },
     /// Hold the house rules: layout, dependency arrows, documentation; report large files
     Tidy,
+    /// Write the files that the formats' tests judge anew, from the code that makes them
+    Corpus,
+    /// Run the benchmarks of docs/benchmarks.md
+    Bench {
+        /// What to measure
+        subject: bench::Subject,
+    },
     /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
     Ci,
 }
@@ -40,6 +50,8 @@ fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Codegen { check } => codegen::run(check),
         Task::Tidy => tidy::run(),
+        Task::Corpus => corpus::run(),
+        Task::Bench { subject } => bench::run(subject),
         Task::Ci => ci::run(),
     };
     match result {
