@@ -140,6 +140,8 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
     let encoding = match &entry.encoding {
         Encoding::Raw => "raw",
         Encoding::Zstd => "zstd",
+        Encoding::Deflate => "deflate",
+        Encoding::ColumnMajor => "column-major",
         Encoding::Unknown(name) => name,
         _ => "unknown",
     };
