@@ -229,7 +229,7 @@ fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
         lines.push(format!("sha256 {sha256}"));
     }
     if let Some(stats) = &tensor.stats {
-        let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.6}"));
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), table::number);
         lines.push(format!(
             "min {}  mean {}  max {}  zeros {}  NaN {}  infinite {}",
             number(stats.min),

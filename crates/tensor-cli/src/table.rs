@@ -46,6 +46,16 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// A number with about six digits.
+pub(crate) fn number(value: f64) -> String {
+    let size = value.abs();
+    if size != 0.0 && !(1e-4..1e9).contains(&size) {
+        return format!("{value:.5e}");
+    }
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Text of a file, as one line without characters that would move the cursor.
 pub(crate) fn text(text: &str) -> String {
     text.chars()
@@ -69,6 +79,15 @@ mod tests {
         assert_eq!(
             sizes,
             ["0 B", "1023 B", "1.0 KiB", "10 KiB", "1.0 MiB", "5.0 GiB"]
+        );
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let numbers = [0.0, 1.0, -2.5, 1.0 / 3.0, 3.82e-37, 1e12, f64::INFINITY].map(number);
+        assert_eq!(
+            numbers,
+            ["0", "1", "-2.5", "0.333333", "3.82000e-37", "1.00000e12", "inf"]
         );
     }
 
