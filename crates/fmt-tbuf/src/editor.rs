@@ -4,9 +4,9 @@ use std::{
     sync::Arc,
 };
 
-use fmt_core::{AtomicFile, Error, ErrorKind, FileSource, ReadOptions, TensorReader};
+use fmt_core::{AppendFile, AtomicFile, Error, ErrorKind, FileSource, ReadOptions, TensorReader};
 
-use crate::{InPlaceWriter, TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
+use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 
 /// Changes a file without writing its tensors anew: names and model, and tensors behind those that are there.
 ///
@@ -140,14 +140,17 @@ impl TbufEditor {
         self.append_in_place()?.commit()
     }
 
-    /// As [`TbufEditor::append`], but tensors go to the end of the file as it is.
+    /// As [`TbufEditor::append`], but tensors go to the end of the file as it is. [`TbufWriter::commit`] makes them and
+    /// the changes count; dropped without, the file is cut back to what it was.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when that would lose fields of the index; [`ErrorKind::Changed`] when the file is
-    /// not what was opened any more; [`ErrorKind::Io`], also when somebody else is changing it.
-    pub fn append_in_place(self) -> Result<InPlaceWriter, Error> {
+    /// [`ErrorKind::Unsupported`] when that would lose fields of the index; as [`AppendFile::open`].
+    pub fn append_in_place(mut self) -> Result<TbufWriter<AppendFile>, Error> {
         self.check_loss()?;
-        InPlaceWriter::open(&self.path, &self.source, self.reader.index_range(), self.ledger)
+        let file = AppendFile::open(&self.path, &self.source, self.reader.index_range())?;
+        let old_len = file.old_len();
+        self.ledger.go_on_behind(old_len);
+        Ok(TbufWriter::resume(file, self.ledger, old_len))
     }
 
     fn check_loss(&self) -> Result<(), Error> {
@@ -161,6 +164,17 @@ impl TbufEditor {
     }
 }
 
+impl TbufWriter<AppendFile> {
+    /// Makes what was appended to a file in place count ([`TbufEditor::append_in_place`]).
+    ///
+    /// # Errors
+    /// As [`TbufWriter::finish`] and [`AppendFile::commit`]. The file is cut back to what it was.
+    pub fn commit(mut self) -> Result<(), Error> {
+        let tail = self.write_all_but_tail()?;
+        self.into_sink().commit(&tail)
+    }
+}
+
 impl fmt::Debug for TbufEditor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TbufEditor")
@@ -168,4 +182,34 @@ impl fmt::Debug for TbufEditor {
             .field("reader", &self.reader)
             .finish_non_exhaustive()
     }
+}
+
+/// Cuts a file back to what it was, after a crash amid a change in place. Returns the number of bytes that were cut off.
+///
+/// Without the journal of such a change beside the file nothing is done.
+///
+/// ```
+/// # use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
+/// # use std::io::Write;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.tbuf");
+/// # let mut writer = TbufWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.tensor("weights", &tensor_core::Tensor::scalar(1u8))?;
+/// # let file = writer.finish()?;
+/// # std::fs::write(&path, &file)?;
+/// # std::fs::write(folder.path().join("model.tbuf.append-journal"), format!("{}\n", file.len()))?;
+/// # std::fs::File::options().append(true).open(&path)?.write_all(b"0123456789")?;
+/// assert!(TbufReader::from_path(&path).is_err()); // ten bytes were written when the power failed
+/// assert_eq!(fmt_tbuf::recover(&path)?, 10);
+/// assert!(TbufReader::from_path(&path).is_ok());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`AppendFile::recover`].
+pub fn recover(path: impl AsRef<Path>) -> Result<u64, Error> {
+    let is_whole = |source| TbufReader::open(source, &ReadOptions::default()).map(drop);
+    AppendFile::recover(path.as_ref(), is_whole)
 }

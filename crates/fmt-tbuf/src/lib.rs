@@ -8,7 +8,7 @@
 //! |---|---|
 //! | read | [`TbufReader`], on a path, on [`Bytes`](tensor_core::Bytes) in memory or mapped, on any [`ByteSource`](fmt_core::ByteSource) |
 //! | write | [`TbufWriter`], to anything that takes bytes; with [`AtomicFile`](fmt_core::AtomicFile) the file appears when it is complete |
-//! | rename, append | [`TbufEditor`], atomically or in place ([`InPlaceWriter`], [`recover`]) |
+//! | rename, append | [`TbufEditor`], atomically or in place ([`recover`] after a crash) |
 //! | deal with all formats alike | [`TensorBuffers`], an implementation of [`Format`](fmt_core::Format) |
 //!
 //! # Reading
@@ -115,7 +115,6 @@ mod format;
     reason = "written by the FlatBuffers compiler"
 )]
 mod generated;
-mod in_place;
 mod index;
 mod layout;
 mod ledger;
@@ -124,9 +123,8 @@ mod names;
 mod reader;
 mod writer;
 
-pub use editor::TbufEditor;
+pub use editor::{TbufEditor, recover};
 pub use format::TensorBuffers;
-pub use in_place::{InPlaceWriter, recover};
 pub use layout::tensor_id;
 pub use reader::TbufReader;
 pub use writer::{TbufWriter, WriteOptions};
