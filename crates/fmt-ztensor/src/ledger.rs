@@ -195,7 +195,7 @@ impl Ledger {
                     layout: details.layout.clone(),
                     says_big: details.says_big,
                 })),
-                fields: details.fields.clone(),
+                fields: details.fields.to_vec(),
             })?;
         }
         Ok(ledger)
