@@ -25,7 +25,8 @@ pub enum ChecksumKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     Crc32c(u32),
-    Sha256([u8; 32]),
+    // Kept apart, since few tensors have one.
+    Sha256(Box<[u8; 32]>),
     /// Of a kind that is not known, which is no error (Z5).
     Unknown,
 }
@@ -51,7 +52,9 @@ impl Claim {
             }
             Some(("sha256", hex)) => {
                 let value = digits(hex).and_then(|hex| sha256_of(hex.as_bytes()));
-                value.map(Self::Sha256).ok_or("sha256: and 64 hexadecimal digits")
+                value
+                    .map(|value| Self::Sha256(Box::new(value)))
+                    .ok_or("sha256: and 64 hexadecimal digits")
             }
             _ => Ok(Self::Unknown),
         }
@@ -150,7 +153,7 @@ impl Hasher {
     pub(crate) fn finish(self) -> Claim {
         match self {
             Self::Crc32c(value) => Claim::Crc32c(value),
-            Self::Sha256(state) => Claim::Sha256((*state).finalize().into()),
+            Self::Sha256(state) => Claim::Sha256(Box::new((*state).finalize().into())),
         }
     }
 }

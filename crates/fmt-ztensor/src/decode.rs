@@ -1,16 +1,14 @@
 //! Zstandard blobs, decoded in one go into memory of exactly the right size (Z15).
 
-use std::{
-    cell::RefCell,
-    num::NonZeroUsize,
-    sync::{Mutex, OnceLock, PoisonError},
-    thread,
-};
+use std::cell::RefCell;
 
 use fmt_core::{Error, Limits};
 use zstd_safe::DCtx;
 
-use crate::frames::{MOST_PER_BYTE, Piece, Pieces, SeekTable, corrupt};
+use crate::{
+    frames::{MOST_PER_BYTE, Piece, Pieces, SeekTable, corrupt},
+    parallel::for_each,
+};
 
 /// Decoded bytes from which on several threads pay.
 const WORTH_THREADS: usize = 2 << 20;
@@ -41,8 +39,7 @@ pub(crate) fn decode(
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
         let jobs = jobs(blob, start, out, limits)?;
-        let threads = threads.min(jobs.len());
-        decode_in_parallel(jobs, threads)?;
+        for_each(jobs, threads, decode_frame)?;
     } else {
         decode_one_after_the_other(blob, start, out, limits)?;
     }
@@ -133,39 +130,6 @@ fn jobs<'b, 'o>(
     Ok(jobs)
 }
 
-fn decode_in_parallel(jobs: Vec<Job<'_, '_>>, threads: usize) -> Result<(), Error> {
-    let jobs = Mutex::new(jobs.into_iter());
-    let failure: Mutex<Option<Error>> = Mutex::new(None);
-    let work = || {
-        loop {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(job) = job else { return };
-            if let Err(error) = decode_frame(job) {
-                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                // Frames are taken in order; of those that fail at once the first is reported.
-                if failure
-                    .as_ref()
-                    .is_none_or(|earlier| error.byte() < earlier.byte())
-                {
-                    *failure = Some(error);
-                }
-                return;
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // Without another thread this one does it all.
-            let _ = thread::Builder::new().spawn_scoped(scope, work);
-        }
-        work();
-    });
-    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
-}
-
 /// Decodes a frame that must fill the memory it is given.
 fn decode_frame((frame, at, out): Job<'_, '_>) -> Result<(), Error> {
     let expected = out.len();
@@ -219,17 +183,5 @@ fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
                 .expected(format_args!("at most {room} bytes"))
                 .found(zstd_safe::get_error_name(code))
         })
-    })
-}
-
-/// How many threads decode at once, unless the caller says.
-pub(crate) fn default_threads() -> usize {
-    /// More do not make memory faster.
-    const MOST: usize = 16;
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| {
-        thread::available_parallelism()
-            .map_or(1, NonZeroUsize::get)
-            .min(MOST)
     })
 }

@@ -27,7 +27,7 @@ pub(crate) struct Index {
 /// What an entry says beyond what all formats say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
-    pub(crate) fields: Vec<CustomField>,
+    pub(crate) fields: Box<[CustomField]>,
     pub(crate) layout: StoredLayout,
     /// Whether the bytes are said to be stored most significant first, if anything is said about it.
     pub(crate) says_big: Option<bool>,
@@ -315,9 +315,9 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn fields(&mut self) -> Vec<CustomField> {
+    fn fields(&mut self) -> Box<[CustomField]> {
         if self.custom.is_empty() {
-            return Vec::new();
+            return Box::default();
         }
         let custom = std::mem::take(&mut self.custom).into_iter();
         let field = |(key, value): (Cow<'_, str>, &[u8])| {

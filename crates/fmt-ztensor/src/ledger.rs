@@ -2,14 +2,14 @@
 
 use ciborium_ll::Header;
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, ReadOptions, StoredDType};
-use tensor_core::{Quoted, Shape, TensorSpec};
+use tensor_core::{DType, Quoted, Shape, TensorSpec};
 
 use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
     checks::check_name,
     checksum::Claim,
     index::{Details, StoredLayout},
-    layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_name},
+    layout::{BIG, Key, LITTLE, RAW, ZSTD, dtype_name},
     names::Names,
     value::push,
 };
@@ -33,10 +33,87 @@ pub(crate) struct Record {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) checksum: Checksum,
-    dtype: StoredDType,
     shape: Shape,
+    kind: Kind,
+    fields: Vec<CustomField>,
+}
+
+/// How a tensor is stored: in few bytes, since there may be many.
+#[derive(Clone, Debug)]
+enum Kind {
+    /// One that this crate writes.
+    Known {
+        dtype: DType,
+        is_zstd: bool,
+        says_layout: bool,
+        says_big: Option<bool>,
+    },
+    /// One that a file had.
+    Other(Box<OtherKind>),
+}
+
+#[derive(Clone, Debug)]
+struct OtherKind {
+    dtype: StoredDType,
     encoding: Encoding,
-    details: Details,
+    layout: StoredLayout,
+    says_big: Option<bool>,
+}
+
+impl Kind {
+    /// The dtype, if what is stored are elements of it, one after the other.
+    fn dtype_of_elements(&self) -> Option<DType> {
+        match self {
+            Self::Known { dtype, .. } => Some(*dtype),
+            Self::Other(other) => {
+                let is_known = matches!(other.encoding, Encoding::Raw | Encoding::Zstd)
+                    && !matches!(other.layout, StoredLayout::Other(_));
+                other.dtype.known().filter(|_| is_known)
+            }
+        }
+    }
+
+    fn says_big(&self) -> Option<bool> {
+        match self {
+            Self::Known { says_big, .. } => *says_big,
+            Self::Other(other) => other.says_big,
+        }
+    }
+
+    fn dtype_name(&self) -> &str {
+        match self {
+            Self::Known { dtype, .. } => dtype_name(*dtype),
+            Self::Other(other) => match &other.dtype {
+                StoredDType::Known(dtype) => dtype_name(*dtype),
+                StoredDType::Unknown(name) => name,
+            },
+        }
+    }
+
+    fn encoding_name(&self) -> &str {
+        match self {
+            Self::Known { is_zstd: true, .. } => ZSTD,
+            Self::Known { .. } => RAW,
+            Self::Other(other) => match &other.encoding {
+                Encoding::Zstd => ZSTD,
+                Encoding::Unknown(name) => name,
+                _ => RAW,
+            },
+        }
+    }
+
+    /// The value of `layout`, as CBOR.
+    fn layout(&self) -> Option<&[u8]> {
+        const DENSE: &[u8] = b"\x65dense";
+        match self {
+            Self::Known { says_layout, .. } => says_layout.then_some(DENSE),
+            Self::Other(other) => match &other.layout {
+                StoredLayout::Absent => None,
+                StoredLayout::Dense => Some(DENSE),
+                StoredLayout::Other(value) => Some(value.as_bytes()),
+            },
+        }
+    }
 }
 
 /// What an entry says of its bytes.
@@ -67,26 +144,16 @@ impl Record {
 
     fn index_bound(&self) -> u64 {
         let text = |text: &str| text.len() as u64 + 18;
-        let fields = self.details.fields.iter();
+        let fields = self.fields.iter();
         let fields = fields.map(|field| text(field.key()) + field.value().as_bytes().len() as u64);
-        let dtype = match &self.dtype {
-            StoredDType::Known(_) => 0,
-            StoredDType::Unknown(name) => text(name),
-        };
-        let encoding = match &self.encoding {
-            Encoding::Unknown(name) => text(name),
-            _ => 0,
-        };
-        let layout = match &self.details.layout {
-            StoredLayout::Other(value) => value.as_bytes().len() as u64,
-            _ => 0,
-        };
+        let layout = self.kind.layout().map_or(0, <[u8]>::len) as u64;
         let checksum = match &self.checksum {
             Checksum::Text(checksum) => text(checksum),
             _ => 0,
         };
         let shape = 9 * self.shape.rank() as u64;
-        Self::BOUND + text(&self.name) + shape + dtype + encoding + layout + checksum + fields.sum::<u64>()
+        let kind = text(self.kind.dtype_name()) + text(self.kind.encoding_name()) + layout;
+        Self::BOUND + text(&self.name) + shape + kind + checksum + fields.sum::<u64>()
     }
 }
 
@@ -121,10 +188,14 @@ impl Ledger {
                     size: entry.stored_size(),
                 },
                 checksum: entry.checksum.clone().map_or(Checksum::Absent, Checksum::Text),
-                dtype: entry.dtype.clone(),
                 shape: entry.shape.clone(),
-                encoding: entry.encoding.clone(),
-                details: details.clone(),
+                kind: Kind::Other(Box::new(OtherKind {
+                    dtype: entry.dtype.clone(),
+                    encoding: entry.encoding.clone(),
+                    layout: details.layout.clone(),
+                    says_big: details.says_big,
+                })),
+                fields: details.fields.to_vec(),
             })?;
         }
         Ok(ledger)
@@ -156,17 +227,14 @@ impl Ledger {
             name: name.to_owned(),
             place: Place::Open,
             checksum: Checksum::Absent,
-            dtype: StoredDType::Known(spec.dtype()),
             shape: spec.shape().clone(),
-            encoding: match options.compression {
-                Some(_) => Encoding::Zstd,
-                None => Encoding::Raw,
-            },
-            details: Details {
-                fields: options.fields.clone(),
-                layout: self.layout(),
+            kind: Kind::Known {
+                dtype: spec.dtype(),
+                is_zstd: options.compression.is_some(),
+                says_layout: !self.omits_layout,
                 says_big: (options.big_endian && is_multi_byte).then_some(true),
             },
+            fields: options.fields.clone(),
         };
         self.push(record)?;
         self.data_bound = data_bound;
@@ -183,18 +251,20 @@ impl Ledger {
         };
         let target = &self.records[number];
         let of_target = target
-            .dtype
-            .known()
+            .kind
+            .dtype_of_elements()
             .and_then(|dtype| TensorSpec::new(dtype, target.shape.clone()).ok());
         let fits = of_target.as_ref().is_some_and(|target_spec| {
-            let is_big = target.details.says_big == Some(true);
+            let is_big = target.kind.says_big() == Some(true);
             let is_same_width = target_spec.dtype().size() == spec.dtype().size();
             target_spec.byte_len() == spec.byte_len() && (is_same_width || !is_big)
         });
         if !fits {
             let error =
                 Error::new(ErrorKind::SizeMismatch, "the other name's dtype and shape").of_tensor(name);
-            let found = of_target.map_or("a dtype that is not known".to_owned(), |spec| spec.to_string());
+            let found = of_target.map_or("something that is not supported".to_owned(), |spec| {
+                spec.to_string()
+            });
             return Err(error
                 .expected(format_args!("as many bytes as {spec}"))
                 .found(found)
@@ -204,24 +274,16 @@ impl Ledger {
             name: name.to_owned(),
             place: Place::Of(number),
             checksum: Checksum::Absent,
-            dtype: StoredDType::Known(spec.dtype()),
             shape: spec.shape().clone(),
-            encoding: target.encoding.clone(),
-            details: Details {
-                fields: Vec::new(),
-                layout: self.layout(),
-                says_big: target.details.says_big,
+            kind: Kind::Known {
+                dtype: spec.dtype(),
+                is_zstd: target.kind.encoding_name() == ZSTD,
+                says_layout: !self.omits_layout,
+                says_big: target.kind.says_big(),
             },
+            fields: Vec::new(),
         };
         self.push(record)
-    }
-
-    fn layout(&self) -> StoredLayout {
-        if self.omits_layout {
-            StoredLayout::Absent
-        } else {
-            StoredLayout::Dense
-        }
     }
 
     fn check(&self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
@@ -321,14 +383,14 @@ impl Ledger {
         let number = self.number(name)?;
         let bound =
             |field: &CustomField| field.key().len() as u64 + 18 + field.value().as_bytes().len() as u64;
-        let fields = &self.records[number].details.fields;
+        let fields = &self.records[number].fields;
         let place = fields.iter().position(|old| old.key() == field.key());
         let old = place.map_or(0, |place| bound(&fields[place]));
         let new = self.index_bound - old + bound(&field);
         self.check_bounds(new, self.records.len() as u64)
             .map_err(|error| error.of_tensor(name))?;
         self.index_bound = new;
-        let fields = &mut self.records[number].details.fields;
+        let fields = &mut self.records[number].fields;
         match place {
             Some(place) => fields[place] = field,
             None => fields.push(field),
@@ -338,7 +400,7 @@ impl Ledger {
 
     pub(crate) fn remove_field(&mut self, name: &str, key: &str) -> Result<Option<CborValue>, Error> {
         let number = self.number(name)?;
-        let fields = &mut self.records[number].details.fields;
+        let fields = &mut self.records[number].fields;
         let place = fields.iter().position(|field| field.key() == key);
         Ok(place.map(|place| fields.remove(place).value().clone()))
     }
@@ -366,15 +428,11 @@ impl Ledger {
 }
 
 fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, checksum: &Checksum) {
-    let Details {
-        fields,
-        layout,
-        says_big,
-    } = &record.details;
-    let optional = usize::from(!matches!(layout, StoredLayout::Absent))
+    let (layout, says_big) = (record.kind.layout(), record.kind.says_big());
+    let optional = usize::from(layout.is_some())
         + usize::from(says_big.is_some())
         + usize::from(!matches!(checksum, Checksum::Absent));
-    push(out, Header::Map(Some(6 + optional + fields.len())));
+    push(out, Header::Map(Some(6 + optional + record.fields.len())));
     text(out, Key::Name.name());
     text(out, &record.name);
     text(out, Key::Offset.name());
@@ -382,23 +440,10 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
     text(out, Key::Size.name());
     push(out, Header::Positive(size));
     text(out, Key::Dtype.name());
-    text(
-        out,
-        match &record.dtype {
-            StoredDType::Known(dtype) => dtype_name(*dtype),
-            StoredDType::Unknown(name) => name,
-        },
-    );
-    match layout {
-        StoredLayout::Absent => {}
-        StoredLayout::Dense => {
-            text(out, Key::Layout.name());
-            text(out, DENSE);
-        }
-        StoredLayout::Other(value) => {
-            text(out, Key::Layout.name());
-            out.extend_from_slice(value.as_bytes());
-        }
+    text(out, record.kind.dtype_name());
+    if let Some(layout) = layout {
+        text(out, Key::Layout.name());
+        out.extend_from_slice(layout);
     }
     text(out, Key::Shape.name());
     push(out, Header::Array(Some(record.shape.rank())));
@@ -406,19 +451,10 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         push(out, Header::Positive(*dim));
     }
     text(out, Key::Encoding.name());
-    text(
-        out,
-        match &record.encoding {
-            Encoding::Raw => RAW,
-            Encoding::Zstd => ZSTD,
-            Encoding::Unknown(name) => name,
-            // Neither reader nor writer makes others.
-            _ => "",
-        },
-    );
+    text(out, record.kind.encoding_name());
     if let Some(is_big) = says_big {
         text(out, Key::Endianness.name());
-        text(out, if *is_big { BIG } else { LITTLE });
+        text(out, if is_big { BIG } else { LITTLE });
     }
     match checksum {
         Checksum::Absent => {}
@@ -432,7 +468,7 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
             claim.push_to(out);
         }
     }
-    for field in fields {
+    for field in &record.fields {
         text(out, field.key());
         out.extend_from_slice(field.value().as_bytes());
     }

@@ -4,13 +4,28 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::{HashTable, hash_table};
 
-/// The numbers of tensors by their names, which stay where they are: five to ten bytes a tensor.
+/// The numbers of tensors by their names, which stay where they are: nine to eighteen bytes a tensor.
 ///
 /// The hash is keyed anew for every table, so nobody can make up names that collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
-    table: HashTable<u32>,
+    table: HashTable<Place>,
     hasher: RandomState,
+}
+
+/// Where a tensor is in the table: its number, and half of the hash of its name, so that the table can grow without a
+/// look at the names.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: u32,
+    hash: u32,
+}
+
+impl Place {
+    /// The table takes the upper bits and the lower bits for different ends.
+    fn full_hash(&self) -> u64 {
+        u64::from(self.hash) << 32 | u64::from(self.hash)
+    }
 }
 
 impl Names {
@@ -18,8 +33,13 @@ impl Names {
     pub(crate) fn with_capacity(count: usize) -> Self {
         let mut names = Self::default();
         // Without it the table grows as it fills.
-        let _ = names.table.try_reserve(count, |_| 0);
+        let _ = names.table.try_reserve(count, Place::full_hash);
         names
+    }
+
+    fn place(&self, number: u32, name: &str) -> Place {
+        let hash = self.hasher.hash_one(name) as u32;
+        Place { number, hash }
     }
 
     /// Adds the tensor of this number, unless there is one of its name, whose number is returned. `name` gives the name
@@ -30,16 +50,12 @@ impl Names {
         wanted: &str,
         name: impl Fn(u32) -> &'a str,
     ) -> Result<(), u32> {
-        let hash = self.hasher.hash_one(wanted);
-        let entry = self.table.entry(
-            hash,
-            |found| name(*found) == wanted,
-            |found| self.hasher.hash_one(name(*found)),
-        );
-        match entry {
-            hash_table::Entry::Occupied(found) => Err(*found.get()),
-            hash_table::Entry::Vacant(place) => {
-                place.insert(number);
+        let place = self.place(number, wanted);
+        let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
+        match self.table.entry(place.full_hash(), is_it, Place::full_hash) {
+            hash_table::Entry::Occupied(found) => Err(found.get().number),
+            hash_table::Entry::Vacant(vacant) => {
+                vacant.insert(place);
                 Ok(())
             }
         }
@@ -47,16 +63,19 @@ impl Names {
 
     /// Takes a tensor out, before its name changes.
     pub(crate) fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
-        let hash = self.hasher.hash_one(wanted);
-        if let Ok(found) = self.table.find_entry(hash, |found| name(*found) == wanted) {
+        let place = self.place(0, wanted);
+        let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
+        if let Ok(found) = self.table.find_entry(place.full_hash(), is_it) {
             found.remove();
         }
     }
 
     /// The number of the tensor with this name.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
-        let hash = self.hasher.hash_one(wanted);
-        self.table.find(hash, |found| name(*found) == wanted).copied()
+        let place = self.place(0, wanted);
+        let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
+        let found = self.table.find(place.full_hash(), is_it)?;
+        Some(found.number)
     }
 }
 

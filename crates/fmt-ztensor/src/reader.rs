@@ -8,11 +8,14 @@ use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
     checksum::{Claim, Hasher},
-    decode::{check_ratio, decode, default_threads},
+    decode::{check_ratio, decode},
     footer::{locate_index, read_into},
+    hashed::{CHUNK, read_and_hash},
     index::{Details, Index},
     layout::{FORMAT, TAIL},
-    lints, rows,
+    lints,
+    parallel::default_threads,
+    rows,
     value::CustomField,
 };
 
@@ -73,9 +76,6 @@ pub struct ZtensorReader {
     threads: usize,
 }
 
-/// Bytes that are read and hashed at a time: they fit the cache near the processor.
-const CHUNK: usize = 256 << 10;
-
 impl ZtensorReader {
     /// Opens a file of any source.
     ///
@@ -115,7 +115,7 @@ impl ZtensorReader {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
-    /// Says how many threads decode the frames of one compressed tensor at once: as many as the machine has processors
+    /// Says how many threads decode the frames of one compressed tensor, or read and hash one large tensor, at once: as many as the machine has processors
     /// unless this says otherwise, 1 for none but the caller's own.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
@@ -190,16 +190,11 @@ impl ZtensorReader {
     /// Copies raw bytes as they stand in the file and holds them against their checksum.
     fn read_stored(&self, entry: &Entry, out: &mut [u8]) -> Result<(), Error> {
         let start = entry.range.start;
-        let Some((claim, mut hasher)) = claim_of(entry) else {
+        let Some((claim, hasher)) = claim_of(entry) else {
             return read_into(&*self.source, start, out, "the data");
         };
-        let mut at = start;
-        for chunk in out.chunks_mut(CHUNK) {
-            read_into(&*self.source, at, chunk, "the data")?;
-            hasher.update(chunk);
-            at += chunk.len() as u64;
-        }
-        claim.check(&hasher.finish()).map_err(|error| error.at(start))
+        let found = read_and_hash(&*self.source, start, out, hasher, self.threads)?;
+        claim.check(&found).map_err(|error| error.at(start))
     }
 
     /// The bytes of a tensor that is stored compressed, held against its checksum.

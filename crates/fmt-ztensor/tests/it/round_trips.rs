@@ -194,6 +194,40 @@ fn large_compressed_tensors() {
     assert!(read < stored / 8, "{read} of {stored}");
 }
 
+/// Large enough that several threads read and hash.
+#[test]
+fn large_raw_tensors() {
+    for (len, big_endian) in [(4 << 20, false), ((4 << 20) + 8, false), ((13 << 20) + 8, true)] {
+        let bytes: Vec<u8> = (0..len).map(|at: u64| ((at * at) >> 5) as u8).collect();
+        let spec = TensorSpec::new(DType::F64, Shape::vector(len / 8)).unwrap();
+        let tensor = Tensor::new(spec, bytes).unwrap();
+        let options = TensorOptions {
+            big_endian,
+            ..TensorOptions::default()
+        };
+        let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+        writer.tensor_with("t", &tensor, &options).unwrap();
+        let mut file = writer.finish().unwrap();
+        let read = |file: &[u8], threads| {
+            let reader = ZtensorReader::from_bytes(file.to_vec())
+                .unwrap()
+                .with_threads(threads);
+            let mut buffer = vec![0; len as usize];
+            reader
+                .read_into(0, &mut buffer)
+                .map(|()| buffer)
+                .map_err(|error| error.kind())
+        };
+        for threads in [1, 2, 7] {
+            assert!(read(&file, threads).unwrap() == tensor.bytes()[..]);
+        }
+        file[64 + len as usize - 1] ^= 1;
+        for threads in [1, 2, 7] {
+            assert_eq!(read(&file, threads), Err(fmt_core::ErrorKind::Corrupt));
+        }
+    }
+}
+
 struct Counting {
     bytes: Bytes,
     read: std::sync::atomic::AtomicU64,
