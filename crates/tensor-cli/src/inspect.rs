@@ -174,13 +174,13 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
 
 fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
     let count = file.tensors.len();
-    let plural = if count == 1 { "" } else { "s" };
     writeln!(
         out,
-        "{}: {}, {}, {count} tensor{plural}",
+        "{}: {}, {}, {}",
         options.file.display(),
         file.format,
-        table::size(file.file_size)
+        table::size(file.file_size),
+        table::tensors(count)
     )?;
     for (key, value) in file.metadata {
         writeln!(out, "  {}: {}", table::text(key), table::text(value))?;

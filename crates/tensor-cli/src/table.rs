@@ -46,6 +46,12 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// A number of tensors.
+pub(crate) fn tensors(count: usize) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} tensor{plural}")
+}
+
 /// A number with about six digits.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();

@@ -77,9 +77,9 @@ fn verify(path: &Path, is_strict: bool, out: &mut impl Write) -> Outcome<bool> {
     let verdict = if is_good { "good" } else { "not good" };
     writeln!(
         out,
-        "{name}: {verdict}: {}, {} tensors, {checked} held against checksums, {unchecked} without, {} oddities",
+        "{name}: {verdict}: {}, {}, {checked} held against checksums, {unchecked} without, {} oddities",
         reader.format(),
-        reader.entries().len(),
+        table::tensors(reader.entries().len()),
         lints.len()
     )?;
     Ok(is_good)

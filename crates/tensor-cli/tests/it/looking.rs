@@ -146,7 +146,7 @@ fn verify_finds_damage_and_oddities() {
     assert!(
         place
             .good(&["verify", "good.tbuf"])
-            .contains("good.tbuf: good: tbuf, 1 tensors")
+            .contains("good.tbuf: good: tbuf, 1 tensor,")
     );
     let bytes = fs::read(place.path("good.tbuf")).unwrap();
     fs::write(place.path("cut.tbuf"), &bytes[..bytes.len() - 3]).unwrap();
