@@ -35,6 +35,26 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
+        name: "no formats",
+        arguments: &[
+            "clippy",
+            "--package",
+            "tensor-files",
+            "--no-default-features",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "no backends",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-server",
+            "--no-default-features",
+            "--quiet",
+        ],
+    },
+    Check {
         name: "tests",
         arguments: &["test", "--workspace", "--quiet"],
     },
