@@ -3,6 +3,7 @@
 use std::{fs, process::Command, time::Duration};
 
 use serde_json::Value;
+use tensor_core::{Shape, Tensor};
 
 use crate::support::{Place, matrix, vector};
 
@@ -148,6 +149,32 @@ fn an_interrupted_conversion_leaves_the_target() {
         .status();
     assert!(killed.unwrap().success());
     assert_eq!(converting.wait().unwrap().code(), Some(130));
+    assert_eq!(fs::read(place.path("b.zt")).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
+}
+
+/// WR-05: files may not become larger than 512 bytes, or 1024; shells count differently.
+#[test]
+fn wr_05_a_target_beyond_the_limit_of_the_system_is_an_error() {
+    let place = Place::new();
+    let large = Tensor::from_vec(Shape::vector(100_000), vec![1u8; 100_000]).unwrap();
+    place.write("a.tbuf", &[], &[("w", &large)]);
+    fs::write(place.path("b.zt"), "precious").unwrap();
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 1; exec '{}' convert a.tbuf b.zt",
+        env!("CARGO_BIN_EXE_tensor")
+    );
+    let run = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    let err = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1), "{err}");
+    assert!(
+        err.starts_with("error[Io]: b.zt: ") && err.contains("File too large"),
+        "{err}"
+    );
     assert_eq!(fs::read(place.path("b.zt")).unwrap(), b"precious");
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
 }
