@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     /// A whole file ends with a full stop.
-    #[expect(clippy::needless_pass_by_value, reason = "as `recover` passes it")]
+    #[allow(clippy::needless_pass_by_value, reason = "as `recover` hands it over")]
     fn is_whole(source: Arc<dyn ByteSource>) -> Result<(), Error> {
         let len = source.len();
         if len > 0 && source.read(len - 1..len).is_ok_and(|end| end == ".") {
