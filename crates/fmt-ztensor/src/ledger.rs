@@ -1,15 +1,16 @@
 //! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
 
 use ciborium_ll::Header;
-use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, ReadOptions, StoredDType};
-use tensor_core::{DType, Quoted, Shape, TensorSpec};
+use fmt_core::{Entry, Error, ErrorKind, Limits, ReadOptions};
+use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
     checks::check_name,
     checksum::Claim,
-    index::{Details, StoredLayout},
-    layout::{BIG, Key, LITTLE, RAW, ZSTD, dtype_name},
+    index::Details,
+    kind::{Kind, OtherKind},
+    layout::{BIG, Key, LITTLE, ZSTD},
     names::Names,
     value::push,
 };
@@ -36,84 +37,6 @@ pub(crate) struct Record {
     shape: Shape,
     kind: Kind,
     fields: Vec<CustomField>,
-}
-
-/// How a tensor is stored: in few bytes, since there may be many.
-#[derive(Clone, Debug)]
-enum Kind {
-    /// One that this crate writes.
-    Known {
-        dtype: DType,
-        is_zstd: bool,
-        says_layout: bool,
-        says_big: Option<bool>,
-    },
-    /// One that a file had.
-    Other(Box<OtherKind>),
-}
-
-#[derive(Clone, Debug)]
-struct OtherKind {
-    dtype: StoredDType,
-    encoding: Encoding,
-    layout: StoredLayout,
-    says_big: Option<bool>,
-}
-
-impl Kind {
-    /// The dtype, if what is stored are elements of it, one after the other.
-    fn dtype_of_elements(&self) -> Option<DType> {
-        match self {
-            Self::Known { dtype, .. } => Some(*dtype),
-            Self::Other(other) => {
-                let is_known = matches!(other.encoding, Encoding::Raw | Encoding::Zstd)
-                    && !matches!(other.layout, StoredLayout::Other(_));
-                other.dtype.known().filter(|_| is_known)
-            }
-        }
-    }
-
-    fn says_big(&self) -> Option<bool> {
-        match self {
-            Self::Known { says_big, .. } => *says_big,
-            Self::Other(other) => other.says_big,
-        }
-    }
-
-    fn dtype_name(&self) -> &str {
-        match self {
-            Self::Known { dtype, .. } => dtype_name(*dtype),
-            Self::Other(other) => match &other.dtype {
-                StoredDType::Known(dtype) => dtype_name(*dtype),
-                StoredDType::Unknown(name) => name,
-            },
-        }
-    }
-
-    fn encoding_name(&self) -> &str {
-        match self {
-            Self::Known { is_zstd: true, .. } => ZSTD,
-            Self::Known { .. } => RAW,
-            Self::Other(other) => match &other.encoding {
-                Encoding::Zstd => ZSTD,
-                Encoding::Unknown(name) => name,
-                _ => RAW,
-            },
-        }
-    }
-
-    /// The value of `layout`, as CBOR.
-    fn layout(&self) -> Option<&[u8]> {
-        const DENSE: &[u8] = b"\x65dense";
-        match self {
-            Self::Known { says_layout, .. } => says_layout.then_some(DENSE),
-            Self::Other(other) => match &other.layout {
-                StoredLayout::Absent => None,
-                StoredLayout::Dense => Some(DENSE),
-                StoredLayout::Other(value) => Some(value.as_bytes()),
-            },
-        }
-    }
 }
 
 /// What an entry says of its bytes.

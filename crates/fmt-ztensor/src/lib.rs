@@ -104,6 +104,7 @@ mod format;
 mod frames;
 mod hashed;
 mod index;
+mod kind;
 mod layout;
 mod ledger;
 mod lints;

@@ -1,0 +1,87 @@
+//! How tensors of a file that is being written are stored.
+
+use fmt_core::{Encoding, StoredDType};
+use tensor_core::DType;
+
+use crate::{
+    index::StoredLayout,
+    layout::{RAW, ZSTD, dtype_name},
+};
+
+/// How a tensor is stored: in few bytes, since there may be many.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    /// One that this crate writes.
+    Known {
+        dtype: DType,
+        is_zstd: bool,
+        says_layout: bool,
+        says_big: Option<bool>,
+    },
+    /// One that a file had.
+    Other(Box<OtherKind>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OtherKind {
+    pub(crate) dtype: StoredDType,
+    pub(crate) encoding: Encoding,
+    pub(crate) layout: StoredLayout,
+    pub(crate) says_big: Option<bool>,
+}
+
+impl Kind {
+    /// The dtype, if what is stored are elements of it, one after the other.
+    pub(crate) fn dtype_of_elements(&self) -> Option<DType> {
+        match self {
+            Self::Known { dtype, .. } => Some(*dtype),
+            Self::Other(other) => {
+                let is_known = matches!(other.encoding, Encoding::Raw | Encoding::Zstd)
+                    && !matches!(other.layout, StoredLayout::Other(_));
+                other.dtype.known().filter(|_| is_known)
+            }
+        }
+    }
+
+    pub(crate) fn says_big(&self) -> Option<bool> {
+        match self {
+            Self::Known { says_big, .. } => *says_big,
+            Self::Other(other) => other.says_big,
+        }
+    }
+
+    pub(crate) fn dtype_name(&self) -> &str {
+        match self {
+            Self::Known { dtype, .. } => dtype_name(*dtype),
+            Self::Other(other) => match &other.dtype {
+                StoredDType::Known(dtype) => dtype_name(*dtype),
+                StoredDType::Unknown(name) => name,
+            },
+        }
+    }
+
+    pub(crate) fn encoding_name(&self) -> &str {
+        match self {
+            Self::Known { is_zstd: true, .. } => ZSTD,
+            Self::Known { .. } => RAW,
+            Self::Other(other) => match &other.encoding {
+                Encoding::Zstd => ZSTD,
+                Encoding::Unknown(name) => name,
+                _ => RAW,
+            },
+        }
+    }
+
+    /// The value of `layout`, as CBOR.
+    pub(crate) fn layout(&self) -> Option<&[u8]> {
+        const DENSE: &[u8] = b"\x65dense";
+        match self {
+            Self::Known { says_layout, .. } => says_layout.then_some(DENSE),
+            Self::Other(other) => match &other.layout {
+                StoredLayout::Absent => None,
+                StoredLayout::Dense => Some(DENSE),
+                StoredLayout::Other(value) => Some(value.as_bytes()),
+            },
+        }
+    }
+}
