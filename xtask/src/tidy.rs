@@ -53,6 +53,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-gguf",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
         from: "fmt-npy",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
@@ -63,6 +68,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-core",
             "fmt-core",
             "fmt-btf",
+            "fmt-gguf",
             "fmt-npy",
             "fmt-safetensors",
             "fmt-tbuf",
