@@ -135,6 +135,17 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "backend-tensors",
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-service",
+        ],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-server",
         to: &[
             "tensor-core",
@@ -146,6 +157,7 @@ const ARROWS: &[Arrows] = &[
             "oip-grpc",
             "oip-engine",
             "backend-onnx",
+            "backend-tensors",
         ],
         never: &[],
     },
