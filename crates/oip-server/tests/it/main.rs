@@ -8,3 +8,5 @@ mod life_cycle;
 mod parity;
 mod pressure;
 mod support;
+#[cfg(feature = "tensors")]
+mod tensors;
