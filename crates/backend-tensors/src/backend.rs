@@ -1,4 +1,4 @@
-use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_service::{Backend, ByteBudget, LoadContext, Model, ModelSource};
 use oip_types::ServiceError;
 
 use crate::{load::load, model::TensorsModel};
@@ -8,15 +8,18 @@ use crate::{load::load, model::TensorsModel};
 pub struct TensorsBackend {
     max_answer_bytes: u64,
     memory: Option<u64>,
+    budget: ByteBudget,
 }
 
 impl TensorsBackend {
-    /// A backend whose answers have up to 64 MiB of tensors, and which decodes what the system has memory for.
+    /// A backend whose answers have up to 64 MiB of tensors, 512 MiB of gathered rows at once, and which decodes what the
+    /// system has memory for.
     #[must_use]
     pub fn new() -> Self {
         Self {
             max_answer_bytes: 64 << 20,
             memory: None,
+            budget: ByteBudget::new(512 << 20),
         }
     }
 
@@ -30,6 +33,14 @@ impl TensorsBackend {
             max_answer_bytes,
             ..self
         }
+    }
+
+    /// The same with another budget for rows that were gathered and are not sent yet, such as the one that transports take
+    /// for requests. When it is empty, requests for rows are refused with
+    /// [`Overloaded`](oip_types::ErrorCode::Overloaded). Whole tensors, and rows that follow each other, take nothing.
+    #[must_use]
+    pub fn with_budget(self, budget: ByteBudget) -> Self {
+        Self { budget, ..self }
     }
 
     /// The same with a limit for the bytes that the tensors of one file may take once decoded, beside the file itself.
@@ -70,6 +81,11 @@ impl Backend for TensorsBackend {
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let loaded = load(source, self.memory)?;
-        Ok(Box::new(TensorsModel::new(source, loaded, self.max_answer_bytes)))
+        Ok(Box::new(TensorsModel::new(
+            source,
+            loaded,
+            self.max_answer_bytes,
+            self.budget.clone(),
+        )))
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use oip_service::{CancelToken, Model, ModelSource};
+use oip_service::{ByteBudget, CancelToken, Model, ModelSource};
 use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern,
     TensorMetadata,
@@ -22,6 +22,7 @@ pub(crate) struct TensorsModel {
     /// Where each name stands in `tensors`.
     positions: HashMap<String, usize>,
     max_answer_bytes: u64,
+    budget: ByteBudget,
 }
 
 struct Served {
@@ -31,7 +32,12 @@ struct Served {
 }
 
 impl TensorsModel {
-    pub(crate) fn new(source: &ModelSource, loaded: Loaded, max_answer_bytes: u64) -> Self {
+    pub(crate) fn new(
+        source: &ModelSource,
+        loaded: Loaded,
+        max_answer_bytes: u64,
+        budget: ByteBudget,
+    ) -> Self {
         let mut metadata = ModelMetadata {
             name: source.name.clone(),
             versions: vec![source.version.clone()],
@@ -63,6 +69,7 @@ impl TensorsModel {
             tensors,
             positions,
             max_answer_bytes,
+            budget,
         }
     }
 
@@ -148,7 +155,7 @@ impl Model for TensorsModel {
         let outputs = wanted.iter().map(|wanted| {
             let served = &self.tensors[wanted.position];
             let tensor = match (wanted.rows, &served.table) {
-                (Some(rows), Some(table)) => gather(table, rows)?,
+                (Some(rows), Some(table)) => gather(table, rows, &self.budget)?,
                 _ => served.tensor.clone(),
             };
             Ok(InferOutput::new(
@@ -160,10 +167,10 @@ impl Model for TensorsModel {
     }
 }
 
-fn gather(table: &Table, rows: &InferInput) -> Result<Tensor, ServiceError> {
+fn gather(table: &Table, rows: &InferInput, budget: &ByteBudget) -> Result<Tensor, ServiceError> {
     let numbers = rows.value.as_fixed();
     let numbers = numbers.ok_or_else(|| ServiceError::invalid("rows are INT64"))?;
-    let gathered = table.gather(numbers).map_err(|error| match error {
+    let gathered = table.gather(numbers, budget).map_err(|error| match error {
         GatherError::NoSuchRow(NoSuchRow { row, index }) => {
             let place = place_of(index, numbers.shape());
             let expected = match table.rows().checked_sub(1) {

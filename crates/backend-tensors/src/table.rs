@@ -1,5 +1,6 @@
+use oip_service::{BudgetPermit, ByteBudget};
 use oip_types::ServiceError;
-use tensor_core::{Shape, Tensor, TensorSpec};
+use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
 
 /// A tensor of which rows, entries along axis 0, can be had.
 pub(crate) struct Table {
@@ -57,8 +58,9 @@ impl Table {
 
     /// The rows with these numbers, in their order: of the shape of `numbers` (which are INT64) and then that of a row.
     ///
-    /// Rows that follow each other are copied as one piece; if all do, nothing is copied.
-    pub(crate) fn gather(&self, numbers: &Tensor) -> Result<Tensor, GatherError> {
+    /// Rows that follow each other are copied as one piece; if all do, nothing is copied. What is copied is taken from
+    /// the budget until the answer is gone.
+    pub(crate) fn gather(&self, numbers: &Tensor, budget: &ByteBudget) -> Result<Tensor, GatherError> {
         let invalid = |message: String| GatherError::Other(ServiceError::invalid(message));
         let dims = [numbers.shape().dims(), self.row_shape.dims()].concat();
         let shape = Shape::new(&dims).map_err(|error| invalid(error.to_string()))?;
@@ -79,6 +81,7 @@ impl Table {
         let gathered = if runs.is_done() {
             bytes.slice(first)
         } else {
+            let permit = budget.take(spec.byte_len()).map_err(GatherError::Other)?;
             let mut out = Vec::new();
             let len = usize::try_from(spec.byte_len()).unwrap_or(usize::MAX);
             out.try_reserve_exact(len)
@@ -88,7 +91,10 @@ impl Table {
                 let run = run.map_err(GatherError::NoSuchRow)?;
                 out.extend_from_slice(&bytes[self.byte_range(run)]);
             }
-            out.into()
+            Bytes::from_owner(Budgeted {
+                bytes: out,
+                _permit: permit,
+            })
         };
         Tensor::new(spec, gathered)
             .map_err(|error| GatherError::Other(ServiceError::internal(error.to_string())))
@@ -99,6 +105,18 @@ impl Table {
         // Rows with bytes are addressable, so their numbers fit; those without are all at the beginning.
         let at = |row: u64| (row as usize).wrapping_mul(self.row_len);
         at(rows.start)..at(rows.end)
+    }
+}
+
+/// Bytes that a budget knows of.
+struct Budgeted {
+    bytes: Vec<u8>,
+    _permit: BudgetPermit,
+}
+
+impl AsRef<[u8]> for Budgeted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -156,6 +174,11 @@ mod tests {
         Tensor::from_vec(Shape::new(dims).unwrap(), numbers.to_vec()).unwrap()
     }
 
+    /// Gathers with a budget that is never empty.
+    fn gather(table: &Table, numbers: &Tensor) -> Result<Tensor, GatherError> {
+        table.gather(numbers, &ByteBudget::new(u64::MAX))
+    }
+
     fn runs(numbers: &[i64], rows: u64) -> Vec<Result<std::ops::Range<u64>, NoSuchRow>> {
         Runs { numbers, rows, at: 0 }.collect()
     }
@@ -181,9 +204,26 @@ mod tests {
     #[test]
     fn one_run_is_a_slice() {
         let (tensor, table) = table(&[5, 3]);
-        let part = table.gather(&numbers(&[3], &[1, 2, 3])).unwrap();
+        let part = gather(&table, &numbers(&[3], &[1, 2, 3])).unwrap();
         assert_eq!(part, tensor.rows(1..4).unwrap());
         assert_eq!(part.bytes().as_ptr(), tensor.bytes()[6..].as_ptr());
+    }
+
+    #[test]
+    fn what_is_copied_is_taken_from_the_budget() {
+        let (_, table) = table(&[5, 3]);
+        let budget = ByteBudget::new(30);
+        let scattered = numbers(&[3], &[4, 0, 2]);
+        let first = table.gather(&scattered, &budget).unwrap();
+        assert_eq!(budget.used(), 18);
+        let GatherError::Other(full) = table.gather(&scattered, &budget).unwrap_err() else {
+            panic!("another error")
+        };
+        assert_eq!(full.code(), oip_types::ErrorCode::Overloaded);
+        let slice = table.gather(&numbers(&[5], &[0, 1, 2, 3, 4]), &budget).unwrap();
+        assert_eq!(budget.used(), 18, "a slice takes nothing");
+        drop((first, slice));
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
@@ -196,12 +236,12 @@ mod tests {
             (&[0], &[], &[0, 3, 2]),
             (&[3, 0, 2], &[], &[3, 0, 2, 3, 2]),
         ] {
-            let gathered = table.gather(&numbers(dims, rows)).unwrap();
+            let gathered = gather(&table, &numbers(dims, rows)).unwrap();
             assert_eq!(gathered.shape().dims(), expected);
         }
         let many = numbers(&[1; 63], &[0]);
         assert!(
-            matches!(table.gather(&many), Err(GatherError::Other(_))),
+            matches!(gather(&table, &many), Err(GatherError::Other(_))),
             "rank 65"
         );
     }
@@ -209,23 +249,26 @@ mod tests {
     #[test]
     fn tables_without_bytes() {
         let (_, empty) = table(&[0, 3]);
-        assert_eq!(empty.gather(&numbers(&[0], &[])).unwrap().shape().dims(), [0, 3]);
-        assert!(empty.gather(&numbers(&[1], &[0])).is_err());
+        assert_eq!(
+            gather(&empty, &numbers(&[0], &[])).unwrap().shape().dims(),
+            [0, 3]
+        );
+        assert!(gather(&empty, &numbers(&[1], &[0])).is_err());
         let (_, hollow) = table(&[1 << 40, 0]);
-        let gathered = hollow.gather(&numbers(&[2], &[7, 1 << 39])).unwrap();
+        let gathered = gather(&hollow, &numbers(&[2], &[7, 1 << 39])).unwrap();
         assert_eq!(gathered.shape().dims(), [2, 0]);
-        assert!(hollow.gather(&numbers(&[1], &[1 << 40])).is_err());
+        assert!(gather(&hollow, &numbers(&[1], &[1 << 40])).is_err());
         assert!(Table::new(&Tensor::scalar(1u8)).is_none());
         let (_, vast) = table(&[u64::MAX, 0]);
-        assert!(vast.gather(&numbers(&[1], &[i64::MAX])).is_ok());
-        assert!(vast.gather(&numbers(&[2], &[i64::MAX, i64::MIN])).is_err());
+        assert!(gather(&vast, &numbers(&[1], &[i64::MAX])).is_ok());
+        assert!(gather(&vast, &numbers(&[2], &[i64::MAX, i64::MIN])).is_err());
     }
 
     proptest! {
         #[test]
         fn rows_are_those_of_the_tensor(rows in 1u64..6, width in 0u64..4, picked in prop::collection::vec(0i64..6, 0..20)) {
             let (tensor, table) = table(&[rows, width]);
-            let gathered = table.gather(&numbers(&[picked.len() as u64], &picked));
+            let gathered = gather(&table, &numbers(&[picked.len() as u64], &picked));
             let expected: Option<Vec<u8>> = picked
                 .iter()
                 .map(|&row| Some(tensor.rows(row as u64..row as u64 + 1).ok()?.bytes().to_vec()))

@@ -62,7 +62,11 @@ fn backends(config: &Config) -> Vec<Arc<dyn Backend>> {
         #[cfg(feature = "onnx")]
         Arc::new(backend_onnx::OnnxBackend::default()),
         #[cfg(feature = "tensors")]
-        Arc::new(backend_tensors::TensorsBackend::new().with_max_answer_bytes(config.max_answer_bytes)),
+        Arc::new(
+            backend_tensors::TensorsBackend::new()
+                .with_max_answer_bytes(config.max_answer_bytes)
+                .with_budget(config.http.budget.clone()),
+        ),
     ]
 }
 

@@ -70,7 +70,8 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,
 
-    /// Memory for requests in work, over both transports; beyond it new ones are refused [default: 512MiB]
+    /// Memory for requests in work, over both transports, and for rows of tensor files on their way; beyond it new ones
+    /// are refused [default: 512MiB]
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
