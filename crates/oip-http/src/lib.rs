@@ -44,6 +44,7 @@ mod answer;
 mod app;
 mod config;
 mod content_encoding;
+mod description;
 mod head;
 mod infer;
 mod read_body;
@@ -51,4 +52,5 @@ mod request_ids;
 mod routes;
 
 pub use config::HttpConfig;
+pub use description::OPENAPI;
 pub use routes::router;

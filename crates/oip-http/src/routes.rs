@@ -15,7 +15,7 @@ use oip_types::{
 };
 use serde_json::json;
 
-use crate::{HttpConfig, answer, app::App, head, infer::infer};
+use crate::{HttpConfig, answer, app::App, description, head, infer::infer};
 
 /// The REST side of the protocol for a service.
 ///
@@ -24,7 +24,9 @@ use crate::{HttpConfig, answer, app::App, head, infer::infer};
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
     let app = App::new(service, config);
     let config = app.config.clone();
-    let routes: [(&str, MethodRouter<App>); 6] = [
+    let routes: [(&str, MethodRouter<App>); 8] = [
+        ("/openapi.json", get(description::openapi)),
+        ("/docs", get(description::page)),
         ("/v2", get(server_metadata)),
         ("/v2/health/live", get(server_live)),
         ("/v2/health/ready", get(server_ready)),
