@@ -233,8 +233,10 @@ mod tests {
     use crate::testing::TestService;
 
     fn refusal<T>(result: Result<T, ServiceError>) -> (ErrorCode, String) {
-        let error = result.err().unwrap();
-        (error.code(), error.message().to_owned())
+        match result {
+            Ok(_) => panic!("it is offered"),
+            Err(error) => (error.code(), error.message().to_owned()),
+        }
     }
 
     #[test]
