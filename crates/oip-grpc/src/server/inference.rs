@@ -5,24 +5,20 @@ use oip_types::{ErrorCode, ServerMetadata, ServiceError};
 use tokio::time::timeout_at;
 use tonic::{Request, Response, Status, Streaming, codegen::tokio_stream::Empty};
 
-use crate::{
-    GrpcConfig, convert,
-    proto::{
-        CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse, CudaSharedMemoryStatusRequest,
-        CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest,
-        CudaSharedMemoryUnregisterResponse, LogSettingsRequest, LogSettingsResponse, ModelConfigRequest,
-        ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
-        ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse, ModelStatisticsRequest,
-        ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest, RepositoryIndexResponse,
-        RepositoryModelLoadRequest, RepositoryModelLoadResponse, RepositoryModelUnloadRequest,
-        RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
-        ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, SystemSharedMemoryRegisterRequest,
-        SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest,
-        SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
-        SystemSharedMemoryUnregisterResponse, TraceSettingRequest, TraceSettingResponse,
-        grpc_inference_service_server::GrpcInferenceService,
-    },
-    status,
+use super::{GrpcConfig, convert, status};
+use crate::proto::{
+    CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse, CudaSharedMemoryStatusRequest,
+    CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse,
+    LogSettingsRequest, LogSettingsResponse, ModelConfigRequest, ModelConfigResponse, ModelInferRequest,
+    ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest,
+    RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
+    RepositoryModelUnloadRequest, RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse,
+    ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+    SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest,
+    SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
+    SystemSharedMemoryUnregisterResponse, TraceSettingRequest, TraceSettingResponse,
+    grpc_inference_service_server::GrpcInferenceService,
 };
 
 /// The protocol's calls, answered by an [`InferenceService`].

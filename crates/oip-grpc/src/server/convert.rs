@@ -10,13 +10,11 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::{
-    GrpcOutput, contents,
-    proto::{
-        InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
-        infer_parameter::ParameterChoice, model_infer_request::InferInputTensor,
-        model_infer_response::InferOutputTensor, model_metadata_response,
-    },
+use super::{GrpcOutput, contents};
+use crate::proto::{
+    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
+    infer_parameter::ParameterChoice, model_infer_request::InferInputTensor,
+    model_infer_response::InferOutputTensor, model_metadata_response,
 };
 
 /// On a request: whether outputs are raw (true) or typed (false).

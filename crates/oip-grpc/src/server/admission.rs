@@ -13,7 +13,7 @@ use oip_types::{ErrorCode, ServiceError, causes};
 use pin_project_lite::pin_project;
 use tonic::Status;
 
-use crate::status;
+use super::status;
 
 /// The bytes that one request has taken of the budget, kept until its answer is made.
 #[derive(Clone)]

@@ -11,18 +11,12 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use oip_service::{ByteBudget, InferenceService};
 use tonic::{codec::CompressionEncoding, service::Routes};
-use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
-use crate::{
-    AdmittedBody, FILE_DESCRIPTORS, GrpcConfig, admission::Admission, health::HealthService,
-    inference::Inference, proto::grpc_inference_service_server::GrpcInferenceServiceServer, status,
-};
+use super::{AdmittedBody, GrpcConfig, admission::Admission, inference::Inference, status};
+use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 
-/// The gRPC side of the protocol for a service, with health and reflection.
-///
-/// # Panics
-/// Never: the descriptors for reflection are this crate's own.
+/// The gRPC side of the protocol for a service, with health and reflection where their features are on.
 #[must_use]
 pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcService {
     let budget = config.budget.clone();
@@ -31,21 +25,31 @@ pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcSe
         .max_decoding_message_size(max_message_bytes)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate);
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(FILE_DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    const SOUND: &str = "the committed descriptors are sound";
-    let routes = Routes::new(inference)
-        .add_service(HealthServer::new(HealthService(service)))
-        .add_service(reflection().build_v1().expect(SOUND))
-        // Older tools, grpcurl among them, ask for this one first.
-        .add_service(reflection().build_v1alpha().expect(SOUND));
+    let routes = Routes::new(inference);
+    #[cfg(feature = "health")]
+    let routes = routes.add_service(super::health::service(service));
+    #[cfg(feature = "reflection")]
+    let routes = with_reflection(routes);
     GrpcService {
         routes: routes.prepare(),
         budget,
     }
+}
+
+#[cfg(feature = "reflection")]
+fn with_reflection(routes: Routes) -> Routes {
+    let builder = || {
+        let builder = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(crate::FILE_DESCRIPTORS);
+        #[cfg(feature = "health")]
+        let builder = builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        builder
+    };
+    const SOUND: &str = "the committed descriptors are sound";
+    routes
+        .add_service(builder().build_v1().expect(SOUND))
+        // Older tools, grpcurl among them, ask for this one first.
+        .add_service(builder().build_v1alpha().expect(SOUND))
 }
 
 /// A tower service that answers gRPC requests; made by [`service`].
