@@ -63,11 +63,11 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
 }
 
 /// The answer to an inference: JSON, or JSON and then each binary tensor right from where it is.
-pub(crate) fn inference(body: EncodedBody, permit: BudgetPermit) -> Response {
+pub(crate) fn inference(body: EncodedBody, permits: Vec<BudgetPermit>) -> Response {
     let header_length = body.header_length();
     let parts = Parts {
         parts: body.into_parts().collect(),
-        _permit: permit,
+        _permits: permits,
     };
     let mut response = Response::new(Body::new(parts));
     let headers = response.headers_mut();
@@ -85,7 +85,7 @@ pub(crate) fn inference(body: EncodedBody, permit: BudgetPermit) -> Response {
 struct Parts {
     parts: VecDeque<Bytes>,
     /// Tensors of the request may be in the answer, so its bytes count until that is sent.
-    _permit: BudgetPermit,
+    _permits: Vec<BudgetPermit>,
 }
 
 impl http_body::Body for Parts {

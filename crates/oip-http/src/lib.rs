@@ -45,12 +45,14 @@ mod app;
 mod config;
 mod content_encoding;
 mod description;
+mod extensions;
 mod head;
 mod infer;
 mod read_body;
 mod request_ids;
 mod routes;
+mod shared_memory;
 
 pub use config::HttpConfig;
 pub use description::OPENAPI;
-pub use routes::router;
+pub use routes::{paths, router};

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bodies;
+mod description;
 mod endpoints;
+mod extensions;
 mod failures;
 mod support;

@@ -30,12 +30,14 @@
 //! ```
 
 mod body;
+mod control;
 mod metadata;
 mod request;
 mod response;
 mod tensor;
 
 pub use body::{EncodedBody, HEADER_LENGTH, NonFinite, parse_header_length};
+pub use control::{decode_index_request, decode_log_settings, decode_parameters, decode_region};
 pub(crate) use metadata::{config_datatype, datatype_name, pattern_dims};
 pub use metadata::{error_body, json_body};
 pub use request::{
