@@ -1,4 +1,4 @@
-//! The REST side described for programs (OpenAPI 3.1) and for people (a page to browse it and try it out).
+//! The REST side described for programs (`OpenAPI` 3.1) and for people (a page to browse it and try it out).
 
 use axum::{
     http::{
@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// The description in OpenAPI 3.1, which `/openapi.json` is answered with.
+/// The description in `OpenAPI` 3.1, which `/openapi.json` is answered with.
 ///
 /// It names every path once, without its form that ends in a slash.
 pub const OPENAPI: &str = include_str!("openapi.json");

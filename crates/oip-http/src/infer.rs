@@ -4,14 +4,19 @@ use oip_service::{BudgetPermit, RequestContext, answer as answer_request};
 use oip_types::{
     ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
-        BinaryOutputs, DecodedRequest, EncodedBody, HEADER_LENGTH, decode_request_with, encode_response,
-        parse_header_length,
+        BinaryOutputs, DecodedRequest, EncodedBody, HEADER_LENGTH, decode_raw_request, decode_request_with,
+        encode_response, parse_header_length,
     },
 };
 use tokio::{task::spawn_blocking, time::timeout_at};
 
 use crate::{
-    answer, app::App, content_encoding::ContentEncoding, read_body::read_body, shared_memory::SharedInputs,
+    answer::{self, Compressed},
+    app::App,
+    content_encoding::ContentEncoding,
+    negotiation::Wanted,
+    read_body::read_body,
+    shared_memory::SharedInputs,
 };
 
 /// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
@@ -29,16 +34,23 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
         .map(|value| parse_header_length(value.as_bytes(), body.len()))
         .transpose()?;
 
-    let decoded = decode(&app, model, body, header_length)
-        .await
-        .map_err(|error| error.within(model))?;
+    let wanted = Wanted::from_headers(&head.headers);
+
+    let decoded = match header_length {
+        Some(0) => decode_raw(&app, model, &body),
+        _ => decode(&app, model, body, header_length).await,
+    };
+    let decoded = decoded.map_err(|error| error.within(model))?;
     let (
         DecodedRequest {
             mut request,
-            binary_outputs,
+            mut binary_outputs,
         },
         more,
     ) = decoded;
+    if wanted.json_only {
+        binary_outputs = BinaryOutputs::all(false);
+    }
     permits.extend(more);
     request.id.get_or_insert_with(|| app.request_ids.next());
     let cx = RequestContext::for_request(&request, None, &app.config.time)?;
@@ -64,7 +76,35 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
                 .within(model),
         );
     }
-    Ok(answer::inference(body, permits))
+    let encoding = wanted.encoding(
+        body.len(),
+        body.header_length().is_some(),
+        app.config.min_compressed_bytes,
+    );
+    match encoding {
+        None => Ok(answer::inference(body, permits)),
+        Some(encoding) => Ok(answer::compressed(compress(body, encoding).await?, permits)),
+    }
+}
+
+/// Compresses an answer, off the reactor's thread where it takes long.
+async fn compress(body: EncodedBody, encoding: ContentEncoding) -> Result<Compressed, ServiceError> {
+    let is_large = body.len() > LARGE;
+    let compress = move || {
+        let header_length = body.header_length();
+        let bytes = encoding.encode(body.into_parts());
+        let failed = |error| ServiceError::internal("the answer could not be compressed").caused_by(error);
+        bytes.map_err(failed).map(|bytes| Compressed {
+            bytes,
+            header_length,
+            encoding,
+        })
+    };
+    if is_large {
+        spawn_blocking(compress).await.map_err(lost)?
+    } else {
+        compress()
+    }
 }
 
 /// Reads the body and undoes its compression.
@@ -84,6 +124,16 @@ pub(crate) async fn receive(
         .map_err(lost)??;
     permit.grow(decoded.len() as u64)?;
     Ok((decoded, permit))
+}
+
+/// Reads a request whose body is all data of the model's one input.
+fn decode_raw(
+    app: &App,
+    model: ModelRef<'_>,
+    body: &Bytes,
+) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
+    let metadata = app.service.model_metadata(model)?;
+    decode_raw_request(model, &metadata, body).map(|decoded| (decoded, Vec::new()))
 }
 
 /// Reads a request, and gives the permits for what of it is in shared memory.

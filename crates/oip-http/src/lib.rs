@@ -48,6 +48,7 @@ mod description;
 mod extensions;
 mod head;
 mod infer;
+mod negotiation;
 mod read_body;
 mod request_ids;
 mod routes;

@@ -6,4 +6,5 @@ mod description;
 mod endpoints;
 mod extensions;
 mod failures;
+mod forms;
 mod support;
