@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, mem};
 use bytes::Bytes;
 use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ModelRef,
-    ParameterValue, Parameters, RequestedOutput, ServiceError, TensorMetadata, TensorValue,
-    check_parameter_name, take_bool,
+    ParameterValue, Parameters, ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice,
+    TensorMetadata, TensorValue, check_parameter_name, take_bool,
 };
 use tensor_core::Quoted;
 
@@ -19,24 +19,34 @@ use crate::proto::{
 
 /// On a request: whether outputs are raw (true) or typed (false).
 const BINARY_DATA_OUTPUT: &str = "binary_data_output";
+/// On a request: whether the end of its answers is to be told by an answer without outputs, if need be.
+const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 
 /// A model by the names in a message; an empty version is none.
 pub(crate) fn model<'a>(name: &'a str, version: &'a str) -> Result<ModelRef<'a>, ServiceError> {
     ModelRef::new(name, Some(version))
 }
 
-/// Reads a request, and whether its answer is to be raw. Raw inputs stay slices of the message.
+/// A request, and how its answer is to be sent.
+pub(crate) struct ReadRequest {
+    pub(crate) request: InferRequest,
+    /// Raw rather than typed.
+    pub(crate) wants_raw: bool,
+}
+
+/// Reads a request. Raw inputs stay slices of the message.
 pub(crate) fn read_request(
     mut message: ModelInferRequest,
     limits: &Limits,
     output: GrpcOutput,
-) -> Result<(InferRequest, bool), ServiceError> {
+    shared_memory: &dyn ReadSharedMemory,
+) -> Result<ReadRequest, ServiceError> {
     let (name, version) = (
         mem::take(&mut message.model_name),
         mem::take(&mut message.model_version),
     );
     let model = model(&name, &version)?;
-    read_request_of(model, message, limits, output).map_err(|error| error.within(model))
+    read_request_of(model, message, limits, output, shared_memory).map_err(|error| error.within(model))
 }
 
 fn read_request_of(
@@ -44,16 +54,16 @@ fn read_request_of(
     message: ModelInferRequest,
     limits: &Limits,
     output: GrpcOutput,
-) -> Result<(InferRequest, bool), ServiceError> {
+    shared_memory: &dyn ReadSharedMemory,
+) -> Result<ReadRequest, ServiceError> {
     limits.check_tensors(message.inputs.len() + message.outputs.len())?;
-    // A request without inputs has no form to mirror; Triton's clients expect raw.
-    let is_raw = !message.raw_input_contents.is_empty() || message.inputs.is_empty();
-    if is_raw {
-        check_raw(&message)?;
-    }
+    // A request whose inputs are in neither form has none to mirror; Triton's clients expect raw.
+    let is_raw = message.inputs.iter().all(|input| input.contents.is_none());
     let mut request = InferRequest::new(model);
     request.id = limits.id(message.id)?;
     request.parameters = read_parameters(message.parameters, limits)?;
+    // An answer without outputs can follow only where models answer more than once, which none here does.
+    take_bool(&mut request.parameters, ENABLE_EMPTY_FINAL_RESPONSE)?;
     request
         .parameters
         .keys()
@@ -64,75 +74,110 @@ fn read_request_of(
         (None, GrpcOutput::Raw) => true,
         (None, GrpcOutput::Typed) => false,
     };
+    let inputs = message.inputs.into_iter().map(|input| Input::read(input, limits));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    if !message.raw_input_contents.is_empty() {
+        check_raw(&inputs, message.raw_input_contents.len())?;
+    }
     let mut raw = message.raw_input_contents.into_iter();
-    for mut input in message.inputs {
-        let name = mem::take(&mut input.name);
-        let read = read_input(input, raw.next(), limits);
-        let (value, parameters) =
-            read.map_err(|error| error.within(format_args!("input {}", Quoted(&name))))?;
-        request.inputs.push(InferInput {
-            name,
-            value,
-            parameters,
-        });
+    for input in inputs {
+        let raw = if input.slice.is_none() { raw.next() } else { None };
+        request.inputs.push(input.with_value(raw, limits, shared_memory)?);
     }
     for output in message.outputs {
-        let parameters = read_parameters(output.parameters, limits)?;
-        refuse_shared_memory(&parameters)
+        let parameters = read_parameters(output.parameters, limits)
             .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
         request.outputs.push(RequestedOutput {
             name: output.name,
             parameters,
         });
     }
-    Ok((request, wants_raw))
+    Ok(ReadRequest { request, wants_raw })
 }
 
-fn check_raw(message: &ModelInferRequest) -> Result<(), ServiceError> {
-    let (expected, found) = (message.inputs.len(), message.raw_input_contents.len());
+/// An input whose elements are not read yet.
+struct Input {
+    name: String,
+    datatype: String,
+    shape: Vec<i64>,
+    parameters: Parameters,
+    contents: Option<InferTensorContents>,
+    /// Where in shared memory the elements are, if they are there.
+    slice: Option<SharedMemorySlice>,
+}
+
+impl Input {
+    fn read(input: InferInputTensor, limits: &Limits) -> Result<Self, ServiceError> {
+        let read = || {
+            let mut parameters = read_parameters(input.parameters, limits)?;
+            let slice = SharedMemorySlice::take(&mut parameters)?;
+            Ok((parameters, slice))
+        };
+        let (parameters, slice) = read()
+            .map_err(|error: ServiceError| error.within(format_args!("input {}", Quoted(&input.name))))?;
+        Ok(Self {
+            name: input.name,
+            datatype: input.datatype,
+            shape: input.shape,
+            parameters,
+            contents: input.contents,
+            slice,
+        })
+    }
+
+    /// Reads the elements from where they are.
+    fn with_value(
+        self,
+        raw: Option<Bytes>,
+        limits: &Limits,
+        shared_memory: &dyn ReadSharedMemory,
+    ) -> Result<InferInput, ServiceError> {
+        let read = || {
+            let datatype = DataType::from_name(&self.datatype)?;
+            let shape = limits.shape(&self.shape)?;
+            match (self.slice, raw, self.contents) {
+                (Some(_), _, Some(_)) => Err(ServiceError::invalid(
+                    "expected contents or shared_memory_region, found both",
+                )),
+                (Some(slice), ..) => TensorValue::from_raw(datatype, shape, shared_memory.read(&slice)?),
+                (None, Some(raw), _) => TensorValue::from_raw(datatype, shape, raw),
+                (None, None, Some(contents)) => contents::read(datatype, shape, contents),
+                // A tensor without elements needs no contents.
+                (None, None, None) if shape.element_count() == 0 => {
+                    TensorValue::from_raw(datatype, shape, Bytes::new())
+                }
+                (None, None, None) => Err(ServiceError::invalid(
+                    "expected contents or raw_input_contents, found neither",
+                )),
+            }
+        };
+        let value = read().map_err(|error| error.within(format_args!("input {}", Quoted(&self.name))))?;
+        Ok(InferInput {
+            name: self.name,
+            value,
+            parameters: self.parameters,
+        })
+    }
+}
+
+/// Checks that each input outside of shared memory has its raw contents, and no others.
+fn check_raw(inputs: &[Input], found: usize) -> Result<(), ServiceError> {
+    let expected = inputs.iter().filter(|input| input.slice.is_none()).count();
     if expected != found {
-        let message = format!("expected {expected} raw_input_contents, one per input, found {found}");
+        let one_per = match expected == inputs.len() {
+            true => "input",
+            false => "input that is not in shared memory",
+        };
+        let message = format!("expected {expected} raw_input_contents, one per {one_per}, found {found}");
         return Err(ServiceError::invalid(message));
     }
-    match message.inputs.iter().find(|input| input.contents.is_some()) {
+    match inputs.iter().find(|input| input.contents.is_some()) {
         None => Ok(()),
         Some(input) => Err(ServiceError::invalid(format!(
             "input {}: expected no contents together with raw_input_contents",
             Quoted(&input.name)
         ))),
     }
-}
-
-fn read_input(
-    input: InferInputTensor,
-    raw: Option<Bytes>,
-    limits: &Limits,
-) -> Result<(TensorValue, Parameters), ServiceError> {
-    let datatype = DataType::from_name(&input.datatype)?;
-    let shape = limits.shape(&input.shape)?;
-    let parameters = read_parameters(input.parameters, limits)?;
-    refuse_shared_memory(&parameters)?;
-    let value = match (raw, input.contents) {
-        (Some(raw), _) => TensorValue::from_raw(datatype, shape, raw)?,
-        (None, Some(contents)) => contents::read(datatype, shape, contents)?,
-        // A tensor without elements needs no contents.
-        (None, None) if shape.element_count() == 0 => TensorValue::from_raw(datatype, shape, Bytes::new())?,
-        (None, None) => {
-            return Err(ServiceError::invalid(
-                "expected contents or raw_input_contents, found neither",
-            ));
-        }
-    };
-    Ok((value, parameters))
-}
-
-fn refuse_shared_memory(parameters: &Parameters) -> Result<(), ServiceError> {
-    if parameters.contains_key("shared_memory_region") {
-        return Err(ServiceError::invalid(
-            "shared memory is not offered by this server; send the data itself",
-        ));
-    }
-    Ok(())
 }
 
 fn read_parameters(
@@ -159,7 +204,7 @@ fn read_parameters(
     parameters.into_iter().map(read).collect()
 }
 
-fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
+pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
     let write = |(name, value)| {
         let choice = match value {
             ParameterValue::Bool(value) => ParameterChoice::BoolParam(value),
@@ -182,10 +227,9 @@ fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> 
 
 /// Writes a response, raw or typed. Raw outputs share the tensors' bytes.
 pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelInferResponse {
-    let typed = if wants_raw {
-        None
-    } else {
-        typed_contents(&response.outputs)
+    let typed = match wants_raw {
+        true => None,
+        false => typed_contents(&response.outputs),
     };
     let mut message = ModelInferResponse {
         model_name: response.model_name,
@@ -196,33 +240,36 @@ pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelI
     };
     let mut typed = typed.map(Vec::into_iter);
     for output in response.outputs {
-        let contents = typed.as_mut().and_then(Iterator::next);
+        let dims = output.value.shape().dims();
+        let mut parameters = output.parameters;
+        if let Some(slice) = &output.shared_memory {
+            parameters.extend(slice.to_parameters());
+        }
         message.outputs.push(InferOutputTensor {
             name: output.name,
             datatype: output.value.datatype().name().to_owned(),
-            shape: output
-                .value
-                .shape()
-                .dims()
-                .iter()
-                .map(|&dim| wire_dim(dim))
-                .collect(),
-            parameters: write_parameters(output.parameters),
-            contents,
+            shape: dims.iter().map(|&dim| wire_dim(dim)).collect(),
+            parameters: write_parameters(parameters),
+            contents: typed.as_mut().and_then(Iterator::next).flatten(),
         });
         if typed.is_none() {
-            message.raw_output_contents.push(output.value.into_raw());
+            // What is in shared memory keeps its place: Triton's clients find raw contents by counting outputs.
+            message.raw_output_contents.push(match output.shared_memory {
+                Some(_) => Bytes::new(),
+                None => output.value.into_raw(),
+            });
         }
     }
     message
 }
 
-/// All outputs in typed form, if all have one: the two forms cannot be mixed.
-fn typed_contents(outputs: &[InferOutput]) -> Option<Vec<InferTensorContents>> {
-    outputs
-        .iter()
-        .map(|output| contents::write(&output.value))
-        .collect()
+/// All outputs in typed form, if all have one: the two forms cannot be mixed. Those in shared memory have nothing.
+fn typed_contents(outputs: &[InferOutput]) -> Option<Vec<Option<InferTensorContents>>> {
+    let contents = |output: &InferOutput| match output.shared_memory {
+        Some(_) => Some(None),
+        None => contents::write(&output.value).map(Some),
+    };
+    outputs.iter().map(contents).collect()
 }
 
 /// A dimension as the wire has it. Those of tensors in memory fit.

@@ -143,7 +143,12 @@ fn write_instances(group: &InstanceGroup) -> proto::ModelInstanceGroup {
 
 fn write_batching(batching: &DynamicBatching) -> proto::ModelDynamicBatching {
     proto::ModelDynamicBatching {
-        preferred_batch_size: batching.preferred_batch_size.iter().copied().map(signed).collect(),
+        preferred_batch_size: batching
+            .preferred_batch_size
+            .iter()
+            .copied()
+            .map(signed)
+            .collect(),
         max_queue_delay_microseconds: batching.max_queue_delay_microseconds,
         preserve_ordering: batching.preserve_ordering,
         priority_levels: batching.priority_levels,
@@ -263,7 +268,12 @@ mod tests {
                 priority_queue_policy: BTreeMap::from([(2, QueuePolicy::default())]),
             }),
             ensemble_scheduling: None,
-            parameters: BTreeMap::from([(name("k"), ConfigParameter { string_value: name("v") })]),
+            parameters: BTreeMap::from([(
+                name("k"),
+                ConfigParameter {
+                    string_value: name("v"),
+                },
+            )]),
             model_warmup: vec![Warmup {
                 name: name("w"),
                 batch_size: 1,

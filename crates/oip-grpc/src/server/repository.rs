@@ -61,7 +61,9 @@ fn model_name<'a>(repository: &'a str, model: &'a str) -> Result<&'a str, Servic
     check_repository_name(repository).map(|()| model)
 }
 
-fn read_parameters(parameters: BTreeMap<String, ModelRepositoryParameter>) -> Result<Parameters, ServiceError> {
+fn read_parameters(
+    parameters: BTreeMap<String, ModelRepositoryParameter>,
+) -> Result<Parameters, ServiceError> {
     let read = |(name, parameter): (String, ModelRepositoryParameter)| {
         let shown = Quoted(&name);
         let value = match parameter.parameter_choice {

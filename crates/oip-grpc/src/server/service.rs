@@ -7,13 +7,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{self, HeaderName},
+};
 use http_body::Body;
 use oip_service::{ByteBudget, InferenceService};
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tower_service::Service;
 
-use super::{AdmittedBody, GrpcConfig, admission::Admission, inference::Inference, status};
+use super::{AdmittedBody, GrpcConfig, admission::Admission, calls::Calls, inference::Inference, status};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 
 /// The gRPC side of the protocol for a service, with health and reflection where their features are on.
@@ -21,11 +24,14 @@ use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcService {
     let budget = config.budget.clone();
     let max_message_bytes = config.max_message_bytes;
-    let inference = GrpcInferenceServiceServer::new(Inference::new(service.clone(), config))
+    let inference = Arc::new(Inference::new(service.clone(), config));
+    let calls = GrpcInferenceServiceServer::new(Calls(inference.clone()))
         .max_decoding_message_size(max_message_bytes)
         .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Deflate);
-    let routes = Routes::new(inference);
+        .accept_compressed(CompressionEncoding::Deflate)
+        .send_compressed(CompressionEncoding::Gzip)
+        .send_compressed(CompressionEncoding::Deflate);
+    let routes = Routes::new(calls);
     #[cfg(feature = "health")]
     let routes = routes.add_service(super::health::service(service));
     #[cfg(feature = "reflection")]
@@ -33,6 +39,7 @@ pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcSe
     GrpcService {
         routes: routes.prepare(),
         budget,
+        inference,
     }
 }
 
@@ -57,6 +64,17 @@ fn with_reflection(routes: Routes) -> Routes {
 pub struct GrpcService {
     routes: Routes,
     budget: ByteBudget,
+    inference: Arc<Inference>,
+}
+
+impl GrpcService {
+    /// Brings streams to their end, those that are open and those to come, for a server that is to stop: the requests
+    /// that were read are answered, then the stream is closed with `UNAVAILABLE`.
+    ///
+    /// A connection's graceful shutdown waits for its streams, and clients may keep them open for ever.
+    pub fn drain_streams(&self) {
+        self.inference.is_draining.send_replace(true);
+    }
 }
 
 impl<B> Service<Request<B>> for GrpcService
@@ -81,6 +99,7 @@ where
         if let Some(admission) = &admission {
             request.extensions_mut().insert(admission.clone());
         }
+        compress_as_asked(&mut request);
         let request = request.map(|body| tonic::body::Body::new(AdmittedBody::new(body, admission)));
         let answer = self.routes.call(request);
         Box::pin(async move {
@@ -88,6 +107,27 @@ where
             status::harmonise(&mut response);
             Ok(response)
         })
+    }
+}
+
+/// Leaves in the request as accepted encoding what its own messages have.
+///
+/// Most clients say in each request that they accept gzip and deflate, whether they want that or not. Tensors rarely
+/// get smaller, so only clients that compress what they send have their answers compressed, each in its own way. Of
+/// the calls, inference alone: an answer of any other is small, and within a stream nothing can be left uncompressed.
+fn compress_as_asked<B>(request: &mut Request<B>) {
+    const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+    const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+    const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+    let is_infer = request.uri().path() == INFER;
+    let headers = request.headers_mut();
+    let accepted = headers.remove(ACCEPT);
+    let own = headers.get(ENCODING).filter(|_| is_infer);
+    if let (Some(own), Some(accepted)) = (own.cloned(), accepted)
+        && let (Ok(name), Ok(accepted)) = (own.to_str(), accepted.to_str())
+        && accepted.split(',').any(|encoding| encoding.trim() == name)
+    {
+        headers.insert(ACCEPT, own);
     }
 }
 
