@@ -35,7 +35,7 @@ fn main() {
         content,
     };
     let model = TensorsBackend::new()
-        .load(&source, &LoadContext { deadline: None })
+        .load(&source, &LoadContext::default())
         .unwrap();
 
     let mut random = random();

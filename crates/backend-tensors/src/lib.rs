@@ -37,7 +37,7 @@
 //!     path: "models/words/1/model.safetensors".into(),
 //!     content: file.into(), // with one tensor, `embed`, FP32[3, 2]
 //! };
-//! let model = TensorsBackend::new().load(&source, &LoadContext { deadline: None })?;
+//! let model = TensorsBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let rows = Tensor::from_vec(Shape::vector(2), vec![2i64, 0])?;
 //! let request = InferRequest::new(ModelRef::new("words", None)?).with_input("embed.rows", rows);

@@ -77,7 +77,9 @@ impl TensorsModel {
     fn wanted<'r>(&self, request: &'r InferRequest) -> Result<Vec<Wanted<'r>>, ServiceError> {
         let mut rows = HashMap::new();
         for input in &request.inputs {
-            let name = input.name.strip_suffix(ROWS).unwrap_or_default();
+            // What has no such name is no input, which callers have seen to.
+            let name = input.name.strip_suffix(ROWS);
+            let name = name.ok_or_else(|| ServiceError::invalid(format!("inputs end in '{ROWS}'")))?;
             rows.insert(self.position(name)?, input);
         }
         let mut positions: Vec<usize> = if !request.outputs.is_empty() {

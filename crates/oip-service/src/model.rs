@@ -74,7 +74,7 @@ pub struct ModelSource {
 }
 
 /// Under which conditions a model is loaded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadContext {
     /// The time after which loading is given up; a backend that loads in steps looks at it.
     pub deadline: Option<Instant>,

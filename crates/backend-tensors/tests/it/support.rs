@@ -39,7 +39,7 @@ pub(crate) fn load_with(
         path: path.to_owned(),
         content,
     };
-    backend.load(&source, &LoadContext { deadline: None })
+    backend.load(&source, &LoadContext::default())
 }
 
 /// A model from a file in memory, called so in a folder that does not exist.

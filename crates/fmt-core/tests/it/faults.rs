@@ -9,6 +9,7 @@ use std::{
     io::Write,
     os::fd::{AsRawFd, RawFd},
     path::Path,
+    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -22,6 +23,9 @@ use tempfile::TempDir;
 
 const EIO: u32 = libc::EIO as u32;
 const ENOSPC: u32 = libc::ENOSPC as u32;
+
+/// Descriptors are the process's: tests that count on which number comes next run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// From now on this thread's `call` fails if its first argument, a descriptor, compares so with all of these.
 fn fail(call: libc::c_long, error: u32, descriptors: &[(SeccompCmpOp, RawFd)]) {
@@ -69,6 +73,7 @@ fn replace(
     let target = folder.path().join("a");
     fs::write(&target, "old").unwrap();
     let outcome = thread::spawn(move || {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // Descriptors go by the lowest free number: what is opened later gets one of these, not the file's.
         let lower: Vec<File> = (0..64)
             .map(|_| File::open("/proc/self/status").unwrap())
@@ -173,6 +178,7 @@ fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error
     let path = folder.path().join("a");
     fs::write(&path, "old end.").unwrap();
     let outcome = thread::spawn(move || {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = FileSource::open(&path).unwrap();
         let mut file = AppendFile::open(&path, &opened, 0..opened.len()).unwrap();
         drop(opened);
