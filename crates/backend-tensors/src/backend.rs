@@ -79,8 +79,8 @@ impl Backend for TensorsBackend {
         ]
     }
 
-    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-        let loaded = load(source, self.memory)?;
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let loaded = load(source, cx.deadline, self.memory)?;
         Ok(Box::new(TensorsModel::new(
             source,
             loaded,

@@ -1,10 +1,10 @@
 //! From a file in memory to its tensors, all of them decoded and verified.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Instant};
 
 use fmt_core::{Encoding, Entry, Error, Layout, Limits, ReadOptions, TensorReader, Verification};
 use oip_service::ModelSource;
-use oip_types::ServiceError;
+use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Tensor};
 
 use crate::memory;
@@ -21,7 +21,11 @@ pub(crate) struct Loaded {
 const UNKNOWN_MEMORY: u64 = 4 << 30;
 
 /// Opens a file and reads all tensors that can be served; `memory` bounds what decoding them takes.
-pub(crate) fn load(source: &ModelSource, memory: Option<u64>) -> Result<Loaded, ServiceError> {
+pub(crate) fn load(
+    source: &ModelSource,
+    deadline: Option<Instant>,
+    memory: Option<u64>,
+) -> Result<Loaded, ServiceError> {
     let file_name = source.path.file_name().unwrap_or_default().display();
     let refused = |error: &Error| ServiceError::invalid(format!("{file_name}: {error}"));
     check_beside(&source.path)?;
@@ -48,6 +52,13 @@ pub(crate) fn load(source: &ModelSource, memory: Option<u64>) -> Result<Loaded, 
     }
     let mut tensors = Vec::new();
     for (index, entry) in entries().filter(|(_, entry)| is_served(entry)) {
+        // Nobody waits any more for what is left to decode.
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(ServiceError::new(
+                ErrorCode::DeadlineExceeded,
+                format!("{file_name}: loading took too long"),
+            ));
+        }
         // Reading verifies what it copies; what is served from the file's own bytes is verified here.
         if is_view(entry) {
             let verified = reader.verify(index).map_err(|error| refused(&error))?;

@@ -101,6 +101,21 @@ fn checksums_are_verified_at_load() {
     }
 }
 
+/// Loading stops where nobody waits for it any more.
+#[test]
+fn the_deadline_ends_loading() {
+    let source = oip_service::ModelSource {
+        name: "m".to_owned(),
+        version: "1".to_owned(),
+        path: "/nowhere/model.zt".into(),
+        content: ztensor(&TensorOptions::default()),
+    };
+    let mut cx = oip_service::LoadContext::default();
+    cx.deadline.replace(std::time::Instant::now());
+    let error = TensorsBackend::new().load(&source, &cx).err().unwrap();
+    assert_eq!(error.to_string(), "model.zt: loading took too long");
+}
+
 #[test]
 fn sparse_tensors_are_left_out() {
     let sparse = SparseCoo::from_dense(&embed().view());
