@@ -206,7 +206,7 @@ fn ht_24_shapes_that_are_none() {
         "null",
         "5",
         "[[1]]",
-        "[1e0]",
+        "[15e-1]",
         &ones,
         &many,
     ] {
