@@ -99,6 +99,28 @@ fn ht_03_slow_bodies_are_ended() {
     assert!(read_to_end(&mut steady).ends_with(&"y".repeat(3000)));
 }
 
+/// HT-03: the body of a conversation may pause; the connection is watched as any other.
+#[test]
+fn ht_03_conversations_may_pause() {
+    let server = Server::start(
+        Protocol::Http1,
+        Limits {
+            conversations: &["/echo"],
+            ..limits()
+        },
+    );
+    let head = |path: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 6\r\n\r\nabc")
+    };
+    let mut conversation = server.send(&head("/echo"));
+    let (elapsed, answer) = time_until_closed(server.send(&head("/hello")));
+    assert_timely(elapsed);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    thread::sleep(3 * PATIENCE);
+    conversation.write_all(b"def").unwrap();
+    assert!(read_to_end(&mut conversation).ends_with("abcdef"));
+}
+
 /// HT-04: an answer that is not read.
 #[test]
 fn ht_04_an_answer_that_is_not_read_is_cut() {

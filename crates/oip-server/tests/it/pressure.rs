@@ -1,7 +1,6 @@
 //! More than there is room for.
 
 use std::{
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -11,28 +10,7 @@ use crate::support::{Server, connect, send, try_receive};
 /// HT-42: with all file descriptors used up the server neither spins nor dies, and recovers.
 #[test]
 fn ht_42_no_file_descriptors_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut shell = Command::new("sh");
-    let script = "ulimit -n 64; exec \"$0\" \"$@\"";
-    shell
-        .args([
-            "-c",
-            script,
-            env!("CARGO_BIN_EXE_oip-server"),
-            "--model-repository",
-        ])
-        .arg(folder.path());
-    shell.args([
-        "--http-address",
-        "127.0.0.1:0",
-        "--grpc-address",
-        "127.0.0.1:0",
-        "--log",
-        "off",
-    ]);
-    let mut server = Server::spawn(&mut shell);
-    server.wait_until_loaded();
-
+    let (server, _folder) = Server::with_few_descriptors();
     let crowd: Vec<_> = (0..200).map(|_| connect(server.http)).collect();
     thread::sleep(Duration::from_millis(300));
     let before = server.cpu_time();
