@@ -4,17 +4,16 @@ use std::{collections::BTreeMap, mem};
 
 use bytes::Bytes;
 use oip_types::{
-    DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ModelRef,
-    ParameterValue, Parameters, RequestedOutput, ServiceError, TensorMetadata, TensorValue,
-    check_parameter_name, take_bool,
+    DataType, InferInput, InferRequest, InferResponse, Limits, ModelMetadata, ModelRef, Parameters,
+    RequestedOutput, ServiceError, TensorMetadata, TensorValue, check_parameter_name, take_bool,
 };
 use tensor_core::Quoted;
 
 use crate::{
     GrpcOutput, contents,
+    parameters::{read_parameters, write_parameters},
     proto::{
-        InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
-        infer_parameter::ParameterChoice, model_infer_request::InferInputTensor,
+        ModelInferRequest, ModelInferResponse, ModelMetadataResponse, model_infer_request::InferInputTensor,
         model_infer_response::InferOutputTensor, model_metadata_response,
     },
 };
@@ -137,57 +136,12 @@ fn refuse_shared_memory(parameters: &Parameters) -> Result<(), ServiceError> {
     Ok(())
 }
 
-fn read_parameters(
-    parameters: BTreeMap<String, InferParameter>,
-    limits: &Limits,
-) -> Result<Parameters, ServiceError> {
-    limits.check_parameters(parameters.len())?;
-    let read = |(name, parameter): (String, InferParameter)| {
-        let value = match parameter.parameter_choice {
-            Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
-            Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),
-            Some(ParameterChoice::Uint64Param(value)) => ParameterValue::Uint64(value),
-            Some(ParameterChoice::DoubleParam(value)) => ParameterValue::Double(value),
-            Some(ParameterChoice::StringParam(value)) => ParameterValue::String(value),
-            None => {
-                return Err(ServiceError::invalid(format!(
-                    "parameter {} has no value",
-                    Quoted(&name)
-                )));
-            }
-        };
-        Ok((name, value))
-    };
-    parameters.into_iter().map(read).collect()
-}
-
-fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
-    let write = |(name, value)| {
-        let choice = match value {
-            ParameterValue::Bool(value) => ParameterChoice::BoolParam(value),
-            ParameterValue::Int64(value) => ParameterChoice::Int64Param(value),
-            ParameterValue::Uint64(value) => ParameterChoice::Uint64Param(value),
-            ParameterValue::Double(value) => ParameterChoice::DoubleParam(value),
-            ParameterValue::String(value) => ParameterChoice::StringParam(value),
-            // New kinds of values show as text until they have a field here.
-            other => ParameterChoice::StringParam(other.to_string()),
-        };
-        (
-            name,
-            InferParameter {
-                parameter_choice: Some(choice),
-            },
-        )
-    };
-    parameters.into_iter().map(write).collect()
-}
-
 /// Writes a response, raw or typed. Raw outputs share the tensors' bytes.
 pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelInferResponse {
     let typed = if wants_raw {
         None
     } else {
-        typed_contents(&response.outputs)
+        contents::write_all(response.outputs.iter().map(|output| &output.value))
     };
     let mut message = ModelInferResponse {
         model_name: response.model_name,
@@ -202,13 +156,7 @@ pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelI
         message.outputs.push(InferOutputTensor {
             name: output.name,
             datatype: output.value.datatype().name().to_owned(),
-            shape: output
-                .value
-                .shape()
-                .dims()
-                .iter()
-                .map(|&dim| wire_dim(dim))
-                .collect(),
+            shape: contents::wire_dims(output.value.shape()),
             parameters: write_parameters(output.parameters),
             contents,
         });
@@ -217,19 +165,6 @@ pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelI
         }
     }
     message
-}
-
-/// All outputs in typed form, if all have one: the two forms cannot be mixed.
-fn typed_contents(outputs: &[InferOutput]) -> Option<Vec<InferTensorContents>> {
-    outputs
-        .iter()
-        .map(|output| contents::write(&output.value))
-        .collect()
-}
-
-/// A dimension as the wire has it. Those of tensors in memory fit.
-fn wire_dim(dim: u64) -> i64 {
-    i64::try_from(dim).unwrap_or(i64::MAX)
 }
 
 /// Writes a model's metadata.

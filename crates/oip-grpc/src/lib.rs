@@ -41,13 +41,22 @@
 //! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository
 //! lists every call and status.
 
+#[cfg(feature = "server")]
 mod admission;
+pub mod client;
+#[cfg(feature = "server")]
 mod config;
 mod contents;
+#[cfg(feature = "server")]
 mod convert;
+#[cfg(feature = "server")]
 mod health;
+#[cfg(feature = "server")]
 mod inference;
+mod parameters;
+#[cfg(feature = "server")]
 mod service;
+#[cfg(feature = "server")]
 mod status;
 
 /// Messages, client and server of the protocol, generated from `proto/inference.proto`.
@@ -64,6 +73,9 @@ pub mod proto;
 /// The descriptors of [`proto`], for reflection.
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
+#[cfg(feature = "server")]
 pub use admission::AdmittedBody;
+#[cfg(feature = "server")]
 pub use config::{GrpcConfig, GrpcOutput};
+#[cfg(feature = "server")]
 pub use service::{GrpcService, service};

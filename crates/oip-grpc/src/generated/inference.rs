@@ -1463,6 +1463,7 @@ pub mod grpc_inference_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "server")]
 pub mod grpc_inference_service_server {
     #![allow(
         unused_variables,
