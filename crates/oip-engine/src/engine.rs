@@ -109,7 +109,7 @@ impl InferenceService for Engine {
         ServerMetadata {
             name: self.config.server_name.clone(),
             version: self.config.server_version.clone(),
-            extensions: vec!["binary_tensor_data".to_owned(), "parameters".to_owned()],
+            extensions: Vec::new(),
         }
     }
 

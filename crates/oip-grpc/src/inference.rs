@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use oip_service::{InferenceService, RequestContext};
+use oip_service::{InferenceService, RequestContext, extensions::offered};
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
 use tokio::time::timeout_at;
 use tonic::{Request, Response, Status, Streaming, codegen::tokio_stream::Empty};
@@ -45,13 +45,13 @@ impl Inference {
         let (request, wants_raw) = convert::read_request(message, &self.config.limits, self.config.output)?;
         let cx = RequestContext::for_request(&request, timeout, &self.config.time)?;
         let response = match cx.deadline() {
-            None => self.service.infer(request, cx).await,
+            None => oip_service::answer(&*self.service, request, cx).await,
             Some(deadline) => {
                 let model = request.model().to_string();
                 let passed = |_| {
                     Err(ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed").within(model))
                 };
-                let inference = self.service.infer(request, cx);
+                let inference = oip_service::answer(&*self.service, request, cx);
                 timeout_at(deadline.into(), inference)
                     .await
                     .unwrap_or_else(passed)
@@ -116,11 +116,8 @@ impl GrpcInferenceService for Inference {
     }
 
     async fn server_metadata(&self, _: Request<ServerMetadataRequest>) -> Answer<ServerMetadataResponse> {
-        let ServerMetadata {
-            name,
-            version,
-            extensions,
-        } = self.service.server_metadata();
+        let ServerMetadata { name, version, .. } = self.service.server_metadata();
+        let extensions = offered(&*self.service);
         Ok(Response::new(ServerMetadataResponse {
             name,
             version,

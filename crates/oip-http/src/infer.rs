@@ -1,6 +1,6 @@
 use axum::{body::Body, extract::Request, http::HeaderMap, response::Response};
 use bytes::Bytes;
-use oip_service::{BudgetPermit, RequestContext};
+use oip_service::{BudgetPermit, RequestContext, answer as answer_request};
 use oip_types::{
     ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
@@ -36,9 +36,9 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     let cx = RequestContext::for_request(&request, None, &app.config.time)?;
 
     let response = match cx.deadline() {
-        None => app.service.infer(request, cx).await,
+        None => answer_request(&*app.service, request, cx).await,
         Some(deadline) => {
-            let inference = app.service.infer(request, cx);
+            let inference = answer_request(&*app.service, request, cx);
             let passed =
                 |_| Err(ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed").within(model));
             timeout_at(deadline.into(), inference)

@@ -8,9 +8,9 @@ use axum::{
     response::Response,
     routing::{MethodRouter, get, post},
 };
-use oip_service::{InferenceService, Readiness};
+use oip_service::{InferenceService, Readiness, extensions::offered};
 use oip_types::{
-    ErrorCode, ModelRef, ServiceError,
+    ErrorCode, ModelRef, ServerMetadata, ServiceError,
     rest::{error_body, json_body},
 };
 use serde_json::json;
@@ -52,7 +52,11 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 }
 
 async fn server_metadata(State(app): State<App>) -> Response {
-    answer::json(StatusCode::OK, json_body(&app.service.server_metadata()))
+    let metadata = ServerMetadata {
+        extensions: offered(&*app.service),
+        ..app.service.server_metadata()
+    };
+    answer::json(StatusCode::OK, json_body(&metadata))
 }
 
 async fn server_live() -> Response {

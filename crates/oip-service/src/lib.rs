@@ -69,6 +69,8 @@
 
 mod budget;
 mod cancel;
+mod delivery;
+pub mod extensions;
 mod model;
 mod service;
 #[cfg(feature = "testing")]
@@ -76,6 +78,10 @@ pub mod testing;
 
 pub use budget::{BudgetPermit, ByteBudget};
 pub use cancel::{CancelGuard, CancelToken};
+pub use delivery::answer;
+pub use extensions::{
+    Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
+};
 pub use model::{Backend, LoadContext, Model, ModelSource};
 pub use oip_types;
 pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};

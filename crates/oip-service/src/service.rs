@@ -8,7 +8,12 @@ use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
 };
 
-use crate::CancelToken;
+use crate::{
+    CancelToken,
+    extensions::{
+        Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
+    },
+};
 
 /// A boxed future: one allocation a request is nothing beside inference, and transports stay free of generics.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -47,6 +52,42 @@ pub trait InferenceService: Send + Sync + 'static {
         request: InferRequest,
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
+
+    /// The model repository extension, if it is offered.
+    fn repository(&self) -> Option<&dyn ModelRepository> {
+        None
+    }
+
+    /// The model configuration extension, if it is offered.
+    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
+        None
+    }
+
+    /// The statistics extension, if it is offered.
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        None
+    }
+
+    /// The classification extension, if it is offered.
+    fn classification(&self) -> Option<&dyn Classification> {
+        None
+    }
+
+    /// The logging extension, if it is offered.
+    fn logging(&self) -> Option<&dyn Logging> {
+        None
+    }
+
+    /// The system shared memory extension, if it is offered.
+    fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
+        None
+    }
+
+    /// Whether requests run by their parameter `priority`: the schedule policy extension. `timeout` is every
+    /// transport's.
+    fn has_schedule_policy(&self) -> bool {
+        false
+    }
 }
 
 /// Whether a server wants requests.
@@ -71,6 +112,7 @@ impl Readiness {
 pub struct RequestContext {
     received: Instant,
     cancel: CancelToken,
+    priority: u64,
 }
 
 impl RequestContext {
@@ -80,31 +122,39 @@ impl RequestContext {
         Self {
             received: Instant::now(),
             cancel: CancelToken::new(deadline),
+            priority: 0,
         }
+    }
+
+    /// The same context with a priority: 1 is the highest, 0 means the model's default.
+    #[must_use]
+    pub fn with_priority(mut self, priority: u64) -> Self {
+        self.priority = priority;
+        self
     }
 
     /// The context of a request under some limits.
     ///
     /// The client may ask for a shorter or longer time than the default, with the request parameter `timeout` (in
     /// microseconds, as Triton has it) or by its transport; the shorter of both holds, and none is longer than the
-    /// limit.
+    /// limit. `priority` is a request parameter too.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when `timeout` is no number of microseconds;
+    /// [`ErrorCode::InvalidArgument`] when `timeout` is no number of microseconds or `priority` no priority;
     /// [`ErrorCode::DeadlineExceeded`] when the client's time is already over.
     pub fn for_request(
         request: &InferRequest,
         transport_timeout: Option<Duration>,
         limits: &TimeLimits,
     ) -> Result<Self, ServiceError> {
-        let parameter = match request.parameters.get("timeout") {
-            None => None,
-            Some(value) => Some(value.as_u64().ok_or_else(|| {
-                ServiceError::invalid(format!(
-                    "parameter 'timeout': expected microseconds, found {value}"
-                ))
-            })?),
+        let number = |name: &str, unit: &str| match request.parameters.get(name) {
+            None => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or_else(|| {
+                ServiceError::invalid(format!("parameter '{name}': expected {unit}, found {value}"))
+            }),
         };
+        let priority = number("priority", "a priority of 0 or more")?.unwrap_or(0);
+        let parameter = number("timeout", "microseconds")?;
         // Triton takes 0 for "no timeout of its own".
         let parameter = parameter.filter(|micros| *micros > 0).map(Duration::from_micros);
         if transport_timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -115,13 +165,19 @@ impl RequestContext {
         }
         let asked = [parameter, transport_timeout].into_iter().flatten().min();
         let timeout = asked.unwrap_or(limits.default).min(limits.max);
-        Ok(Self::new(Instant::now().checked_add(timeout)))
+        Ok(Self::new(Instant::now().checked_add(timeout)).with_priority(priority))
     }
 
     /// When the transport had read the request.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.received
+    }
+
+    /// The priority: 1 is the highest, 0 means the model's default.
+    #[must_use]
+    pub fn priority(&self) -> u64 {
+        self.priority
     }
 
     /// Tells when the answer is not wanted any more, by cancellation or deadline.

@@ -2,11 +2,13 @@
 //!
 //! Its models are chosen to reach every corner of a transport; none of them needs files or threads.
 
+mod extensions;
+
 use std::{
     future::pending,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -16,7 +18,11 @@ use oip_types::{
 };
 use tensor_core::{DType, Shape, Tensor};
 
-use crate::{BoxFuture, InferenceService, Readiness, RequestContext};
+use self::extensions::Extensions;
+use crate::{
+    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Statistics, SystemSharedMemory,
+};
 
 /// Models that do simple things:
 ///
@@ -32,15 +38,28 @@ use crate::{BoxFuture, InferenceService, Readiness, RequestContext};
 /// | `loading` | | | is not ready |
 ///
 /// `matrix` has the versions `1` and `2`, the others have none.
+///
+/// It offers every extension, each in the simplest form that can be told right from wrong; see the implementations.
 #[derive(Debug, Default)]
 pub struct TestService {
     /// Requests to `slow` that are waiting.
     waiting: Arc<AtomicUsize>,
     /// Says that the server is not ready.
-    pub is_not_ready: std::sync::atomic::AtomicBool,
+    pub is_not_ready: AtomicBool,
+    is_plain: bool,
+    extensions: Extensions,
 }
 
 impl TestService {
+    /// The same models, without any extension.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self {
+            is_plain: true,
+            ..Self::default()
+        }
+    }
+
     /// How many requests to `slow` wait for their answer; a transport that drops them brings it back to 0.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -111,7 +130,7 @@ impl InferenceService for TestService {
         ServerMetadata {
             name: "test".into(),
             version: "1.2.3".into(),
-            extensions: vec!["binary_tensor_data".into()],
+            extensions: vec![],
         }
     }
 
@@ -173,6 +192,51 @@ impl InferenceService for TestService {
                 outputs: metadata.pick_outputs(&request.outputs, outputs)?,
             })
         })
+    }
+
+    fn repository(&self) -> Option<&dyn ModelRepository> {
+        self.extensions().map(|it| it as _)
+    }
+
+    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
+        self.extensions().map(|it| it as _)
+    }
+
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        self.extensions().map(|it| it as _)
+    }
+
+    fn classification(&self) -> Option<&dyn Classification> {
+        self.extensions().map(|it| it as _)
+    }
+
+    fn logging(&self) -> Option<&dyn Logging> {
+        self.extensions().map(|it| it as _)
+    }
+
+    fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
+        self.extensions().map(|it| it as _)
+    }
+
+    fn has_schedule_policy(&self) -> bool {
+        !self.is_plain
+    }
+}
+
+impl TestService {
+    fn extensions(&self) -> Option<&Extensions> {
+        (!self.is_plain).then_some(&self.extensions)
+    }
+
+    /// Memory that a client could register as the region `key`: writable, and read by the server.
+    pub fn share(&self, key: &str, memory: Vec<u8>) {
+        self.extensions.share(key, memory);
+    }
+
+    /// What is in the memory of [`TestService::share`] now.
+    #[must_use]
+    pub fn shared(&self, key: &str) -> Option<Vec<u8>> {
+        self.extensions.shared(key)
     }
 }
 

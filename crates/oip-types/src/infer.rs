@@ -1,4 +1,4 @@
-use crate::{ModelRef, Parameters, ServiceError, TensorValue};
+use crate::{ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
 
 /// A request to run a model.
 ///
@@ -148,6 +148,8 @@ pub struct InferOutput {
     /// Parameters of this output. REST bodies carry them for binary outputs only: Triton's C++ client gives up on a
     /// JSON output that has any.
     pub parameters: Parameters,
+    /// Where in shared memory the client finds its bytes, which then do not travel with the response.
+    pub shared_memory: Option<SharedMemorySlice>,
 }
 
 impl InferOutput {
@@ -157,6 +159,7 @@ impl InferOutput {
             name: name.into(),
             value: value.into(),
             parameters: Parameters::new(),
+            shared_memory: None,
         }
     }
 }

@@ -7,6 +7,8 @@
 //!   bytes that are known to agree.
 //! - **Rules**: [`ModelMetadata::check_request`] holds a request against a model, [`ModelMetadata::pick_outputs`] a
 //!   model against its promise; [`Limits`] and [`ModelRef`] stand at the door.
+//! - **Extensions**: the nouns of repository index, model configuration, statistics, logging, shared memory; and
+//!   [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
 //! - **Encodings** (feature `rest`, on by default): [`rest`] reads and writes JSON bodies straight from and to typed
 //!   buffers, and the binary tensor data extension without copying.
@@ -33,27 +35,41 @@
 
 mod bytes_tensor;
 mod check;
+mod classification;
 mod datatype;
 mod error;
 mod infer;
 #[cfg(feature = "rest")]
 mod json;
 mod limits;
+mod log_settings;
 mod metadata;
+pub mod model_config;
 mod name;
 mod parameters;
+mod repository;
 #[cfg(feature = "rest")]
 pub mod rest;
+mod shared_memory;
+mod statistics;
 mod value;
 
 pub use bytes_tensor::BytesTensor;
+pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;
 pub use error::{ErrorCode, ServiceError, causes};
 pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
 pub use limits::Limits;
+pub use log_settings::{LogSetting, LogSettings};
 pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};
+pub use model_config::ModelConfig;
 pub use name::{ModelRef, check_name};
 pub use parameters::{ParameterValue, Parameters, check_parameter_name, take_bool};
+pub use repository::{LoadOptions, ModelIndexEntry, ModelState, UnloadOptions};
+pub use shared_memory::{NoSharedMemory, ReadSharedMemory, SharedMemoryRegion, SharedMemorySlice};
+pub use statistics::{
+    BatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, ResponseStatistics, StatisticDuration,
+};
 pub use value::TensorValue;
 
 #[cfg(feature = "rest")]

@@ -56,7 +56,8 @@ async fn server_calls() {
         .unwrap()
         .into_inner();
     assert_eq!((&*metadata.name, &*metadata.version), ("test", "1.2.3"));
-    assert_eq!(metadata.extensions, ["binary_tensor_data"]);
+    let offered = oip_service::extensions::offered(&oip_service::testing::TestService::default());
+    assert_eq!(metadata.extensions, offered);
 }
 
 #[tokio::test]

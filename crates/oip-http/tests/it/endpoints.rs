@@ -14,10 +14,11 @@ use crate::support::{app, app_with, get, infer, send, x};
 #[tokio::test]
 async fn server_endpoints_in_both_slash_forms() {
     let app = app();
+    let offered = oip_service::extensions::offered(&oip_service::testing::TestService::default());
     for (path, body) in [
         (
             "/v2",
-            json!({"name": "test", "version": "1.2.3", "extensions": ["binary_tensor_data"]}),
+            json!({"name": "test", "version": "1.2.3", "extensions": offered}),
         ),
         ("/v2/health/live", json!({"live": true})),
         ("/v2/health/ready", json!({"live": true, "ready": true})),

@@ -51,6 +51,28 @@ pub(crate) mod datatype_name {
     }
 }
 
+/// [`DataType`](crate::DataType) as model configurations name it.
+pub(crate) mod config_datatype {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use tensor_core::Quoted;
+
+    use crate::DataType;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+    pub(crate) fn serialize<S: Serializer>(datatype: &DataType, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&datatype.config_name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataType, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let unknown = || {
+            let message = format!("expected a datatype such as TYPE_FP32, found {}", Quoted(&name));
+            D::Error::custom(message)
+        };
+        DataType::from_config_name(&name).ok_or_else(unknown)
+    }
+}
+
 /// [`ShapePattern`](crate::ShapePattern) as a list of numbers, -1 for free dimensions.
 pub(crate) mod pattern_dims {
     use serde::{Deserialize, Deserializer, Serializer};
@@ -70,6 +92,42 @@ pub(crate) mod pattern_dims {
 mod tests {
     use super::*;
     use crate::{DataType, ModelMetadata, TensorMetadata};
+
+    #[test]
+    fn model_configurations_have_tritons_form() {
+        let written = r#"{"name":"m","max_batch_size":8,"input":[{"name":"x","data_type":"TYPE_FP32","dims":[4]}],
+            "output":[{"name":"y","data_type":"TYPE_STRING","dims":[-1],"label_filename":"labels.txt"}],
+            "version_policy":{"specific":{"versions":[1,3]}},"instance_group":[{"count":2,"kind":"KIND_CPU"}],
+            "dynamic_batching":{"priority_queue_policy":{"1":{"timeout_action":"DELAY"}}},
+            "model_warmup":[{"name":"w","inputs":{"x":{"data_type":"TYPE_FP32","dims":[4],"zero_data":true}}}],
+            "optimization":{"unknown":1}}"#;
+        let config: crate::ModelConfig = serde_json::from_str(written).unwrap();
+        assert_eq!(config.input[0].data_type, DataType::FP32);
+        assert_eq!(config.output[0].data_type, DataType::BYTES);
+        assert_eq!(
+            config
+                .dynamic_batching
+                .as_ref()
+                .unwrap()
+                .priority_queue_policy
+                .len(),
+            1
+        );
+        let shown: serde_json::Value = serde_json::from_slice(&json_body(&config)).unwrap();
+        assert_eq!(shown["version_policy"]["specific"]["versions"][1], 3);
+        assert_eq!(shown["model_warmup"][0]["inputs"]["x"]["zero_data"], true);
+        assert_eq!(shown["input"][0]["format"], "FORMAT_NONE");
+        assert_eq!(
+            serde_json::from_value::<crate::ModelConfig>(shown).unwrap(),
+            config
+        );
+        for broken in [
+            r#"{"max_batch_size":-1}"#,
+            r#"{"input":[{"name":"x","data_type":"TYPE_FP31"}]}"#,
+        ] {
+            assert!(serde_json::from_str::<crate::ModelConfig>(broken).is_err());
+        }
+    }
 
     #[test]
     fn model_metadata_has_the_protocols_form() {

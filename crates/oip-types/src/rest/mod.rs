@@ -36,7 +36,9 @@ mod response;
 mod tensor;
 
 pub use body::{EncodedBody, HEADER_LENGTH, NonFinite, parse_header_length};
-pub(crate) use metadata::{datatype_name, pattern_dims};
+pub(crate) use metadata::{config_datatype, datatype_name, pattern_dims};
 pub use metadata::{error_body, json_body};
-pub use request::{BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, encode_request};
+pub use request::{
+    BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, decode_request_with, encode_request,
+};
 pub use response::{decode_response, encode_response};

@@ -3,11 +3,11 @@ use tensor_core::Quoted;
 
 use super::{
     EncodedBody,
-    tensor::{TensorReader, missing, read_name, read_parameters, set_once, write_tensor},
+    tensor::{Destination, TensorReader, missing, read_name, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferInput, InferRequest, Limits, ModelRef, NonFinite, ParameterValue, RequestedOutput, ServiceError,
-    check_parameter_name,
+    InferInput, InferRequest, Limits, ModelRef, NoSharedMemory, NonFinite, ParameterValue, ReadSharedMemory,
+    RequestedOutput, ServiceError, check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
 };
@@ -70,9 +70,26 @@ pub fn decode_request(
     header_length: Option<usize>,
     limits: &Limits,
 ) -> Result<DecodedRequest, ServiceError> {
+    decode_request_with(model, body, header_length, limits, &NoSharedMemory)
+}
+
+/// [`decode_request`] for servers that offer shared memory: inputs may be there.
+///
+/// # Errors
+/// As [`decode_request`], and what `shared_memory` says.
+///
+/// # Panics
+/// As [`decode_request`].
+pub fn decode_request_with(
+    model: ModelRef<'_>,
+    body: &Bytes,
+    header_length: Option<usize>,
+    limits: &Limits,
+    shared_memory: &dyn ReadSharedMemory,
+) -> Result<DecodedRequest, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..));
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), shared_memory);
     let (mut id, mut parameters, mut inputs, mut outputs) = (None, None, None, None);
     cursor.object(|cursor, member| match &*member {
         "id" => set_once(&mut id, &member, read_id(cursor, limits)?),
@@ -155,13 +172,6 @@ fn read_outputs(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Vec<Requeste
         let name = read.and_then(|()| name.ok_or_else(|| missing("name")));
         let name = name.map_err(|error| error.within(format_args!("outputs[{}]", outputs.len())))?;
         let parameters = parameters.unwrap_or_default();
-        if parameters.contains_key("shared_memory_region") {
-            let message = format!(
-                "output {}: shared memory is not offered by this server",
-                Quoted(&name)
-            );
-            return Err(ServiceError::invalid(message));
-        }
         outputs.push(RequestedOutput {
             name: name.into_owned(),
             parameters,
@@ -211,15 +221,11 @@ pub fn encode_request(
     writer.raw("\"inputs\":");
     let mut failed = Ok(());
     writer.array(&request.inputs, |writer, input| {
-        let tail = encoding.binary_inputs.then_some(&mut binary);
-        let written = write_tensor(
-            writer,
-            tail,
-            &input.name,
-            &input.value,
-            &input.parameters,
-            encoding.non_finite,
-        );
+        let destination = match encoding.binary_inputs {
+            true => Destination::Binary(&mut binary),
+            false => Destination::Json(encoding.non_finite),
+        };
+        let written = write_tensor(writer, destination, &input.name, &input.value, &input.parameters);
         if let Err(error) = written {
             failed = Err(error.within(format_args!("input {}", Quoted(&input.name))));
         }

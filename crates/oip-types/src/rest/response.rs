@@ -3,10 +3,10 @@ use tensor_core::Quoted;
 
 use super::{
     BinaryOutputs, EncodedBody,
-    tensor::{TensorReader, missing, read_parameters, set_once, write_tensor},
+    tensor::{Destination, TensorReader, missing, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferOutput, InferResponse, Limits, NonFinite, Parameters, ServiceError,
+    InferOutput, InferResponse, Limits, NoSharedMemory, NonFinite, Parameters, ServiceError,
     json::{Cursor, Writer},
 };
 
@@ -42,12 +42,15 @@ pub fn encode_response(
     let mut failed = Ok(());
     writer.array(&response.outputs, |writer, output| {
         let none = Parameters::new();
-        let (tail, parameters) = match binary_outputs.is_binary(&output.name) {
-            true => (Some(&mut binary), &output.parameters),
+        let (destination, parameters) = match &output.shared_memory {
+            Some(slice) => (Destination::SharedMemory(slice), &none),
+            None if binary_outputs.is_binary(&output.name) => {
+                (Destination::Binary(&mut binary), &output.parameters)
+            }
             // Triton's C++ client demands "binary_data_size" of an output that has parameters.
-            false => (None, &none),
+            None => (Destination::Json(non_finite), &none),
         };
-        let written = write_tensor(writer, tail, &output.name, &output.value, parameters, non_finite);
+        let written = write_tensor(writer, destination, &output.name, &output.value, parameters);
         if let Err(error) = written {
             failed = Err(error.within(format_args!("output {}", Quoted(&output.name))));
         }
@@ -77,7 +80,7 @@ pub fn decode_response(
 ) -> Result<InferResponse, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..));
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), &NoSharedMemory);
     let (mut model_name, mut model_version, mut id) = (None, None, None);
     let (mut parameters, mut outputs) = (None, None);
     cursor.object(|cursor, member| match &*member {
@@ -95,6 +98,7 @@ pub fn decode_response(
                     name,
                     value,
                     parameters,
+                    shared_memory: None,
                 });
                 Ok(())
             })?;

@@ -6,12 +6,16 @@ use bytes::Bytes;
 use tensor_core::{Quoted, Shape};
 
 use crate::{
-    DataType, Limits, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue,
+    DataType, Limits, NonFinite, ParameterValue, Parameters, ReadSharedMemory, ServiceError,
+    SharedMemorySlice, TensorValue,
     json::{Cursor, Writer, read_data, write_data},
 };
 
 /// Says how many bytes of the body's binary part belong to a tensor.
 const BINARY_DATA_SIZE: &str = "binary_data_size";
+
+/// The ways to give an input its elements.
+const FORMS: &str = "\"data\", \"binary_data_size\" and \"shared_memory_region\"";
 
 /// Reads the tensors of one body: first from the JSON, in order, and from the binary part behind it.
 pub(super) struct TensorReader<'l> {
@@ -20,6 +24,7 @@ pub(super) struct TensorReader<'l> {
     budget: usize,
     /// The binary part that is not yet handed out.
     binary: Bytes,
+    shared_memory: &'l dyn ReadSharedMemory,
 }
 
 /// A tensor as it stands in a body.
@@ -30,11 +35,12 @@ pub(super) struct NamedTensor {
 }
 
 impl<'l> TensorReader<'l> {
-    pub(super) fn new(limits: &'l Limits, binary: Bytes) -> Self {
+    pub(super) fn new(limits: &'l Limits, binary: Bytes, shared_memory: &'l dyn ReadSharedMemory) -> Self {
         Self {
             limits,
             budget: limits.tensor_bytes,
             binary,
+            shared_memory,
         }
     }
 
@@ -145,20 +151,16 @@ impl<'a> Fields<'a> {
         let datatype = self.datatype.ok_or_else(|| missing("datatype"))?;
         let shape = self.shape.take().ok_or_else(|| missing("shape"))?;
         let parameters = self.parameters.get_or_insert_default();
-        if parameters.contains_key("shared_memory_region") {
-            return Err(ServiceError::invalid(
-                "shared memory is not offered by this server; send \"data\" or binary data",
-            ));
-        }
+        let slice = SharedMemorySlice::take(parameters)?;
         let binary_size = parameters.remove(BINARY_DATA_SIZE);
-        match (self.data.take(), binary_size) {
-            (Some(_), Some(_)) => Err(ServiceError::invalid(format!(
-                "expected either \"data\" or the parameter \"{BINARY_DATA_SIZE}\", found both"
+        match (self.data.take(), binary_size, slice) {
+            (None, None, None) => Err(ServiceError::invalid(format!(
+                "expected one of {FORMS}, found none of them"
             ))),
-            (None, None) => Err(ServiceError::invalid(format!(
-                "expected \"data\" or the parameter \"{BINARY_DATA_SIZE}\", found neither"
-            ))),
-            (None, Some(size)) => {
+            (None, None, Some(slice)) => {
+                TensorValue::from_raw(datatype, shape, tensors.shared_memory.read(&slice)?)
+            }
+            (None, Some(size), None) => {
                 let size = size.as_u64().ok_or_else(|| {
                     ServiceError::invalid(format!(
                         "{BINARY_DATA_SIZE}: expected a number of bytes, found {size}"
@@ -167,11 +169,14 @@ impl<'a> Fields<'a> {
                 let raw = tensors.take_binary(size)?;
                 TensorValue::from_raw(datatype, shape, raw)
             }
-            (Some(Data::Read(value)), None) => Ok(value),
-            (Some(Data::Later(start)), None) => {
+            (Some(Data::Read(value)), None, None) => Ok(value),
+            (Some(Data::Later(start)), None, None) => {
                 let (depth, budget) = (tensors.limits.json_depth, &mut tensors.budget);
                 read_data(&mut cursor.at(start), datatype, &shape, depth, budget)
             }
+            _ => Err(ServiceError::invalid(format!(
+                "expected only one of {FORMS}, found several"
+            ))),
         }
     }
 }
@@ -280,14 +285,23 @@ fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceErro
     })
 }
 
-/// Writes the tensor object; a binary tensor's bytes are appended to `binary`.
+/// Where the elements of a tensor object go.
+pub(super) enum Destination<'d> {
+    /// Into the object, as JSON.
+    Json(NonFinite),
+    /// Behind all JSON.
+    Binary(&'d mut Vec<Bytes>),
+    /// Nowhere: the client finds them in its shared memory.
+    SharedMemory(&'d SharedMemorySlice),
+}
+
+/// Writes the tensor object.
 pub(super) fn write_tensor(
     writer: &mut Writer,
-    binary: Option<&mut Vec<Bytes>>,
+    destination: Destination<'_>,
     name: &str,
     value: &TensorValue,
     parameters: &Parameters,
-    non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
     writer.raw("{\"name\":");
     writer.string(name);
@@ -296,22 +310,27 @@ pub(super) fn write_tensor(
     writer.raw("\",\"shape\":");
     writer.array(value.shape().dims(), |writer, dim| writer.integer(*dim));
     let mut parameters = Cow::Borrowed(parameters);
-    if binary.is_some() {
-        let size = i64::try_from(value.raw().len()).unwrap_or(i64::MAX);
-        parameters
-            .to_mut()
-            .insert(BINARY_DATA_SIZE.to_owned(), ParameterValue::Int64(size));
+    match &destination {
+        Destination::Json(_) => {}
+        Destination::Binary(_) => {
+            let size = i64::try_from(value.raw().len()).unwrap_or(i64::MAX);
+            parameters
+                .to_mut()
+                .insert(BINARY_DATA_SIZE.to_owned(), ParameterValue::Int64(size));
+        }
+        Destination::SharedMemory(slice) => parameters.to_mut().extend(slice.to_parameters()),
     }
     if !parameters.is_empty() {
         writer.raw(",\"parameters\":");
         writer.parameters(&parameters);
     }
-    match binary {
-        Some(binary) => binary.push(value.raw().clone()),
-        None => {
+    match destination {
+        Destination::Json(non_finite) => {
             writer.raw(",\"data\":");
             write_data(writer, value, non_finite)?;
         }
+        Destination::Binary(binary) => binary.push(value.raw().clone()),
+        Destination::SharedMemory(_) => {}
     }
     writer.raw("}");
     Ok(())

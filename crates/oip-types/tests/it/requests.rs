@@ -421,17 +421,17 @@ fn ht_37_binary_sizes() {
             r#"{"name":"a","shape":[1],"datatype":"UINT8","data":[1],"parameters":{"binary_data_size":1}}"#
                 .into(),
             1,
-            "input 'a': expected either \"data\" or the parameter \"binary_data_size\", found both",
+            "input 'a': expected only one of \"data\", \"binary_data_size\" and \"shared_memory_region\", found several",
         ),
         (
             r#"{"name":"a","shape":[1],"datatype":"UINT8"}"#.into(),
             0,
-            "input 'a': expected \"data\" or the parameter \"binary_data_size\", found neither",
+            "input 'a': expected one of \"data\", \"binary_data_size\" and \"shared_memory_region\", found none of them",
         ),
         (
-            r#"{"name":"a","shape":[1],"datatype":"UINT8","parameters":{"shared_memory_region":"r"}}"#.into(),
+            r#"{"name":"a","shape":[1],"datatype":"UINT8","parameters":{"shared_memory_region":"r","shared_memory_byte_size":1}}"#.into(),
             0,
-            "input 'a': shared memory is not offered by this server; send \"data\" or binary data",
+            "input 'a': shared memory region 'r': shared memory is not offered by this server; send the data itself",
         ),
     ];
     for (input, tail, message) in cases {

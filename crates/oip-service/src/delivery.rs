@@ -1,0 +1,219 @@
+//! How outputs reach the client: as they are, as classes, or in shared memory.
+
+use oip_types::{
+    ErrorCode, InferRequest, InferResponse, ModelRef, Parameters, ServiceError, SharedMemorySlice, classify,
+    take_class_count,
+};
+use tensor_core::Quoted;
+
+use crate::{InferenceService, RequestContext};
+
+/// Runs a request and delivers the outputs as it asks: what every transport does between reading and writing.
+///
+/// The parameters of requested outputs that concern delivery are taken out before the service sees the request.
+///
+/// # Errors
+/// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked.
+pub async fn answer(
+    service: &dyn InferenceService,
+    mut request: InferRequest,
+    cx: RequestContext,
+) -> Result<InferResponse, ServiceError> {
+    let model = (
+        request.model().name().to_owned(),
+        request.model().version().map(str::to_owned),
+    );
+    let plans = plan(service, &mut request)?;
+    let mut response = service.infer(request, cx).await?;
+    if !plans.is_empty() {
+        let version = response.model_version.clone().or(model.1);
+        let model = ModelRef::new(&model.0, version.as_deref())?;
+        deliver(service, model, &plans, &mut response).map_err(|error| error.within(model))?;
+    }
+    Ok(response)
+}
+
+/// What is to be done with an output.
+struct Plan {
+    output: String,
+    delivery: Delivery,
+}
+
+enum Delivery {
+    Classes(u64),
+    SharedMemory(SharedMemorySlice),
+}
+
+/// Takes what concerns delivery out of the requested outputs' parameters.
+fn plan(service: &dyn InferenceService, request: &mut InferRequest) -> Result<Vec<Plan>, ServiceError> {
+    // Nearly every request ends here.
+    if request.outputs.iter().all(|output| output.parameters.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let mut plans = Vec::new();
+    let mut outputs = std::mem::take(&mut request.outputs);
+    let planned = outputs.iter_mut().try_for_each(|output| {
+        let delivery = read_delivery(service, &mut output.parameters)
+            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+        plans.extend(delivery.map(|delivery| Plan {
+            output: output.name.clone(),
+            delivery,
+        }));
+        Ok(())
+    });
+    request.outputs = outputs;
+    planned.map_err(|error: ServiceError| error.within(request.model()))?;
+    Ok(plans)
+}
+
+fn read_delivery(
+    service: &dyn InferenceService,
+    parameters: &mut Parameters,
+) -> Result<Option<Delivery>, ServiceError> {
+    let classes = take_class_count(parameters)?;
+    let slice = SharedMemorySlice::take(parameters)?;
+    let not_offered = |what: &str| {
+        Err(ServiceError::invalid(format!(
+            "{what} is not offered by this server"
+        )))
+    };
+    match (classes, slice) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(ServiceError::invalid(
+            "classification and shared memory cannot be asked for together",
+        )),
+        (Some(_), None) if service.classification().is_none() => not_offered("classification"),
+        (Some(count), None) => Ok(Some(Delivery::Classes(count))),
+        (None, Some(_)) if service.shared_memory().is_none() => not_offered("shared memory"),
+        (None, Some(slice)) => Ok(Some(Delivery::SharedMemory(slice))),
+    }
+}
+
+fn deliver(
+    service: &dyn InferenceService,
+    model: ModelRef<'_>,
+    plans: &[Plan],
+    response: &mut InferResponse,
+) -> Result<(), ServiceError> {
+    for output in &mut response.outputs {
+        let Some(plan) = plans.iter().find(|plan| plan.output == output.name) else {
+            continue;
+        };
+        let delivered = match &plan.delivery {
+            Delivery::Classes(count) => {
+                let classes = service
+                    .classification()
+                    .map(|offer| offer.classes(model, &output.name));
+                let classes = classes.unwrap_or_default();
+                classify(&output.value, *count, classes.is_batched, &classes.labels)
+                    .map(|classes| output.value = classes.into())
+            }
+            Delivery::SharedMemory(slice) => write(service, slice, output.value.raw()).map(|()| {
+                let byte_size = output.value.raw().len() as u64;
+                output.shared_memory = Some(SharedMemorySlice {
+                    byte_size,
+                    ..slice.clone()
+                });
+            }),
+        };
+        delivered.map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+    }
+    Ok(())
+}
+
+fn write(
+    service: &dyn InferenceService,
+    slice: &SharedMemorySlice,
+    bytes: &[u8],
+) -> Result<(), ServiceError> {
+    let Some(memory) = service.shared_memory() else {
+        return Err(ServiceError::new(ErrorCode::Internal, "shared memory is gone"));
+    };
+    if bytes.len() as u64 > slice.byte_size {
+        let (expected, found) = (bytes.len(), slice.byte_size);
+        return Err(ServiceError::invalid(format!(
+            "shared memory region {}: expected at least {expected} bytes, found {found}",
+            Quoted(&slice.region)
+        )));
+    }
+    memory.write(slice, bytes)
+}
+
+#[cfg(feature = "testing")]
+#[cfg(test)]
+mod tests {
+    use futures_executor::block_on;
+    use oip_types::{DataType, ParameterValue, class_count_parameter};
+    use tensor_core::{Shape, Tensor};
+
+    use super::*;
+    use crate::testing::{TestService, identity};
+
+    fn request(values: &[f32], parameters: Parameters) -> InferRequest {
+        let value = Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap();
+        let name = identity(DataType::FP32);
+        let mut request = InferRequest::new(ModelRef::new(&name, None).unwrap()).with_input("x", value);
+        request.outputs.push(oip_types::RequestedOutput {
+            name: "y".to_owned(),
+            parameters,
+        });
+        request
+    }
+
+    fn run(service: &TestService, request: InferRequest) -> Result<InferResponse, ServiceError> {
+        block_on(answer(service, request, RequestContext::new(None)))
+    }
+
+    #[test]
+    fn outputs_become_classes() {
+        let service = TestService::default();
+        let parameters = Parameters::from([class_count_parameter(2)]);
+        let response = run(&service, request(&[0.5, 2.0, 1.0], parameters.clone())).unwrap();
+        let classes = response.output("y").unwrap().as_bytes().unwrap();
+        assert_eq!(
+            classes.iter().collect::<Vec<_>>(),
+            [&b"2.000000:1:dog"[..], b"1.000000:2"]
+        );
+
+        let plain = TestService::plain();
+        let error = run(&plain, request(&[0.5], parameters)).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "model 'identity_fp32': output 'y': classification is not offered by this server"
+        );
+    }
+
+    #[test]
+    fn outputs_are_written_into_shared_memory() {
+        let service = TestService::default();
+        service.share("/k", vec![0; 16]);
+        let region = oip_types::SharedMemoryRegion {
+            name: "r".into(),
+            key: "/k".into(),
+            offset: 4,
+            byte_size: 12,
+        };
+        service.shared_memory().unwrap().register(region).unwrap();
+        let slice = SharedMemorySlice {
+            region: "r".into(),
+            offset: 4,
+            byte_size: 8,
+        };
+        let response = run(&service, request(&[1.0, -2.0], slice.to_parameters())).unwrap();
+        assert_eq!(response.outputs[0].shared_memory, Some(slice.clone()));
+        let memory = service.shared("/k").unwrap();
+        assert_eq!(memory, [[0u8; 8], [0, 0, 128, 63, 0, 0, 0, 192]].concat());
+
+        let error = run(&service, request(&[1.0; 3], slice.to_parameters())).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "model 'identity_fp32': output 'y': shared memory region 'r': expected at least 12 bytes, found 8"
+        );
+        let mut both = slice.to_parameters();
+        both.insert("classification".into(), ParameterValue::Int64(1));
+        assert_eq!(
+            run(&service, request(&[1.0], both)).unwrap_err().code(),
+            ErrorCode::InvalidArgument
+        );
+    }
+}

@@ -1,0 +1,32 @@
+use std::{collections::BTreeMap, fmt};
+
+use tensor_core::Quoted;
+
+/// Settings of the logging extension, by name: `log_info`, `log_verbose_level` and so on.
+pub type LogSettings = BTreeMap<String, LogSetting>;
+
+/// The value of a log setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "rest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(untagged)
+)]
+pub enum LogSetting {
+    /// On or off.
+    Bool(bool),
+    /// A level.
+    Uint32(u32),
+    /// A name.
+    String(String),
+}
+
+impl fmt::Display for LogSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(value) => value.fmt(f),
+            Self::Uint32(value) => value.fmt(f),
+            Self::String(value) => Quoted(value).fmt(f),
+        }
+    }
+}
