@@ -1,7 +1,10 @@
 use std::{fmt, pin::Pin};
 
 use futures_core::Stream;
-use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata};
+use oip_types::{
+    InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelMetadata,
+    ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, UnloadOptions,
+};
 
 use crate::ClientError;
 
@@ -68,4 +71,37 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
         &self,
         requests: BoxStream<InferRequest>,
     ) -> BoxFuture<'_, Result<BoxStream<Result<InferResponse>>>>;
+
+    /// The models of the server's repository and how they are; with `is_ready` only those that are ready (model repository
+    /// extension).
+    fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>>;
+
+    /// Loads a model, or loads it again (model repository extension). Most servers answer when it is ready or has failed to
+    /// be, which may take long: see [`Builder::request_timeout`](crate::Builder::request_timeout).
+    fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>>;
+
+    /// Unloads a model (model repository extension). Triton answers before the model has finished what it has.
+    fn unload_model<'a>(&'a self, name: &'a str, options: UnloadOptions) -> BoxFuture<'a, Result<()>>;
+
+    /// How a model is configured (model configuration extension).
+    fn model_config<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelConfig>>;
+
+    /// What happened since models were loaded: of one model, of one of its versions, or of all (statistics extension).
+    fn statistics<'a>(&'a self, model: Option<ModelRef<'a>>) -> BoxFuture<'a, Result<Vec<ModelStatistics>>>;
+
+    /// Changes log settings and gives all of them as they are then; no changes ask only (logging extension).
+    fn log_settings<'a>(&'a self, changes: &'a LogSettings) -> BoxFuture<'a, Result<LogSettings>>;
+
+    /// The region of this name, or all that are registered (system shared memory extension).
+    fn shared_memory_status<'a>(
+        &'a self,
+        name: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>>;
+
+    /// Makes a region of system shared memory known to the server (system shared memory extension). The client itself does
+    /// not send or receive tensors through it.
+    fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>>;
+
+    /// Makes the server forget the region of this name, or all regions (system shared memory extension).
+    fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
 }

@@ -88,7 +88,9 @@ impl Answer {
             other => {
                 let found = tensor_core::Quoted(other).to_string();
                 let expected = "expected a Content-Encoding of gzip or deflate";
-                return Err(self.broken(ServiceError::invalid(format!("{expected}, found {found}"))));
+                return Err(broken(ServiceError::invalid(format!(
+                    "{expected}, found {found}"
+                ))));
             }
         };
         self.body = encoding::decompress(compression, &self.body, limit)?;
@@ -99,14 +101,14 @@ impl Answer {
     pub(super) fn header_length(&self) -> Result<Option<usize>> {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
-        parsed.transpose().map_err(|error| self.broken(error))
+        parsed.transpose().map_err(broken)
     }
 
     /// Reads a body that is JSON.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
         self.expect_json()?;
-        let broken = |error: serde_json::Error| self.broken(ServiceError::invalid(error.to_string()));
-        serde_json::from_slice(&self.body).map_err(broken)
+        let read = serde_json::from_slice(&self.body);
+        read.map_err(|error| broken(ServiceError::invalid(error.to_string())))
     }
 
     /// Tells bodies that are certainly no JSON by what they are.
@@ -116,18 +118,12 @@ impl Answer {
                 "expected JSON, found an empty body (HTTP {})",
                 self.status.as_u16()
             );
-            return Err(self.broken(ServiceError::invalid(what)));
+            return Err(broken(ServiceError::invalid(what)));
         }
         match self.is_html() {
             true => Err(self.foreign()),
             false => Ok(()),
         }
-    }
-
-    /// The answer is of this protocol, but not as it should be.
-    pub(super) fn broken(&self, error: ServiceError) -> ClientError {
-        let message = format!("the answer breaks the protocol: {}", error.message());
-        ClientError::new(ErrorKind::Protocol, message).caused_by(error)
     }
 
     /// The answer is of no inference server.
@@ -200,6 +196,12 @@ impl Answer {
         let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
         value.trim().parse().ok().map(Duration::from_secs)
     }
+}
+
+/// The answer is of this protocol, but not as it should be.
+pub(super) fn broken(error: ServiceError) -> ClientError {
+    let message = format!("the answer breaks the protocol: {}", error.message());
+    ClientError::new(ErrorKind::Protocol, message).caused_by(error)
 }
 
 /// What an error's body says: `error` in this protocol, `detail` with servers on FastAPI (a string, or a list of what is

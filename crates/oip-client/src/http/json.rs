@@ -1,6 +1,9 @@
 //! Bodies without tensors, as servers write them: what one leaves out or sets to null is empty.
 
-use oip_types::{DataType, ModelMetadata, ServerMetadata, ServiceError, TensorMetadata};
+use oip_types::{
+    DataType, ModelIndexEntry, ModelMetadata, ModelState, ModelStatistics, ServerMetadata, ServiceError,
+    TensorMetadata,
+};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -54,4 +57,29 @@ impl Model {
             platform: self.platform.unwrap_or_default(),
         })
     }
+}
+
+#[derive(Deserialize)]
+pub(super) struct IndexEntry {
+    name: String,
+    version: Option<String>,
+    state: Option<String>,
+    reason: Option<String>,
+}
+
+impl From<IndexEntry> for ModelIndexEntry {
+    fn from(entry: IndexEntry) -> Self {
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        Self {
+            name: entry.name,
+            version: filled(entry.version),
+            state: filled(entry.state).map(|state| ModelState::from_name(&state)),
+            reason: entry.reason.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Statistics {
+    pub(super) model_stats: Vec<ModelStatistics>,
 }

@@ -15,7 +15,7 @@ use oip_types::{
     InferRequest, InferResponse, ModelRef, ParameterValue, ServiceError,
     rest::{EncodedBody, HEADER_LENGTH, RequestEncoding, decode_response, encode_request},
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::task::spawn_blocking;
 
 use self::{answer::Answer, body::Parts};
@@ -63,6 +63,19 @@ impl Message {
             },
         }
     }
+
+    fn post(path: impl Into<String>, body: &serde_json::Value) -> Self {
+        let content_type = HeaderValue::from_static("application/json");
+        Self {
+            method: Method::POST,
+            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, content_type)]),
+            body: EncodedBody {
+                json: body.to_string().into(),
+                binary: Vec::new(),
+            },
+            ..Self::get(path)
+        }
+    }
 }
 
 /// Bytes of JSON above which printing and parsing leave the reactor's thread: at a nanosecond or so per byte, that is
@@ -100,11 +113,6 @@ impl HttpClient {
 
     fn url(&self) -> &str {
         &self.shared.endpoint.url
-    }
-
-    /// Makes a call that only reads, or does no harm when it is done twice.
-    async fn read(&self, message: Message) -> Result<Answer> {
-        self.call(true, |_| Ok(message.clone())).await
     }
 
     /// Makes a call, with as many attempts as are safe.
@@ -234,12 +242,14 @@ impl HttpClient {
     async fn decode(&self, answer: Answer, settings: &Settings) -> Result<InferResponse> {
         let limits = settings.limits.clone();
         let max_bytes = settings.max_answer_bytes;
-        let is_large = answer.body.len() > LARGE;
+        let is_compressed = answer.headers.contains_key(header::CONTENT_ENCODING);
+        let json_len = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
+        let is_large = json_len > LARGE || is_compressed;
         let decode = move || {
             let answer = answer.decompressed(max_bytes)?;
             let header_length = answer.header_length()?;
             answer.expect_json()?;
-            decode_response(&answer.body, header_length, &limits).map_err(|error| answer.broken(error))
+            decode_response(&answer.body, header_length, &limits).map_err(answer::broken)
         };
         offload(is_large, decode).await
     }
@@ -260,7 +270,6 @@ async fn offload<T: Send + 'static>(
 
 /// The path of a model, percent-encoded.
 fn model_path(model: ModelRef<'_>) -> String {
-    let encoded = |text| utf8_percent_encode(text, PLAIN);
     match model.version() {
         None => format!("/v2/models/{}", encoded(model.name())),
         Some(version) => format!(
@@ -269,4 +278,9 @@ fn model_path(model: ModelRef<'_>) -> String {
             encoded(version)
         ),
     }
+}
+
+/// A name as a part of a path.
+fn encoded(name: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(name, PLAIN)
 }

@@ -14,6 +14,9 @@
 //! assert_eq!(message.inputs[0].contents.as_ref().unwrap().fp32_contents, [1.5]);
 //! ```
 
+mod config;
+mod extensions;
+
 use bytes::Bytes;
 use oip_types::{
     DataType, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ServiceError, TensorMetadata,
@@ -21,6 +24,13 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
+pub use self::{
+    config::decode_config,
+    extensions::{
+        decode_index, decode_log_settings, decode_regions, decode_statistics, encode_load,
+        encode_log_settings, encode_region, encode_unload,
+    },
+};
 use crate::{
     contents,
     parameters::{read_parameters, write_parameters},
