@@ -147,7 +147,7 @@ impl ClientError {
     }
 
     #[must_use]
-    pub(crate) fn is_final(mut self, is_final: bool) -> Self {
+    pub(crate) fn finally(mut self, is_final: bool) -> Self {
         self.0.is_final = is_final;
         self
     }

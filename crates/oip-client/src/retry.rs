@@ -202,7 +202,7 @@ mod tests {
             ClientError::new(ErrorKind::Protocol, "x"),
             ClientError::refused(Some(ErrorCode::Internal), Status::Http(500), "x"),
             ClientError::refused(Some(ErrorCode::TooLarge), Status::Grpc(8), "x"),
-            busy().is_final(true),
+            busy().finally(true),
         ];
         let covered = |on: RetryOn, is_read| errors.iter().filter(|error| on.covers(error, is_read)).count();
         let choices = [

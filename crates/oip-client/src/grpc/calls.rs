@@ -148,9 +148,14 @@ impl InferenceClient for GrpcClient {
                 status::error(status, &record, self.settings().max_answer_bytes).at(self.url())
             })?;
             let client = self.clone();
-            let answers = answers
-                .into_inner()
-                .map(move |item| client.streamed(item, &record));
+            let mut is_over = false;
+            let answers = answers.into_inner().map_while(move |item| {
+                if is_over {
+                    return None;
+                }
+                is_over = item.is_err();
+                Some(client.streamed(item, &record))
+            });
             Ok(Box::pin(answers) as BoxStream<_>)
         })
     }

@@ -15,7 +15,7 @@ pub(super) fn error(status: tonic::Status, record: &Record, max_answer_bytes: us
         return failure;
     }
     if !record.has_status() {
-        return unreadable(status, max_answer_bytes);
+        return unreadable(&status, max_answer_bytes);
     }
     let pushback = status.metadata().get("grpc-retry-pushback-ms");
     let pushback = pushback.map(|value| value.to_str().ok().and_then(|value| value.parse().ok()));
@@ -30,12 +30,12 @@ pub(super) fn error(status: tonic::Status, record: &Record, max_answer_bytes: us
     ClientError::refused(code(&status), number, message)
         .retry_after(delay.or(seconds.map(Duration::from_secs)))
         // A pushback that is no number of milliseconds asks for no more attempts.
-        .is_final(pushback == Some(None))
+        .finally(pushback == Some(None))
 }
 
 /// The answer came whole, and this side could not read it.
-fn unreadable(status: tonic::Status, max_answer_bytes: usize) -> ClientError {
-    if status.code() == Code::OutOfRange || is_bomb(&status) {
+fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
+    if status.code() == Code::OutOfRange || is_bomb(status) {
         let message = format!("the answer is larger than {max_answer_bytes} bytes, the client's limit");
         return ClientError::new(ErrorKind::TooLarge, message);
     }

@@ -123,7 +123,7 @@ fn foreign(response: &Response<Incoming>) -> Option<ClientError> {
     let content_type = response
         .headers()
         .get(CONTENT_TYPE)
-        .map(|value| value.as_bytes())
+        .map(http::HeaderValue::as_bytes)
         .unwrap_or_default();
     if content_type.starts_with(b"application/grpc") {
         return None;
@@ -164,7 +164,7 @@ impl Body for WatchedBody {
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
-                return Poll::Ready(Some(Err(self.record.fail(connect::failed(error, HINT)))));
+                return Poll::Ready(Some(Err(self.record.fail(connect::broken_off(error, "")))));
             }
             None if self.is_over => return Poll::Ready(None),
             None => {

@@ -136,7 +136,7 @@ impl Answer {
     }
 
     fn is_html(&self) -> bool {
-        let content_type = self.headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
+        let content_type = self.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
         content_type.is_some_and(|content_type| content_type.to_ascii_lowercase().starts_with(b"text/html"))
             || self.body.trim_ascii_start().first() == Some(&b'<')
     }
@@ -204,7 +204,7 @@ pub(super) fn broken(error: ServiceError) -> ClientError {
     ClientError::new(ErrorKind::Protocol, message).caused_by(error)
 }
 
-/// What an error's body says: `error` in this protocol, `detail` with servers on FastAPI (a string, or a list of what is
+/// What an error's body says: `error` in this protocol, `detail` with servers on `FastAPI` (a string, or a list of what is
 /// wrong and where), `message` with some proxies.
 fn self_described(json: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(one_line);
@@ -246,7 +246,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// What a status means in the protocol's terms, with any of its servers. OVMS sends 406 and 412 for malformed requests,
-/// those on FastAPI 422, proxies 502 for a server that is gone.
+/// those on `FastAPI` 422, proxies 502 for a server that is gone.
 fn code(status: u16) -> Option<ErrorCode> {
     let of_this_protocol = ErrorCode::ALL
         .into_iter()

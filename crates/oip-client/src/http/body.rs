@@ -60,8 +60,7 @@ pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) 
         let frame = frame.map_err(|error| {
             let found = first.len().max(joined.len());
             let of = announced.map_or(String::new(), |announced| format!(" of {announced}"));
-            let hint = format!("it broke off after {found}{of} bytes");
-            broken(error, &hint)
+            connect::broken_off(error, &format!(" after {found}{of} bytes"))
         })?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len().max(joined.len()) + data.len() > limit {
@@ -79,17 +78,6 @@ pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) 
         joined.extend_from_slice(&data);
     }
     Ok(if joined.is_empty() { first } else { joined.freeze() })
-}
-
-fn broken(error: hyper::Error, place: &str) -> ClientError {
-    let is_malformed = error.is_parse();
-    let kind = if is_malformed {
-        ErrorKind::Protocol
-    } else {
-        ErrorKind::Broken
-    };
-    let why = connect::failed(error, place);
-    ClientError::new(kind, format!("the answer is incomplete: {place}")).caused_by(why)
 }
 
 /// The answer is larger than the client takes.

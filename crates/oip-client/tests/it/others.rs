@@ -129,7 +129,7 @@ async fn mlserver() {
     assert_eq!(error.code(), Some(ErrorCode::Internal));
 }
 
-/// KServe: nulls where there is nothing, FastAPI's errors.
+/// KServe: nulls where there is nothing, `FastAPI`'s errors.
 #[tokio::test]
 async fn kserve() {
     let response = infer(

@@ -210,7 +210,10 @@ pub(crate) fn scripted_grpc(
         let answer = answer.clone();
         async move {
             let (head, body) = request.into_parts();
-            let body = body.collect().await.map_or(Bytes::new(), |body| body.to_bytes());
+            let body = body
+                .collect()
+                .await
+                .map_or(Bytes::new(), http_body_util::Collected::to_bytes);
             let response = answer(head.uri.path(), &head.headers, body);
             let (head, frames) = response.into_parts();
             let body = StreamBody::new(Iter(frames.into_iter()));
