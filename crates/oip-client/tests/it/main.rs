@@ -2,6 +2,7 @@
 //! hostile ones. All of them on real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod extensions;
 mod failing;
 mod hostile;
 mod others;
