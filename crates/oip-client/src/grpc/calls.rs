@@ -40,7 +40,7 @@ impl GrpcClient {
         record: &Record,
     ) -> Result<InferResponse> {
         let item = item.map_err(|status| {
-            status::error(status, record, self.settings().max_answer_bytes).at(self.url())
+            status::error(&status, record, self.settings().max_answer_bytes).at(self.url())
         })?;
         if !item.error_message.is_empty() {
             return Err(ClientError::new(ErrorKind::Refused, item.error_message).at(self.url()));
@@ -145,7 +145,7 @@ impl InferenceClient for GrpcClient {
         Box::pin(async move {
             let answer = self.inference_client().model_stream_infer(request).await;
             let answers = answer.map_err(|status| {
-                status::error(status, &record, self.settings().max_answer_bytes).at(self.url())
+                status::error(&status, &record, self.settings().max_answer_bytes).at(self.url())
             })?;
             let client = self.clone();
             let mut is_over = false;

@@ -117,7 +117,8 @@ impl GrpcClient {
             let (request, record) = self.request(message(), left);
             let answer = send(client.clone(), request);
             async move {
-                let failed = |status| status::error(status, &record, self.settings().max_answer_bytes);
+                let failed =
+                    |status: tonic::Status| status::error(&status, &record, self.settings().max_answer_bytes);
                 answer.await.map(Response::into_inner).map_err(failed)
             }
         };

@@ -10,12 +10,12 @@ use crate::{ClientError, ErrorKind, Status};
 
 /// The error of a call that came to a status: what the transport knows, what the server said, or what this side could not
 /// read.
-pub(super) fn error(status: tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
+pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
     if let Some(failure) = record.take_failure() {
         return failure;
     }
     if !record.has_status() {
-        return unreadable(&status, max_answer_bytes);
+        return unreadable(status, max_answer_bytes);
     }
     let pushback = status.metadata().get("grpc-retry-pushback-ms");
     let pushback = pushback.map(|value| value.to_str().ok().and_then(|value| value.parse().ok()));
@@ -27,7 +27,7 @@ pub(super) fn error(status: tonic::Status, record: &Record, max_answer_bytes: us
         message => message,
     };
     let number = Status::Grpc(status.code() as i32);
-    ClientError::refused(code(&status), number, message)
+    ClientError::refused(code(status), number, message)
         .retry_after(delay.or(seconds.map(Duration::from_secs)))
         // A pushback that is no number of milliseconds asks for no more attempts.
         .finally(pushback == Some(None))
