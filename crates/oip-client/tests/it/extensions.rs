@@ -30,8 +30,11 @@ fn region() -> SharedMemoryRegion {
     }
 }
 
+/// Paths and messages of calls.
+type Calls = Arc<Mutex<Vec<(String, Bytes)>>>;
+
 /// A gRPC server that gives this answer to everything, and what it was asked: paths and messages.
-fn grpc_server(message: &impl Message) -> (oip_client::GrpcClient, Arc<Mutex<Vec<(String, Bytes)>>>) {
+fn grpc_server(message: &impl Message) -> (oip_client::GrpcClient, Calls) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
     let encoded = message.encode_to_vec();

@@ -19,7 +19,7 @@ pub(crate) struct Server {
     pub(crate) version: Option<String>,
     /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=@FILE for a text file
     /// whose lines are the elements (BYTES). Repeat it for each input.
-    #[arg(long = "input", short, value_name = "NAME=FILE", value_parser = binding)]
+    #[arg(long = "input", short = 'i', value_name = "NAME=FILE", value_parser = binding)]
     pub(crate) inputs: Vec<Binding>,
     /// Convert inputs to the datatypes that the model takes; a value that does not fit is an error.
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(crate) struct Infer {
     pub(crate) server: Server,
     /// Where to: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
     /// lines of text. Without it the outputs are printed.
-    #[arg(long = "output", short, value_name = "[NAME=]FILE", value_parser = target)]
+    #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
     pub(crate) targets: Vec<Target>,
 }
 

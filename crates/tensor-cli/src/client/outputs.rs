@@ -3,7 +3,8 @@
 use std::{io::Write, ops::Range, path::PathBuf};
 
 use fmt_core::{
-    AtomicFile, Entry, Error, ErrorKind, Format, Lint, Metadata, StoredDType, TensorReader, Verification,
+    AtomicFile, Entry, Error, ErrorKind, Format, Lint, Metadata, Plan, PlannedEntry, StoredDType,
+    TensorReader, Verification,
 };
 use oip_types::{DataType, InferResponse, ModelMetadata, TensorValue};
 use tensor_core::{Shape, Tensor};
@@ -94,11 +95,25 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
     let losses = tensor_files::losses(outputs, format, &options);
     let is_only_a_name = losses == [Loss::Names] && outputs.entries.len() == 1;
     options.allow_loss = is_only_a_name;
-    match losses.first() {
-        Some(loss) if !is_only_a_name => {
-            let what = format!("{} cannot hold {loss}", format.id());
-            Err(Error::new(ErrorKind::Unsupported, what))
-        }
+    if let Some(loss) = losses.first().filter(|_| !is_only_a_name) {
+        let what = format!("{} cannot hold {loss}", format.id());
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let entries = outputs.entries.iter().enumerate().filter_map(|(index, entry)| {
+        let name = if is_only_a_name {
+            index.to_string()
+        } else {
+            entry.name.clone()
+        };
+        Some(PlannedEntry::dense(name, entry.spec()?))
+    });
+    let plan = Plan {
+        entries: entries.collect(),
+        ..Plan::default()
+    };
+    // Names that a format keeps beside the file are refused here, and nowhere else.
+    match format.create(Box::new(std::io::sink()), plan).err() {
+        Some(error) if error.kind() != ErrorKind::BadName => Err(error),
         _ => Ok(options),
     }
 }

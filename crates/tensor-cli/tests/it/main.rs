@@ -4,4 +4,6 @@
 mod converting;
 mod editing;
 mod looking;
+#[cfg(feature = "client")]
+mod serving;
 mod support;
