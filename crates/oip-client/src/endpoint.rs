@@ -10,6 +10,10 @@ pub(crate) struct Endpoint {
     pub(crate) transport: Transport,
     pub(crate) authority: Authority,
     /// What stands before every path, without a slash at its end.
+    #[cfg_attr(
+        not(feature = "http"),
+        expect(dead_code, reason = "gRPC has no paths of its own")
+    )]
     pub(crate) prefix: String,
 }
 

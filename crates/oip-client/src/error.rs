@@ -146,6 +146,8 @@ impl ClientError {
         self
     }
 
+    /// Whether the server asks for no more attempts.
+    #[cfg(any(feature = "grpc", test))]
     #[must_use]
     pub(crate) fn finally(mut self, is_final: bool) -> Self {
         self.0.is_final = is_final;

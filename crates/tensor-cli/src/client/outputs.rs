@@ -308,3 +308,42 @@ fn first_values(value: &TensorValue) -> String {
     }
     shown.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use oip_types::{BytesTensor, InferOutput, Parameters};
+
+    use super::*;
+
+    /// An element of two lines would come back as two.
+    #[test]
+    fn elements_of_several_lines_do_not_become_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("y.txt");
+        std::fs::write(&path, "precious").unwrap();
+        let elements = BytesTensor::from_elements(Shape::vector(2), ["a", "b\nc"]).unwrap();
+        let response = InferResponse {
+            model_name: "m".into(),
+            model_version: None,
+            id: None,
+            parameters: Parameters::new(),
+            outputs: vec![InferOutput::new("y", elements)],
+        };
+        let error = write(&[Target::Lines("y".into(), path.clone())], &response).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("output 'y': element 1 has more than one line"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let error = write(&[Target::Lines("z".into(), path)], &response).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("expected output 'z' in the answer, found none"),
+            "{error}"
+        );
+    }
+}

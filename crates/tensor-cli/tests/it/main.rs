@@ -3,7 +3,11 @@
 
 mod converting;
 mod editing;
+#[cfg(feature = "client")]
+mod inferring;
 mod looking;
 #[cfg(feature = "client")]
-mod serving;
+mod measuring;
+#[cfg(feature = "client")]
+mod server;
 mod support;
