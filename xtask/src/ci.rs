@@ -51,6 +51,8 @@ const CHECKS: &[Check] = &[
             "--package",
             "oip-grpc",
             "--no-default-features",
+            "--features",
+            "client",
             "--quiet",
         ],
     },

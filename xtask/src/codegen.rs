@@ -78,7 +78,7 @@ impl Target {
         if self.has_service {
             tonic_prost_build::configure()
                 .build_transport(false)
-                // Clients build without it.
+                .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
                 .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
                 .out_dir(out_dir.path())
                 .compile_fds_with_config(files.clone(), config)?;

@@ -48,7 +48,7 @@ pub(crate) fn read(
 }
 
 /// A tensor as typed contents; `None` for the datatypes that have none.
-fn write(value: &TensorValue) -> Option<InferTensorContents> {
+pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
     let mut contents = InferTensorContents::default();
     let tensor = match value {
         TensorValue::Bytes(tensor) => {
@@ -73,13 +73,6 @@ fn write(value: &TensorValue) -> Option<InferTensorContents> {
         DType::F16 | DType::BF16 => return None,
     }
     Some(contents)
-}
-
-/// Tensors as typed contents, if all of them have any: the two forms cannot be mixed.
-pub(crate) fn write_all<'v>(
-    values: impl IntoIterator<Item = &'v TensorValue>,
-) -> Option<Vec<InferTensorContents>> {
-    values.into_iter().map(write).collect()
 }
 
 /// Dimensions as the wire has them. Those of tensors in memory fit.

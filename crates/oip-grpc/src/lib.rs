@@ -1,5 +1,5 @@
 //! The Open Inference Protocol over gRPC: [`service`] gives any
-//! [`InferenceService`](oip_service::InferenceService) the gRPC side of the protocol, with `grpc.health.v1` and server
+//! `oip_service::InferenceService` the gRPC side of the protocol, with `grpc.health.v1` and server
 //! reflection.
 //!
 //! What comes back is a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server. Messages and
@@ -38,28 +38,24 @@
 //! # }
 //! ```
 //!
+//! Features, all on by default: `server` is what is above, `health` and `reflection` add their services to it, `client` is
+//! the generated client and [`client`], which make messages of requests and read answers; it needs nothing of the server.
+//! `oip-client` is a whole client on top of it.
+//!
 //! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository
 //! lists every call and status.
 
-#[cfg(feature = "server")]
-mod admission;
+#[cfg(feature = "client")]
 pub mod client;
-#[cfg(feature = "server")]
-mod config;
+#[cfg(any(feature = "client", feature = "server"))]
 mod contents;
-#[cfg(feature = "server")]
-mod convert;
-#[cfg(feature = "server")]
-mod health;
-#[cfg(feature = "server")]
-mod inference;
+#[cfg(any(feature = "client", feature = "server"))]
 mod parameters;
 #[cfg(feature = "server")]
-mod service;
-#[cfg(feature = "server")]
-mod status;
+mod server;
 
-/// Messages, client and server of the protocol, generated from `proto/inference.proto`.
+/// Messages, client (feature `client`) and server (feature `server`) of the protocol, generated from
+/// `proto/inference.proto`.
 #[allow(
     missing_docs,
     clippy::pedantic,
@@ -74,8 +70,4 @@ pub mod proto;
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
 #[cfg(feature = "server")]
-pub use admission::AdmittedBody;
-#[cfg(feature = "server")]
-pub use config::{GrpcConfig, GrpcOutput};
-#[cfg(feature = "server")]
-pub use service::{GrpcService, service};
+pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, service};

@@ -48,7 +48,12 @@ use crate::{
 pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest {
     let typed = match is_raw {
         true => None,
-        false => contents::write_all(request.inputs.iter().map(|input| &input.value)),
+        // The two forms cannot be mixed.
+        false => request
+            .inputs
+            .iter()
+            .map(|input| contents::write(&input.value))
+            .collect::<Option<Vec<_>>>(),
     };
     let raw = match &typed {
         Some(_) => Vec::new(),

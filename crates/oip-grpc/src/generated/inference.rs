@@ -1011,6 +1011,7 @@ pub mod log_settings_response {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "client")]
 pub mod grpc_inference_service_client {
     #![allow(
         unused_variables,
