@@ -1,4 +1,4 @@
-//! The OpenAPI description is true: its paths are those of the router, and its examples do what it says.
+//! The `OpenAPI` description is true: its paths are those of the router, and its examples do what it says.
 
 use axum::{
     body::Body,
@@ -117,7 +117,7 @@ fn check(description: &Value, schema: &Value, value: &Value, place: &str) {
             .or_else(|| schema.get("additionalProperties"));
         match known {
             Some(schema) if schema.is_object() => {
-                check(description, schema, value, &format!("{place}.{name}"))
+                check(description, schema, value, &format!("{place}.{name}"));
             }
             // What a schema leaves open.
             None if schema.get("properties").is_none() => {}

@@ -168,7 +168,7 @@ async fn configurations_are_shown() {
     );
 }
 
-/// Every key that perf_analyzer demands is there and has its own value.
+/// Every key that `perf_analyzer` demands is there and has its own value.
 #[tokio::test]
 async fn statistics_have_all_keys() {
     let app = app();
