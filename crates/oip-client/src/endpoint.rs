@@ -57,6 +57,10 @@ impl Endpoint {
                 "names and passwords in URLs are not supported; send a header instead".to_owned(),
             ));
         }
+        let has_port = authority.as_str().len() > authority.host().len();
+        if has_port && authority.port_u16().is_none() {
+            return Err(wrong("expected a port up to 65535 behind the host".to_owned()));
+        }
         if uri.query().is_some() {
             return Err(wrong("expected no query (?) in the URL".to_owned()));
         }
@@ -119,7 +123,7 @@ mod tests {
             ("ftp://a", "expected http:// or grpc://, found ftp://"),
             ("http://", "expected a URL such as"),
             ("http://a b", "expected a URL such as"),
-            ("http://a:99999", "expected a URL such as"),
+            ("http://a:99999", "expected a port up to 65535"),
             ("http://user:secret@a", "send a header instead"),
             ("http://a?x=1", "expected no query"),
             ("grpc://a:1/b", "gRPC has none"),

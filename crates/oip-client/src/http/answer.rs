@@ -101,7 +101,13 @@ impl Answer {
     pub(super) fn header_length(&self) -> Result<Option<usize>> {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
-        parsed.transpose().map_err(broken)
+        match parsed.transpose().map_err(broken)? {
+            // Only requests may do without JSON.
+            Some(0) => Err(broken(ServiceError::invalid(
+                "Inference-Header-Content-Length: expected a number from 1, found 0",
+            ))),
+            length => Ok(length),
+        }
     }
 
     /// Reads a body that is JSON.

@@ -2,10 +2,13 @@
 
 use oip_client::{Compression, InferenceClient, TensorForm};
 use oip_service::testing::datatypes;
-use oip_types::{DataType, ErrorCode, InferRequest, ModelRef, ParameterValue};
+use oip_types::{
+    DataType, ErrorCode, InferRequest, LoadOptions, LogSetting, LogSettings, ModelRef, ModelState,
+    ParameterValue, SharedMemoryRegion, UnloadOptions,
+};
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Served, identity_request, some_values};
+use crate::support::{Served, identity_request, some_values, stream_of};
 
 fn model(name: &str) -> ModelRef<'_> {
     ModelRef::new(name, None).unwrap()
@@ -25,7 +28,7 @@ async fn every_datatype_survives_in_every_form() {
             });
             for client in &clients {
                 for datatype in datatypes() {
-                    for count in [0, 1, 1000, 40_000] {
+                    for count in [0, 1, 300, 20_000] {
                         let request = identity_request(some_values(datatype, count));
                         let response = client.infer(&request).await.unwrap();
                         let what = format!("{client:?}: {datatype} x {count}, {form:?}, {compression:?}");
@@ -136,7 +139,7 @@ async fn refusals_mean_the_same_over_both_transports() {
 #[tokio::test]
 async fn a_large_tensor_comes_whole() {
     let served = Served::new();
-    let value = some_values(DataType::FP32, 10 << 20);
+    let value = some_values(DataType::FP32, 4 << 20);
     let request = identity_request(value.clone());
     for client in served.clients(|builder| builder) {
         assert_eq!(client.infer(&request).await.unwrap().output("y"), Some(&value));
@@ -174,4 +177,127 @@ async fn many_calls_at_once_share_a_client() {
             assert!(call.await.unwrap());
         }
     }
+}
+
+/// Each extension over both transports: the same nouns, whatever carries them.
+#[tokio::test]
+async fn the_extensions() {
+    let mut seen = Vec::new();
+    for transport in 0..2 {
+        // Each a server of its own, since the calls change it.
+        let served = Served::new();
+        let client = &served.clients(|builder| builder.retry(oip_client::RetryPolicy::never()))[transport];
+        let extensions = client.server_metadata().await.unwrap().extensions;
+        assert!(
+            extensions.contains(&"model_repository".to_owned()),
+            "{extensions:?}"
+        );
+
+        let index = client.repository_index(false).await.unwrap();
+        let ready = client.repository_index(true).await.unwrap();
+        assert!(ready.len() < index.len(), "{ready:?}");
+        assert!(
+            ready.iter().all(|entry| entry.state == Some(ModelState::Ready)),
+            "{ready:?}"
+        );
+        assert!(
+            index
+                .iter()
+                .any(|entry| entry.name == "never" && entry.state.is_none()),
+            "{index:?}"
+        );
+        let options = LoadOptions {
+            config: Some("{}".into()),
+        };
+        client.load_model("identity_bool", &options).await.unwrap();
+        client
+            .unload_model(
+                "identity_int8",
+                UnloadOptions {
+                    unload_dependents: true,
+                },
+            )
+            .await
+            .unwrap();
+        let changed = client.repository_index(false).await.unwrap();
+        let of = |name: &str| changed.iter().find(|entry| entry.name == name).unwrap();
+        assert_eq!(
+            (of("identity_bool").state, &*of("identity_bool").reason),
+            (Some(ModelState::Ready), "{}")
+        );
+        assert_eq!(&*of("identity_int8").reason, "unloaded with dependents");
+        let locked = client
+            .load_model("locked", &LoadOptions::default())
+            .await
+            .unwrap_err();
+        assert_eq!(locked.code(), Some(ErrorCode::Unavailable));
+
+        let config = client.model_config(model("matrix")).await.unwrap();
+        assert_eq!((config.max_batch_size, &config.input[0].dims[..]), (4, &[2][..]));
+        let statistics = client.statistics(None).await.unwrap();
+        let one = client
+            .statistics(Some(ModelRef::new("matrix", Some("2")).unwrap()))
+            .await
+            .unwrap();
+        assert_eq!(one[..], statistics[1..]);
+        assert!(client.statistics(Some(model("zz"))).await.is_err());
+
+        let settings = client.log_settings(&LogSettings::new()).await.unwrap();
+        assert_eq!(settings["log_info"], LogSetting::Bool(true));
+        let changes = LogSettings::from([("log_verbose_level".to_owned(), LogSetting::Uint32(3))]);
+        let settings = client.log_settings(&changes).await.unwrap();
+        assert_eq!(settings["log_verbose_level"], LogSetting::Uint32(3));
+
+        served.service.share("/key", vec![0; 64]);
+        let region = SharedMemoryRegion {
+            name: "r 1".into(),
+            key: "/key".into(),
+            offset: 8,
+            byte_size: 16,
+        };
+        client.register_shared_memory(&region).await.unwrap();
+        assert!(
+            client.register_shared_memory(&region).await.is_err(),
+            "the name is taken"
+        );
+        assert_eq!(
+            client.shared_memory_status(Some("r 1")).await.unwrap(),
+            [region.clone()]
+        );
+        assert_eq!(client.shared_memory_status(None).await.unwrap(), [region]);
+        client.unregister_shared_memory(Some("r 1")).await.unwrap();
+        client.unregister_shared_memory(None).await.unwrap();
+        assert!(client.shared_memory_status(None).await.unwrap().is_empty());
+        seen.push((extensions, index, changed, config, statistics, settings));
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[tokio::test]
+async fn a_stream_with_a_failure_in_the_middle() {
+    let served = Served::new();
+    let [_, grpc] = served.clients(|builder| builder);
+    let mut requests: Vec<InferRequest> = (0..3u64)
+        .map(|number| identity_request(some_values(DataType::INT64, number)))
+        .collect();
+    requests[1] = InferRequest::new(model("zz"));
+    let mut answers = grpc.infer_stream(stream_of(requests.clone())).await.unwrap();
+    let mut good = 0;
+    let mut failed = 0;
+    while let Some(answer) = std::future::poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+        match answer {
+            Ok(answer) => {
+                good += usize::from(
+                    requests
+                        .iter()
+                        .any(|request| request.input("x") == answer.output("y")),
+                )
+            }
+            Err(error) => {
+                assert_eq!(error.message(), "model 'zz' does not exist");
+                failed += 1;
+            }
+        }
+    }
+    assert_eq!((good, failed), (2, 1));
 }
