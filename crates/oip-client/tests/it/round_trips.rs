@@ -28,7 +28,9 @@ async fn every_datatype_survives_in_every_form() {
             });
             for client in &clients {
                 for datatype in datatypes() {
-                    for count in [0, 1, 300, 20_000] {
+                    // Large ones leave the reactor's thread when there is JSON to be made of them.
+                    let large = if compression.is_none() { 20_000 } else { 300 };
+                    for count in [0, 1, large] {
                         let request = identity_request(some_values(datatype, count));
                         let response = client.infer(&request).await.unwrap();
                         let what = format!("{client:?}: {datatype} x {count}, {form:?}, {compression:?}");
