@@ -109,9 +109,9 @@ impl<C> Builder<C> {
 
     /// How long a call may take, with all its attempts and pauses (60 s). A stream may take any time.
     ///
-    /// The server is told how much of it is left: gRPC has a header for that (`grpc-timeout`); over HTTP inference requests
-    /// get the parameter `timeout`, in microseconds, unless they have one. Servers that know neither do more than is needed
-    /// when time is over, no worse.
+    /// The server is told: how much of it is left by gRPC's header for that (`grpc-timeout`), how much it is by the parameter
+    /// `timeout` of inference requests over HTTP, in microseconds, unless they have one. Servers that know neither do more
+    /// than is needed when time is over, no worse.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = Some(timeout);
         self

@@ -24,20 +24,17 @@ pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Whether it was health that was asked for.
-    pub(super) is_health: bool,
 }
 
 /// Characters of a foreign answer that are shown.
 const SHOWN: usize = 200;
 
 impl Answer {
-    pub(super) fn new(head: response::Parts, body: Bytes, is_health: bool) -> Self {
+    pub(super) fn new(head: response::Parts, body: Bytes) -> Self {
         Self {
             status: head.status,
             headers: head.headers,
             body,
-            is_health,
         }
     }
 
@@ -191,7 +188,6 @@ impl Answer {
             status: self.status,
             headers: self.headers.clone(),
             body: self.body.clone(),
-            is_health: self.is_health,
         };
         Ok(copy.decompressed(LIMIT)?.body)
     }
@@ -278,7 +274,6 @@ mod tests {
             status: StatusCode::from_u16(status).unwrap(),
             headers: map,
             body: Bytes::copy_from_slice(body.as_bytes()),
-            is_health: false,
         }
     }
 

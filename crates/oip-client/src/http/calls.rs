@@ -13,19 +13,18 @@ use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Resul
 impl HttpClient {
     /// Makes a call that is answered with JSON.
     async fn fetch<T: DeserializeOwned>(&self, is_read: bool, message: Message) -> Result<T> {
-        let answer = self.call(is_read, |_| Ok(message.clone())).await?;
+        let answer = self.call(is_read, &message).await?;
         answer.json().map_err(|error| error.at(self.url()))
     }
 
     /// Makes a call whose answer says no more than that it was heard. Servers differ in what they put there.
     async fn command(&self, is_read: bool, path: String, body: serde_json::Value) -> Result<()> {
         let message = Message::post(path, &body);
-        self.call(is_read, |_| Ok(message.clone())).await.map(drop)
+        self.call(is_read, &message).await.map(drop)
     }
 
     async fn health(&self, path: String) -> Result<bool> {
-        let message = Message::get(path);
-        let answer = self.call(true, |_| Ok(message.clone())).await?;
+        let answer = self.call(true, &Message::health(path)).await?;
         answer.health().map_err(|error| error.at(self.url()))
     }
 }

@@ -6,7 +6,7 @@ mod calls;
 mod encoding;
 mod json;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
@@ -49,6 +49,8 @@ struct Message {
     path: String,
     headers: HeaderMap,
     body: EncodedBody,
+    /// Whether statuses that else are failures are what is asked for.
+    is_health: bool,
 }
 
 impl Message {
@@ -57,10 +59,18 @@ impl Message {
             method: Method::GET,
             path: path.into(),
             headers: HeaderMap::new(),
+            is_health: false,
             body: EncodedBody {
                 json: Bytes::new(),
                 binary: Vec::new(),
             },
+        }
+    }
+
+    fn health(path: impl Into<String>) -> Self {
+        Self {
+            is_health: true,
+            ..Self::get(path)
         }
     }
 
@@ -116,26 +126,17 @@ impl HttpClient {
     }
 
     /// Makes a call, with as many attempts as are safe.
-    async fn call(
-        &self,
-        is_read: bool,
-        message: impl Fn(Option<Duration>) -> Result<Message>,
-    ) -> Result<Answer> {
+    async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
         let call = Call {
             policy: &self.settings().retry,
             timeout: self.settings().request_timeout,
             is_read,
         };
-        let attempt = |left| {
-            let message = message(left);
-            async {
-                let answer = self.send(message?).await?;
-                // Health is told by statuses that else are reasons to try again.
-                if answer.is_health {
-                    Ok(answer)
-                } else {
-                    answer.success()
-                }
+        let attempt = |_| async {
+            let answer = self.send(message.clone()).await?;
+            match message.is_health {
+                true => Ok(answer),
+                false => answer.success(),
             }
         };
         call.run(attempt).await.map_err(|error| error.at(self.url()))
@@ -150,7 +151,6 @@ impl HttpClient {
             .path_and_query(format!("{}{}", endpoint.prefix, message.path))
             .build()
             .map_err(|error| ClientError::new(ErrorKind::Request, error.to_string()))?;
-        let is_health = message.path.ends_with("/ready") || message.path.ends_with("/live");
         let mut request = Request::new(Parts::new(message.body));
         *request.method_mut() = message.method;
         *request.uri_mut() = uri;
@@ -162,22 +162,20 @@ impl HttpClient {
         })?;
         let (head, body) = response.into_parts();
         let body = body::read(&head.headers, body, settings.max_answer_bytes).await?;
-        Ok(Answer::new(head, body, is_health))
+        Ok(Answer::new(head, body))
     }
 
     async fn run(&self, request: &InferRequest) -> Result<InferResponse> {
         let settings = self.settings();
         let encoded = self.encode(request).await.map_err(|error| error.at(self.url()))?;
         let path = format!("{}/infer", model_path(request.model()));
-        let answer = self
-            .call(false, |_| Ok(self.infer_message(&path, &encoded)))
-            .await?;
+        let answer = self.call(false, &self.infer_message(path, encoded)).await?;
         self.decode(answer, settings)
             .await
             .map_err(|error| error.at(self.url()))
     }
 
-    fn infer_message(&self, path: &str, (body, compressed): &(EncodedBody, Option<Bytes>)) -> Message {
+    fn infer_message(&self, path: String, (body, compressed): (EncodedBody, Option<Bytes>)) -> Message {
         let mut headers = HeaderMap::new();
         let content_type = match body.header_length() {
             Some(length) => {
@@ -195,17 +193,18 @@ impl HttpClient {
                 let name = HeaderValue::from_static(encoding::name(compression));
                 headers.insert(header::CONTENT_ENCODING, name);
                 EncodedBody {
-                    json: compressed.clone(),
+                    json: compressed,
                     binary: Vec::new(),
                 }
             }
-            _ => body.clone(),
+            _ => body,
         };
         Message {
             method: Method::POST,
-            path: path.to_owned(),
+            path,
             headers,
             body,
+            is_health: false,
         }
     }
 

@@ -248,3 +248,16 @@ async fn time_is_for_all_attempts_together() {
     );
     assert_eq!(server.requests().len(), 2);
 }
+
+/// Names that are also words of the protocol's paths.
+#[tokio::test]
+async fn models_may_have_any_name() {
+    let served = Served::new();
+    for client in served.clients(|builder| builder) {
+        for name in ["ready", "live", "infer"] {
+            let model = oip_types::ModelRef::new(name, None).unwrap();
+            let error = client.model_metadata(model).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Refused, "{name}: {error}");
+        }
+    }
+}

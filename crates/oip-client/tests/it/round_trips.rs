@@ -264,7 +264,7 @@ async fn the_extensions() {
         );
         assert_eq!(
             client.shared_memory_status(Some("r 1")).await.unwrap(),
-            [region.clone()]
+            std::slice::from_ref(&region)
         );
         assert_eq!(client.shared_memory_status(None).await.unwrap(), [region]);
         client.unregister_shared_memory(Some("r 1")).await.unwrap();
@@ -293,7 +293,7 @@ async fn a_stream_with_a_failure_in_the_middle() {
                     requests
                         .iter()
                         .any(|request| request.input("x") == answer.output("y")),
-                )
+                );
             }
             Err(error) => {
                 assert_eq!(error.message(), "model 'zz' does not exist");

@@ -21,6 +21,13 @@ use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 
 /// The gRPC side of the protocol for a service, with health and reflection where their features are on.
 #[must_use]
+#[cfg_attr(
+    not(feature = "health"),
+    expect(
+        clippy::needless_pass_by_value,
+        reason = "the signature is the same whatever the features"
+    )
+)]
 pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcService {
     let budget = config.budget.clone();
     let max_message_bytes = config.max_message_bytes;
