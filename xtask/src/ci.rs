@@ -35,6 +35,50 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
+        name: "oip-http alone",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-http",
+            "--no-default-features",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "gRPC messages only",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-grpc",
+            "--no-default-features",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "gRPC client only",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-grpc",
+            "--no-default-features",
+            "--features",
+            "client",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "gRPC server only",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-grpc",
+            "--no-default-features",
+            "--features",
+            "server",
+            "--quiet",
+        ],
+    },
+    Check {
         name: "no formats",
         arguments: &[
             "clippy",

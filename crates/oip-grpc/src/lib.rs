@@ -70,4 +70,4 @@ pub mod proto;
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
 #[cfg(feature = "server")]
-pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, service};
+pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, service};

@@ -18,4 +18,4 @@ mod stream;
 
 pub use admission::AdmittedBody;
 pub use config::{GrpcConfig, GrpcOutput};
-pub use service::{GrpcService, service};
+pub use service::{GrpcService, MODEL_STREAM_INFER, service};

@@ -19,6 +19,10 @@ use tower_service::Service;
 use super::{AdmittedBody, GrpcConfig, admission::Admission, calls::Calls, inference::Inference, status};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 
+/// The path of the call whose requests and answers are a conversation. Its body may be silent for as long as the client
+/// likes: what is served with limits on that must except it. Messages that stop half-way are ended here.
+pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+
 /// The gRPC side of the protocol for a service, with health and reflection where their features are on.
 #[must_use]
 #[cfg_attr(
