@@ -89,6 +89,52 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
+        name: "messages without a server",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-grpc",
+            "--no-default-features",
+            "--features",
+            "client",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "a client for HTTP only",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-client",
+            "--no-default-features",
+            "--features",
+            "http",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "a client for gRPC only",
+        arguments: &[
+            "clippy",
+            "--package",
+            "oip-client",
+            "--no-default-features",
+            "--features",
+            "grpc",
+            "--quiet",
+        ],
+    },
+    Check {
+        name: "no servers to talk to",
+        arguments: &[
+            "clippy",
+            "--package",
+            "tensor-cli",
+            "--no-default-features",
+            "--quiet",
+        ],
+    },
+    Check {
         name: "no backends",
         arguments: &[
             "clippy",

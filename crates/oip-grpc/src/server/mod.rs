@@ -3,7 +3,6 @@
 mod admission;
 mod calls;
 mod config;
-mod contents;
 mod convert;
 #[cfg(feature = "health")]
 mod health;

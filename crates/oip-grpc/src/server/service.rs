@@ -25,6 +25,13 @@ pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStrea
 
 /// The gRPC side of the protocol for a service, with health and reflection where their features are on.
 #[must_use]
+#[cfg_attr(
+    not(feature = "health"),
+    expect(
+        clippy::needless_pass_by_value,
+        reason = "the signature is the same whatever the features"
+    )
+)]
 pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcService {
     let budget = config.budget.clone();
     let max_message_bytes = config.max_message_bytes;
