@@ -132,6 +132,16 @@ fn metadata(name: &str) -> Option<ModelMetadata> {
     })
 }
 
+/// The metadata of a model, if it has the version that is named.
+fn find(model: ModelRef<'_>) -> Option<ModelMetadata> {
+    let has_version = |found: &ModelMetadata| {
+        model
+            .version()
+            .is_none_or(|version| found.versions.iter().any(|known| known == version))
+    };
+    metadata(model.name()).filter(has_version)
+}
+
 impl InferenceService for TestService {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata {
@@ -153,12 +163,7 @@ impl InferenceService for TestService {
             let message = format!("{model} is not ready: it is being loaded");
             return Err(ServiceError::new(ErrorCode::Unavailable, message));
         }
-        let found = metadata(model.name());
-        let found = found.filter(|found| {
-            model
-                .version()
-                .is_none_or(|version| found.versions.iter().any(|v| v == version))
-        });
+        let found = find(model);
         found
             .map(Arc::new)
             .ok_or_else(|| ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))

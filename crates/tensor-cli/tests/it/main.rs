@@ -3,5 +3,7 @@
 
 mod converting;
 mod editing;
+#[cfg(unix)]
+mod killed;
 mod looking;
 mod support;
