@@ -8,7 +8,7 @@ use clap_complete::Shell;
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz).
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf; read only).
 #[derive(Debug, Parser)]
 #[command(name = "tensor", version, max_term_width = 100)]
 pub(crate) struct Options {

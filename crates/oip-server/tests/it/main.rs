@@ -9,3 +9,5 @@ mod life_cycle;
 mod parity;
 mod pressure;
 mod support;
+#[cfg(feature = "tensors")]
+mod tensors;

@@ -5,6 +5,8 @@ mod converting;
 mod editing;
 #[cfg(feature = "client")]
 mod inferring;
+#[cfg(unix)]
+mod killed;
 mod looking;
 #[cfg(feature = "client")]
 mod measuring;
