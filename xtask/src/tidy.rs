@@ -82,19 +82,6 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
     },
     Arrows {
-        from: "tensor-cli",
-        to: &[
-            "tensor-core",
-            "fmt-core",
-            "fmt-btf",
-            "fmt-npy",
-            "fmt-tbuf",
-            "fmt-ztensor",
-            "tensor-files",
-        ],
-        never: &["tokio"],
-    },
-    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -123,6 +110,26 @@ const ARROWS: &[Arrows] = &[
         from: "oip-grpc",
         to: &["tensor-core", "oip-types", "oip-service"],
         never: &["axum"],
+    },
+    Arrows {
+        from: "oip-client",
+        to: &["tensor-core", "oip-types", "oip-grpc"],
+        never: &["axum", "oip-service"],
+    },
+    Arrows {
+        from: "tensor-cli",
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-btf",
+            "fmt-npy",
+            "fmt-tbuf",
+            "fmt-ztensor",
+            "tensor-files",
+            "oip-types",
+            "oip-client",
+        ],
+        never: &["axum", "hyper", "tonic"],
     },
     Arrows {
         from: "oip-engine",

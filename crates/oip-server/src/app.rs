@@ -7,7 +7,7 @@ use std::{
 };
 
 use oip_engine::{Engine, Repository};
-use oip_listen::{Protocol, Shutdown, listen, serve};
+use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
 use oip_service::{Backend, Extended, InferenceService, Logging};
 use oip_shm::Regions;
 use tokio::{
@@ -129,6 +129,13 @@ impl App {
         let shutdown = Shutdown::new();
         let rest = oip_http::router(service.clone(), config.http);
         let calls = oip_grpc::service(service, config.grpc);
+        tokio::spawn({
+            let (calls, shutdown) = (calls.clone(), shutdown.clone());
+            async move {
+                shutdown.draining().await;
+                calls.drain_streams();
+            }
+        });
         let limits = config.connections;
         let transports = vec![
             tokio::spawn(serve(
@@ -142,7 +149,10 @@ impl App {
                 grpc.listener,
                 Protocol::Http2,
                 calls,
-                limits,
+                Limits {
+                    conversations: &[oip_grpc::MODEL_STREAM_INFER],
+                    ..limits
+                },
                 shutdown.clone(),
             )),
         ];

@@ -4,6 +4,7 @@
 mod command_line;
 #[cfg(feature = "onnx")]
 mod digits;
+mod grpc;
 mod life_cycle;
 mod parity;
 mod pressure;
