@@ -97,6 +97,7 @@ fn start(
                 &file,
                 &LoadContext {
                     deadline: Some(deadline),
+                    ..LoadContext::default()
                 },
             );
             // When nobody listens any more, time was over.
