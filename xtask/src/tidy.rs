@@ -99,6 +99,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "oip-shm",
+        to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "memmap2"],
+    },
+    Arrows {
         from: "oip-listen",
         to: &[],
         never: &["axum", "tonic"],
@@ -130,6 +135,7 @@ const ARROWS: &[Arrows] = &[
             "oip-types",
             "oip-service",
             "oip-listen",
+            "oip-shm",
             "oip-http",
             "oip-grpc",
             "oip-engine",

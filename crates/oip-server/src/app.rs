@@ -8,7 +8,8 @@ use std::{
 
 use oip_engine::{Engine, Repository};
 use oip_listen::{Protocol, Shutdown, listen, serve};
-use oip_service::{Backend, InferenceService};
+use oip_service::{Backend, Extended, InferenceService, Logging};
+use oip_shm::Regions;
 use tokio::{
     net::TcpListener,
     runtime::Builder,
@@ -24,7 +25,7 @@ const INTERRUPTED: i32 = 130;
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
-    telemetry::start(&config)?;
+    let logging = telemetry::start(&config)?;
     let repository = Repository::scan(
         &config.model_repository,
         &backends(),
@@ -38,7 +39,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let grpc = bind("gRPC", "--grpc-address", config.grpc_address)?;
 
     let drain_timeout = config.drain_timeout;
-    let app = App::start(config, repository, http, grpc, start)?;
+    let app = App::start(config, repository, logging, http, grpc, start)?;
     drop(guard);
     let is_clean = runtime.block_on(app.run_until_signal(drain_timeout));
     // A thread that hangs must not keep the process.
@@ -91,6 +92,7 @@ impl App {
     fn start(
         config: Config,
         repository: Repository,
+        logging: Arc<dyn Logging>,
         http: Bound,
         grpc: Bound,
         start: Instant,
@@ -108,7 +110,11 @@ impl App {
         tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
 
         let engine = Arc::new(Engine::start(repository, config.engine));
-        let service: Arc<dyn InferenceService> = engine.clone();
+        let mut service = Extended::new(engine.clone()).with_logging(logging);
+        if let Some(shared_memory) = config.shared_memory {
+            service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
+        }
+        let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
         let rest = oip_http::router(service.clone(), config.http);
         let calls = oip_grpc::service(service, config.grpc);

@@ -5,6 +5,7 @@ use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionCap, Limits};
 use oip_service::{ByteBudget, TimeLimits};
+use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
 
 use crate::{
@@ -22,6 +23,8 @@ pub(crate) struct Config {
     pub(crate) engine: EngineConfig,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
+    /// None unless clients may leave tensors in shared memory.
+    pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
@@ -102,6 +105,13 @@ impl Config {
                     GrpcForm::Typed => GrpcOutput::Typed,
                 },
             },
+            shared_memory: options
+                .system_shared_memory
+                .unwrap_or(false)
+                .then(|| RegionsConfig {
+                    max_transfer_bytes: max_request_size,
+                    ..RegionsConfig::default()
+                }),
             connections: Limits {
                 connections: options
                     .max_connections

@@ -5,6 +5,7 @@
 
 mod app;
 mod config;
+mod log_settings;
 mod options;
 mod report;
 mod signals;

@@ -96,6 +96,11 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_GRPC_OUTPUT", hide_env = true, value_name = "FORM")]
     pub(crate) grpc_output: Option<GrpcForm>,
 
+    /// Whether clients may leave tensors in shared memory: they can read and write any of it that this server may
+    /// [default: false]
+    #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) system_shared_memory: Option<bool>,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -162,6 +167,7 @@ impl Options {
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
             grpc_output: self.grpc_output.or(other.grpc_output),
+            system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }

@@ -1,10 +1,14 @@
 use std::{
     io::{self, Write, stderr},
     panic,
-    sync::mpsc::{SyncSender, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{SyncSender, sync_channel},
+    },
     thread,
 };
 
+use oip_service::Logging;
 use tracing_subscriber::{
     Layer,
     filter::{LevelFilter, Targets},
@@ -15,10 +19,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Failure, config::Config, options::LogFormat};
+use crate::{Failure, config::Config, log_settings::LogControl, options::LogFormat};
 
-/// Sends the log to standard error, and panics to the log.
-pub(crate) fn start(config: &Config) -> Result<(), Failure> {
+/// Sends the log to standard error, and panics to the log. Gives what changes the log while the server runs.
+pub(crate) fn start(config: &Config) -> Result<Arc<dyn Logging>, Failure> {
     let filter = parse_filter(&config.log).ok_or_else(|| {
         let log = &config.log;
         let expected = "expected a level, or levels by target such as info,oip_engine=debug";
@@ -31,6 +35,7 @@ pub(crate) fn start(config: &Config) -> Result<(), Failure> {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
+    let (control, filter) = LogControl::new(filter);
     registry().with(layer.with_filter(filter)).init();
     panic::set_hook(Box::new(|panic| {
         let text = panic.payload_as_str().unwrap_or("without a message");
@@ -38,7 +43,7 @@ pub(crate) fn start(config: &Config) -> Result<(), Failure> {
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
         tracing::error!(thread, place, text, "panicked");
     }));
-    Ok(())
+    Ok(Arc::new(control))
 }
 
 /// Reads a filter. A word alone must be a level: one that is misspelled would else be taken for a target.

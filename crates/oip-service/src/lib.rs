@@ -70,6 +70,7 @@
 mod budget;
 mod cancel;
 mod delivery;
+mod extended;
 pub mod extensions;
 mod model;
 mod service;
@@ -79,6 +80,7 @@ pub mod testing;
 pub use budget::{BudgetPermit, ByteBudget};
 pub use cancel::{CancelGuard, CancelToken};
 pub use delivery::answer;
+pub use extended::Extended;
 pub use extensions::{
     Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };

@@ -1,0 +1,210 @@
+//! The logging extension over the process's log: which levels are written, changed while the server runs.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use oip_service::Logging;
+use oip_types::{LogSetting, LogSettings, ServiceError};
+use tensor_core::Quoted;
+use tracing::{Level, Metadata};
+use tracing_subscriber::{
+    Registry,
+    filter::{FilterFn, LevelFilter, Targets, filter_fn},
+    reload,
+};
+
+/// What is written of what is logged.
+pub(crate) type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
+
+/// Settings that are shown but cannot be changed, with their values.
+const FIXED: [(&str, &str); 2] = [("log_file", ""), ("log_format", "ISO8601")];
+
+/// The log's settings, under Triton's names, and the hold on its filter.
+pub(crate) struct LogControl {
+    /// What `--log` says.
+    base: Targets,
+    changes: Mutex<Changes>,
+    filter: reload::Handle<LogFilter, Registry>,
+}
+
+/// What was changed since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Changes {
+    /// Whether errors are written, if somebody said so.
+    error: Option<bool>,
+    warning: Option<bool>,
+    info: Option<bool>,
+    /// 1 and 2 add debug and trace messages of this workspace's crates.
+    verbose: u32,
+}
+
+impl LogControl {
+    /// The control of a filter that begins with `base`, and the filter.
+    pub(crate) fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
+        let (layer, filter) = reload::Layer::new(Changes::default().filter(base.clone()));
+        let control = Self {
+            base,
+            changes: Mutex::default(),
+            filter,
+        };
+        (control, layer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Logging for LogControl {
+    fn log_settings(&self) -> LogSettings {
+        let now = *self.lock();
+        let is_on = |changed: Option<bool>, level: LevelFilter| {
+            let default = || self.base.default_level().is_some_and(|default| default >= level);
+            LogSetting::Bool(changed.unwrap_or_else(default))
+        };
+        let mut settings = LogSettings::from([
+            ("log_error".to_owned(), is_on(now.error, LevelFilter::ERROR)),
+            ("log_info".to_owned(), is_on(now.info, LevelFilter::INFO)),
+            ("log_verbose_level".to_owned(), LogSetting::Uint32(now.verbose)),
+            ("log_warning".to_owned(), is_on(now.warning, LevelFilter::WARN)),
+        ]);
+        settings.extend(FIXED.map(|(name, value)| (name.to_owned(), LogSetting::String(value.to_owned()))));
+        settings
+    }
+
+    fn change_log_settings(&self, changes: LogSettings) -> Result<LogSettings, ServiceError> {
+        let mut now = self.lock();
+        let mut changed = *now;
+        for (name, value) in &changes {
+            changed.set(name, value)?;
+        }
+        if changed != *now {
+            // Said while the old settings hold, so that the log tells why it fell silent.
+            tracing::warn!(?changes, "the log's settings are changed by request");
+            self.filter
+                .reload(changed.filter(self.base.clone()))
+                .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
+            *now = changed;
+        }
+        drop(now);
+        Ok(self.log_settings())
+    }
+}
+
+impl Changes {
+    fn set(&mut self, name: &str, value: &LogSetting) -> Result<(), ServiceError> {
+        let wrong = |expected: &str| {
+            ServiceError::invalid(format!(
+                "log setting {}: expected {expected}, found {value}",
+                Quoted(name)
+            ))
+        };
+        if let Some((_, fixed)) = FIXED.iter().find(|(fixed, _)| *fixed == name) {
+            let is_same = *value == LogSetting::String((*fixed).to_owned());
+            return is_same
+                .then_some(())
+                .ok_or_else(|| wrong(&format!("'{fixed}', which cannot be changed")));
+        }
+        let slot = match name {
+            "log_error" => &mut self.error,
+            "log_warning" => &mut self.warning,
+            "log_info" => &mut self.info,
+            "log_verbose_level" => {
+                let LogSetting::Uint32(level) = value else {
+                    return Err(wrong("a level"));
+                };
+                self.verbose = *level;
+                return Ok(());
+            }
+            _ => {
+                return Err(ServiceError::invalid(format!(
+                    "unknown log setting {}",
+                    Quoted(name)
+                )));
+            }
+        };
+        let LogSetting::Bool(is_on) = value else {
+            return Err(wrong("true or false"));
+        };
+        *slot = Some(*is_on);
+        Ok(())
+    }
+
+    /// What passes: by level where that was changed, else as `--log` says.
+    fn filter(self, base: Targets) -> LogFilter {
+        let allows = move |metadata: &Metadata<'_>| {
+            let (level, target) = (*metadata.level(), metadata.target());
+            let changed = match level {
+                Level::ERROR => self.error,
+                Level::WARN => self.warning,
+                Level::INFO => self.info,
+                Level::DEBUG => (self.verbose >= 1 && is_ours(target)).then_some(true),
+                Level::TRACE => (self.verbose >= 2 && is_ours(target)).then_some(true),
+            };
+            changed.unwrap_or_else(|| base.would_enable(target, &level))
+        };
+        filter_fn(Box::new(allows) as Box<_>)
+    }
+}
+
+/// The rest of the world's debug messages help nobody here.
+fn is_ours(target: &str) -> bool {
+    ["oip_", "backend_"].iter().any(|ours| target.starts_with(ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::{Layer, layer::SubscriberExt, registry};
+
+    use super::*;
+
+    fn change(control: &LogControl, name: &str, value: LogSetting) -> Result<LogSettings, ServiceError> {
+        control.change_log_settings(LogSettings::from([(name.to_owned(), value)]))
+    }
+
+    #[test]
+    fn levels_can_be_switched_while_the_server_runs() {
+        let (control, filter) = LogControl::new("info,oip_engine=debug".parse().unwrap());
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(std::io::sink)
+            .with_filter(filter);
+        tracing::subscriber::with_default(registry().with(layer), || {
+            let on = || {
+                [
+                    tracing::event_enabled!(target: "oip_http", Level::ERROR),
+                    tracing::event_enabled!(target: "oip_http", Level::INFO),
+                    tracing::event_enabled!(target: "oip_http", Level::DEBUG),
+                    tracing::event_enabled!(target: "oip_engine", Level::DEBUG),
+                    tracing::event_enabled!(target: "h2", Level::DEBUG),
+                ]
+            };
+            assert_eq!(on(), [true, true, false, true, false]);
+            change(&control, "log_verbose_level", LogSetting::Uint32(1)).unwrap();
+            change(&control, "log_error", LogSetting::Bool(false)).unwrap();
+            assert_eq!(on(), [false, true, true, true, false]);
+            let settings = change(&control, "log_info", LogSetting::Bool(false)).unwrap();
+            assert_eq!(on(), [false, false, true, true, false]);
+            assert_eq!(settings["log_info"], LogSetting::Bool(false));
+            assert_eq!(settings["log_warning"], LogSetting::Bool(true));
+        });
+    }
+
+    #[test]
+    fn wrong_settings_change_nothing() {
+        let (control, _filter) = LogControl::new("info".parse().unwrap());
+        let before = control.log_settings();
+        for (name, value) in [
+            ("log_file", LogSetting::String("/tmp/x".to_owned())),
+            ("log_format", LogSetting::String("default".to_owned())),
+            ("log_info", LogSetting::Uint32(1)),
+            ("log_verbose_level", LogSetting::Bool(true)),
+            ("log_everything", LogSetting::Bool(true)),
+        ] {
+            let mut changes = LogSettings::from([("log_error".to_owned(), LogSetting::Bool(false))]);
+            changes.insert(name.to_owned(), value);
+            let error = control.change_log_settings(changes).unwrap_err();
+            assert!(error.message().contains(name), "{error}");
+        }
+        assert_eq!(control.log_settings(), before);
+        change(&control, "log_format", LogSetting::String("ISO8601".to_owned())).unwrap();
+    }
+}

@@ -1,0 +1,138 @@
+use std::sync::Arc;
+
+use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+
+use crate::{
+    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Statistics, SystemSharedMemory,
+};
+
+/// A service with extensions that it does not know itself, because they are the process's business: logging and shared
+/// memory.
+///
+/// Everything else is the inner service's.
+pub struct Extended<S: ?Sized> {
+    logging: Option<Arc<dyn Logging>>,
+    shared_memory: Option<Arc<dyn SystemSharedMemory>>,
+    service: Arc<S>,
+}
+
+impl<S: InferenceService + ?Sized> Extended<S> {
+    /// The service as it is.
+    #[must_use]
+    pub fn new(service: Arc<S>) -> Self {
+        Self {
+            logging: None,
+            shared_memory: None,
+            service,
+        }
+    }
+
+    /// Offers the logging extension.
+    #[must_use]
+    pub fn with_logging(mut self, logging: Arc<dyn Logging>) -> Self {
+        self.logging = Some(logging);
+        self
+    }
+
+    /// Offers the system shared memory extension.
+    #[must_use]
+    pub fn with_shared_memory(mut self, shared_memory: Arc<dyn SystemSharedMemory>) -> Self {
+        self.shared_memory = Some(shared_memory);
+        self
+    }
+}
+
+impl<S: InferenceService + ?Sized> InferenceService for Extended<S> {
+    fn server_metadata(&self) -> ServerMetadata {
+        self.service.server_metadata()
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.service.readiness()
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        self.service.model_metadata(model)
+    }
+
+    fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
+        self.service.model_ready(model)
+    }
+
+    fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        self.service.infer(request, cx)
+    }
+
+    fn repository(&self) -> Option<&dyn ModelRepository> {
+        self.service.repository()
+    }
+
+    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
+        self.service.configuration()
+    }
+
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        self.service.statistics()
+    }
+
+    fn classification(&self) -> Option<&dyn Classification> {
+        self.service.classification()
+    }
+
+    fn logging(&self) -> Option<&dyn Logging> {
+        self.logging.as_deref().or_else(|| self.service.logging())
+    }
+
+    fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
+        self.shared_memory
+            .as_deref()
+            .or_else(|| self.service.shared_memory())
+    }
+
+    fn has_schedule_policy(&self) -> bool {
+        self.service.has_schedule_policy()
+    }
+}
+
+#[cfg(feature = "testing")]
+#[cfg(test)]
+mod tests {
+    use oip_types::LogSettings;
+
+    use super::*;
+    use crate::{extensions::offered, testing::TestService};
+
+    struct Quiet;
+
+    impl Logging for Quiet {
+        fn log_settings(&self) -> LogSettings {
+            LogSettings::new()
+        }
+
+        fn change_log_settings(&self, _: LogSettings) -> Result<LogSettings, ServiceError> {
+            Err(ServiceError::invalid("it stays quiet"))
+        }
+    }
+
+    #[test]
+    fn what_is_added_comes_first_and_the_rest_stays() {
+        let plain = Extended::new(Arc::new(TestService::plain())).with_logging(Arc::new(Quiet));
+        assert_eq!(offered(&plain), ["binary_tensor_data", "parameters", "logging"]);
+        let full = Extended::new(Arc::new(TestService::default()));
+        assert_eq!(offered(&full), offered(&TestService::default()));
+        assert_eq!(
+            full.logging().map(|logging| logging.log_settings().len()),
+            Some(3)
+        );
+        let quiet = full.with_logging(Arc::new(Quiet));
+        assert_eq!(
+            quiet.logging().map(|logging| logging.log_settings().len()),
+            Some(0)
+        );
+    }
+}
