@@ -54,8 +54,9 @@ pub trait Backend: Send + Sync + 'static {
         &[]
     }
 
-    /// The name of the file in a model's folder that this backend loads, such as `model.onnx`.
-    fn file_name(&self) -> &'static str;
+    /// The names of the files in a model's folder that this backend loads, such as `model.onnx`; if there are several,
+    /// the first is taken.
+    fn file_names(&self) -> &[&str];
 
     /// Loads a model. May take long and may panic: the engine calls it on a thread of its own and catches both.
     ///
