@@ -17,7 +17,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path();
 //! // An empty repository, and no backend to load anything with.
-//! let engine = Engine::start(Repository::scan(path, &[], None)?, EngineConfig::default());
+//! let engine = Engine::start(Repository::open(path, &[], None)?, EngineConfig::default());
 //! engine.wait_until_loaded();
 //! assert!(engine.models().is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -29,14 +29,20 @@
 //! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
 
 mod config;
+mod control;
 mod engine;
+mod files;
 mod instances;
+mod lifecycle;
 mod loader;
+mod poll;
 mod queue;
 mod registry;
 mod repository;
+mod served;
 mod version;
+mod warmup;
 
-pub use engine::{Engine, EngineConfig};
-pub use registry::{ModelState, ModelStatus};
-pub use repository::{FoundModel, Repository, RepositoryError};
+pub use engine::{Engine, EngineConfig, ModelControl};
+pub use registry::ModelStatus;
+pub use repository::{Repository, RepositoryError};

@@ -36,11 +36,11 @@ pub(crate) enum Count {
 /// What becomes of a field.
 #[derive(Clone, Copy)]
 pub(crate) enum Effect {
-    /// It does what it does in Triton; the note says what is particular.
-    Acts(&'static str),
-    /// Nothing comes of it, and no answer is another for that.
+    /// It does what it does in Triton.
+    Acts,
+    /// Nothing comes of it, and no answer is another for that; what it is about.
     Accepted(&'static str),
-    /// A model that sets it, to anything but the default, is not loaded.
+    /// A model that sets it, to anything but the default, is not loaded; what it is about.
     Refused(&'static str),
 }
 
@@ -67,39 +67,14 @@ const INSTANCES: Kind = Int(0, 1024);
 
 /// `ModelConfig`.
 pub(crate) const MODEL_CONFIG: &[Field] = &[
-    field(
-        "name",
-        Text,
-        One,
-        Acts("must be the name of the folder, or absent"),
-    ),
-    field("platform", Text, One, Acts("chooses the backend")),
-    field("backend", Text, One, Acts("chooses the backend")),
-    field("runtime", Text, One, Acts("handed to the backend")),
-    field(
-        "version_policy",
-        Message(VERSION_POLICY),
-        One,
-        Acts("one of these; absent: `latest` with 1"),
-    ),
-    field(
-        "max_batch_size",
-        INT32,
-        One,
-        Acts("absent: derived; 0: no batches"),
-    ),
-    field(
-        "input",
-        Message(INPUT),
-        Many,
-        Acts("checked against the model; what is absent is derived"),
-    ),
-    field(
-        "output",
-        Message(OUTPUT),
-        Many,
-        Acts("likewise; outputs that are not listed are not offered"),
-    ),
+    field("name", Text, One, Acts),
+    field("platform", Text, One, Acts),
+    field("backend", Text, One, Acts),
+    field("runtime", Text, One, Acts),
+    field("version_policy", Message(VERSION_POLICY), One, Acts),
+    field("max_batch_size", INT32, One, Acts),
+    field("input", Message(INPUT), Many, Acts),
+    field("output", Message(OUTPUT), Many, Acts),
     field(
         "batch_input",
         Opaque,
@@ -113,12 +88,7 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
         Refused("outputs that are scattered by the batcher"),
     ),
     field("optimization", Opaque, One, Accepted("how fast, not what")),
-    field(
-        "dynamic_batching",
-        Message(DYNAMIC_BATCHING),
-        One,
-        Acts("absent: on for models that take batches"),
-    ),
+    field("dynamic_batching", Message(DYNAMIC_BATCHING), One, Acts),
     field(
         "sequence_batching",
         Opaque,
@@ -131,18 +101,8 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
         One,
         Refused("pipelines of models"),
     ),
-    field(
-        "instance_group",
-        Message(INSTANCE_GROUP),
-        Many,
-        Acts("absent: `--instances`"),
-    ),
-    field(
-        "default_model_filename",
-        Text,
-        One,
-        Acts("a name in the version's folder, no path"),
-    ),
+    field("instance_group", Message(INSTANCE_GROUP), Many, Acts),
+    field("default_model_filename", Text, One, Acts),
     field(
         "cc_model_filenames",
         Opaque,
@@ -150,30 +110,15 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
         Accepted("files for kinds of GPU"),
     ),
     field("metric_tags", Opaque, Map, Accepted("labels of metrics")),
-    field(
-        "parameters",
-        Message(PARAMETER),
-        Map,
-        Acts("handed to the backend"),
-    ),
-    field(
-        "model_warmup",
-        Message(WARMUP),
-        Many,
-        Acts("run before the model is ready; if one fails, it is not"),
-    ),
+    field("parameters", Message(PARAMETER), Map, Acts),
+    field("model_warmup", Message(WARMUP), Many, Acts),
     field(
         "model_operations",
         Opaque,
         One,
         Refused("libraries of custom operators"),
     ),
-    field(
-        "model_transaction_policy",
-        Message(TRANSACTION_POLICY),
-        One,
-        Acts(""),
-    ),
+    field("model_transaction_policy", Message(TRANSACTION_POLICY), One, Acts),
     field(
         "model_repository_agents",
         Opaque,
@@ -192,39 +137,29 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
 const VERSION_POLICY: &[Field] = &[
     field(
         "latest",
-        Message(&[field(
-            "num_versions",
-            Int(1, u32::MAX as i128),
-            One,
-            Acts("absent: 1"),
-        )]),
+        Message(&[field("num_versions", Int(1, u32::MAX as i128), One, Acts)]),
         One,
-        Acts("the highest versions"),
+        Acts,
     ),
-    field("all", Message(&[]), One, Acts("every version")),
+    field("all", Message(&[]), One, Acts),
     field(
         "specific",
-        Message(&[field("versions", Int(0, i64::MAX as i128), Many, Acts(""))]),
+        Message(&[field("versions", Int(0, i64::MAX as i128), Many, Acts)]),
         One,
-        Acts("those that are named"),
+        Acts,
     ),
 ];
 
 const INPUT: &[Field] = &[
-    field("name", Text, One, Acts("")),
-    field("data_type", Enum(DATA_TYPES), One, Acts("must be the model's")),
+    field("name", Text, One, Acts),
+    field("data_type", Enum(DATA_TYPES), One, Acts),
     field(
         "format",
         Enum(&[("FORMAT_NONE", 0), ("FORMAT_NHWC", 1), ("FORMAT_NCHW", 2)]),
         One,
-        Acts("shown to clients"),
+        Acts,
     ),
-    field(
-        "dims",
-        DIM,
-        Many,
-        Acts("without the batch dimension; may fix what the model leaves free"),
-    ),
+    field("dims", DIM, Many, Acts),
     field(
         "reshape",
         Opaque,
@@ -238,12 +173,7 @@ const INPUT: &[Field] = &[
         One,
         Refused("batches of rows of different shapes"),
     ),
-    field(
-        "optional",
-        Bool,
-        One,
-        Acts("only of inputs that the model itself can do without"),
-    ),
+    field("optional", Bool, One, Acts),
     field(
         "is_non_linear_format_io",
         Bool,
@@ -253,21 +183,16 @@ const INPUT: &[Field] = &[
 ];
 
 const OUTPUT: &[Field] = &[
-    field("name", Text, One, Acts("")),
-    field("data_type", Enum(DATA_TYPES), One, Acts("must be the model's")),
-    field("dims", DIM, Many, Acts("as for inputs")),
+    field("name", Text, One, Acts),
+    field("data_type", Enum(DATA_TYPES), One, Acts),
+    field("dims", DIM, Many, Acts),
     field(
         "reshape",
         Opaque,
         One,
         Refused("another shape for clients than for the model"),
     ),
-    field(
-        "label_filename",
-        Text,
-        One,
-        Acts("labels for the classification extension, one a line; a name in the model's folder"),
-    ),
+    field("label_filename", Text, One, Acts),
     field("is_shape_tensor", Bool, One, Refused("only TensorRT has them")),
     field(
         "is_non_linear_format_io",
@@ -295,42 +220,42 @@ const DATA_TYPES: &[(&str, u8)] = &[
 ];
 
 const DYNAMIC_BATCHING: &[Field] = &[
-    field("preferred_batch_size", INT32, Many, Acts("")),
-    field("max_queue_delay_microseconds", UINT64, One, Acts("")),
-    field("preserve_ordering", Bool, One, Acts("")),
-    field("priority_levels", UINT64, One, Acts("")),
-    field("default_priority_level", UINT64, One, Acts("")),
-    field("default_queue_policy", Message(QUEUE_POLICY), One, Acts("")),
-    field("priority_queue_policy", Message(QUEUE_POLICY), Map, Acts("")),
+    field("preferred_batch_size", INT32, Many, Acts),
+    field("max_queue_delay_microseconds", UINT64, One, Acts),
+    field("preserve_ordering", Bool, One, Acts),
+    field("priority_levels", UINT64, One, Acts),
+    field("default_priority_level", UINT64, One, Acts),
+    field("default_queue_policy", Message(QUEUE_POLICY), One, Acts),
+    field("priority_queue_policy", Message(QUEUE_POLICY), Map, Acts),
 ];
 
 const QUEUE_POLICY: &[Field] = &[
-    field(
-        "timeout_action",
-        Enum(&[("REJECT", 0), ("DELAY", 1)]),
-        One,
-        Acts(""),
-    ),
-    field("default_timeout_microseconds", UINT64, One, Acts("")),
-    field("allow_timeout_override", Bool, One, Acts("")),
-    field("max_queue_size", UINT32, One, Acts("")),
+    field("timeout_action", Enum(&[("REJECT", 0), ("DELAY", 1)]), One, Acts),
+    field("default_timeout_microseconds", UINT64, One, Acts),
+    field("allow_timeout_override", Bool, One, Acts),
+    field("max_queue_size", UINT32, One, Acts),
 ];
 
 const ENSEMBLE: &[Field] = &[
-    field("step", Message(ENSEMBLE_STEP), Many, Acts("")),
-    field("max_inflight_requests", UINT32, One, Accepted("")),
+    field("step", Message(ENSEMBLE_STEP), Many, Acts),
+    field(
+        "max_inflight_requests",
+        UINT32,
+        One,
+        Accepted("where instances run"),
+    ),
 ];
 
 const ENSEMBLE_STEP: &[Field] = &[
-    field("model_name", Text, One, Acts("")),
-    field("model_version", DIM, One, Acts("")),
-    field("input_map", Text, Map, Acts("")),
-    field("output_map", Text, Map, Acts("")),
-    field("model_namespace", Text, One, Accepted("")),
+    field("model_name", Text, One, Acts),
+    field("model_version", DIM, One, Acts),
+    field("input_map", Text, Map, Acts),
+    field("output_map", Text, Map, Acts),
+    field("model_namespace", Text, One, Accepted("where instances run")),
 ];
 
 const INSTANCE_GROUP: &[Field] = &[
-    field("name", Text, One, Acts("")),
+    field("name", Text, One, Acts),
     field(
         "kind",
         Enum(&[
@@ -340,42 +265,32 @@ const INSTANCE_GROUP: &[Field] = &[
             ("KIND_MODEL", 3),
         ]),
         One,
-        Acts("every model runs on the CPU; other kinds are warned of"),
+        Acts,
     ),
-    field(
-        "count",
-        INSTANCES,
-        One,
-        Acts("threads that run the model, over all groups; 0: `--instances`"),
-    ),
-    field("rate_limiter", Opaque, One, Accepted("")),
-    field("gpus", Opaque, Many, Accepted("")),
-    field("secondary_devices", Opaque, Many, Accepted("")),
-    field("profile", Opaque, Many, Accepted("")),
-    field("passive", Opaque, One, Accepted("")),
-    field("host_policy", Opaque, One, Accepted("")),
+    field("count", INSTANCES, One, Acts),
+    field("rate_limiter", Opaque, One, Accepted("where instances run")),
+    field("gpus", Opaque, Many, Accepted("where instances run")),
+    field("secondary_devices", Opaque, Many, Accepted("where instances run")),
+    field("profile", Opaque, Many, Accepted("where instances run")),
+    field("passive", Opaque, One, Accepted("where instances run")),
+    field("host_policy", Opaque, One, Accepted("where instances run")),
 ];
 
-const PARAMETER: &[Field] = &[field("string_value", Text, One, Acts(""))];
+const PARAMETER: &[Field] = &[field("string_value", Text, One, Acts)];
 
 const WARMUP: &[Field] = &[
-    field("name", Text, One, Acts("for messages")),
-    field("batch_size", INT32, One, Acts("absent: 1")),
-    field("inputs", Message(WARMUP_INPUT), Map, Acts("")),
-    field("count", INT32, One, Acts("absent: 1")),
+    field("name", Text, One, Acts),
+    field("batch_size", INT32, One, Acts),
+    field("inputs", Message(WARMUP_INPUT), Map, Acts),
+    field("count", INT32, One, Acts),
 ];
 
 const WARMUP_INPUT: &[Field] = &[
-    field("data_type", Enum(DATA_TYPES), One, Acts("")),
-    field("dims", DIM, Many, Acts("without the batch dimension, none free")),
-    field("zero_data", Bool, One, Acts("zeros, empty texts")),
-    field("random_data", Bool, One, Acts("values from 0 to 1, short texts")),
-    field(
-        "input_data_file",
-        Text,
-        One,
-        Acts("raw bytes; a name in the folder `warmup` of the model's folder"),
-    ),
+    field("data_type", Enum(DATA_TYPES), One, Acts),
+    field("dims", DIM, Many, Acts),
+    field("zero_data", Bool, One, Acts),
+    field("random_data", Bool, One, Acts),
+    field("input_data_file", Text, One, Acts),
 ];
 
 const TRANSACTION_POLICY: &[Field] = &[field(
@@ -385,4 +300,4 @@ const TRANSACTION_POLICY: &[Field] = &[field(
     Refused("several answers to one request"),
 )];
 
-const RESPONSE_CACHE: &[Field] = &[field("enable", Bool, One, Acts(""))];
+const RESPONSE_CACHE: &[Field] = &[field("enable", Bool, One, Acts)];

@@ -116,8 +116,8 @@ impl Walk<'_> {
             },
         };
         match field.effect {
-            Effect::Acts(_) => {}
-            Effect::Accepted(_) => list(&mut self.without_effect, path.to_owned()),
+            Effect::Acts => {}
+            Effect::Accepted(what) => list(&mut self.without_effect, format!("{path} ({what})")),
             // Switched off, or empty lists: as if it were not there.
             Effect::Refused(_) if value == Json::Bool(false) || value == Json::Array(Vec::new()) => {
                 return Ok(());
@@ -349,7 +349,7 @@ mod tests {
         assert!(read.is_err());
         let read = text("max_batch: 4 input { nam: \"x\" } optimization { cuda { graphs: true } }").unwrap();
         assert_eq!(read.unknown, ["max_batch", "input[0].nam"]);
-        assert_eq!(read.without_effect, ["optimization"]);
+        assert_eq!(read.without_effect, ["optimization (how fast, not what)"]);
         let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
         assert_eq!(text(&many).unwrap().unknown.len(), MAX_LISTED);
     }

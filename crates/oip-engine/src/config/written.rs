@@ -265,8 +265,8 @@ mod tests {
         assert_eq!(
             written.warnings,
             [
-                "fields without effect here: optimization, instance_group[0].gpus, instance_group.kind (everything runs on the \
-             CPU)"
+                "fields without effect here: optimization (how fast, not what), instance_group[0].gpus (where instances run), \
+ instance_group.kind (everything runs on the CPU)"
             ]
         );
     }

@@ -117,7 +117,7 @@ pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUs
     let backend = WordBackend::default();
     let runs = backend.runs.clone();
     let engine = Engine::start(
-        Repository::scan(root, &[Arc::new(backend)], None).unwrap(),
+        Repository::open(root, &[Arc::new(backend)], None).unwrap(),
         config,
     );
     engine.wait_until_loaded();
