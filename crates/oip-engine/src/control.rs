@@ -1,7 +1,7 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
@@ -18,6 +18,8 @@ use crate::{
 pub(crate) struct Control {
     lifecycle: Arc<Lifecycle>,
     work: Mutex<Work>,
+    /// Nothing is left to do.
+    idle: Condvar,
 }
 
 #[derive(Default)]
@@ -27,6 +29,12 @@ struct Work {
     busy: BTreeSet<String>,
     threads: usize,
     is_closed: bool,
+}
+
+impl Work {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.busy.is_empty()
+    }
 }
 
 /// Something to do with a model.
@@ -51,6 +59,7 @@ impl Control {
         Arc::new(Self {
             lifecycle,
             work: Mutex::default(),
+            idle: Condvar::new(),
         })
     }
 
@@ -95,6 +104,7 @@ impl Control {
                 VecDeque::new()
             };
             drop(work);
+            self.idle.notify_all();
             for task in abandoned {
                 let reason = format!("the system gave no thread to load it: {}", error.kind());
                 self.lifecycle.registry.fail(&task.model, &reason, true);
@@ -140,7 +150,16 @@ impl Control {
             Some(task) => drop(work.busy.insert(task.model.clone())),
             None => work.threads -= 1,
         }
+        if work.is_idle() {
+            self.idle.notify_all();
+        }
         task
+    }
+
+    /// Waits until there is nothing to do.
+    pub(crate) fn wait_until_idle(&self) {
+        let idle = self.idle.wait_while(self.lock(), |work| !work.is_idle());
+        drop(idle.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Whether something is being done with a model, or waits to be.
@@ -155,6 +174,7 @@ impl Control {
         work.is_closed = true;
         let given_up = std::mem::take(&mut work.waiting);
         drop(work);
+        self.idle.notify_all();
         for task in given_up {
             task.answer(Err(ServiceError::new(
                 ErrorCode::Unavailable,

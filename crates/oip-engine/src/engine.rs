@@ -141,7 +141,7 @@ impl Engine {
 
     /// Waits until every model that is being loaded is, or has failed to.
     pub fn wait_until_loaded(&self) {
-        self.registry().wait_until_loaded();
+        self.control.wait_until_idle();
     }
 
     /// All versions of all models that were loaded, or tried to be, and how they are.

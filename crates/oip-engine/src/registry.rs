@@ -1,6 +1,6 @@
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -15,7 +15,6 @@ use crate::{served::Served, version::VersionKey};
 #[derive(Default)]
 pub(crate) struct Registry {
     models: Mutex<BTreeMap<String, Versions>>,
-    changed: Condvar,
 }
 
 /// Versions from oldest to newest; a model without versions has one entry, under `None`.
@@ -162,7 +161,6 @@ impl Registry {
             (Ok(served), _) => (State::Ready(served), String::new()),
             (Err(reason), Some(entry)) if entry.served().is_some() => {
                 entry.reason = outdated(&reason);
-                self.changed.notify_all();
                 return None;
             }
             (Err(reason), _) => (State::Failed, reason),
@@ -172,7 +170,6 @@ impl Registry {
             ..Entry::new(state, reason, is_waited_for)
         };
         let before = entries.insert(version.map(VersionKey::new), entry);
-        self.changed.notify_all();
         before.and_then(|entry| entry.served().cloned())
     }
 
@@ -189,7 +186,6 @@ impl Registry {
         if !is_ready {
             entries.insert(None, Entry::new(State::Failed, reason, is_waited_for));
         }
-        self.changed.notify_all();
     }
 
     /// Takes versions out of service, all but those to `keep`, and gives them back, to be ended. Forgets those that
@@ -217,7 +213,6 @@ impl Registry {
         if entries.is_empty() {
             models.remove(name);
         }
-        self.changed.notify_all();
         retired
     }
 
@@ -241,22 +236,6 @@ impl Registry {
         if entries.is_empty() {
             models.remove(name);
         }
-        self.changed.notify_all();
-    }
-
-    /// Waits until nothing is being loaded.
-    pub(crate) fn wait_until_loaded(&self) {
-        let is_loading = |models: &mut BTreeMap<String, Versions>| {
-            models
-                .values()
-                .flat_map(BTreeMap::values)
-                .any(|entry| matches!(entry.state, State::Loading))
-        };
-        drop(
-            self.changed
-                .wait_while(self.lock(), is_loading)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
     }
 
     /// The version that answers requests to `model`: the one it names, else the highest that is ready.
