@@ -139,6 +139,9 @@ pub(crate) struct FoundFile {
     pub(crate) backend: Arc<dyn Backend>,
 }
 
+/// A name that a model's file may have, and what loads it.
+type Candidate<'w> = (&'w str, Arc<dyn Backend>);
+
 impl ModelFolder {
     /// All of its files as they are now.
     ///
@@ -318,7 +321,7 @@ impl ModelFolder {
     }
 
     /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
-    fn candidates<'w>(&'w self, written: &'w Written) -> Result<Vec<(&'w str, Arc<dyn Backend>)>, String> {
+    fn candidates<'w>(&'w self, written: &'w Written) -> Result<Vec<Candidate<'w>>, String> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
             named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
@@ -339,7 +342,7 @@ impl ModelFolder {
                 .flat_map(|backend| backend.file_names().iter().map(|name| (*name, backend.clone())));
             return Ok(files.collect());
         }
-        let extension = |name: &str| Path::new(name).extension().map(|extension| extension.to_owned());
+        let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
         let has_extension = |backend: &&&Arc<dyn Backend>| {
             backend
                 .file_names()

@@ -103,7 +103,7 @@ impl Batching {
             .chain(&model.outputs)
             .find(|tensor| !takes_rows(tensor));
         let max_batch_size = match (written.max_batch_size, rigid) {
-            (Some(0), _) => 0,
+            (Some(0), _) | (None, Some(_)) => 0,
             (Some(size), Some(tensor)) => {
                 return Err(format!(
                     "max_batch_size is {size}, but the model takes no batches: the first dimension of {tensor} is not free \
@@ -111,7 +111,6 @@ impl Batching {
                 ));
             }
             (Some(size), None) => size,
-            (None, Some(_)) => 0,
             // Without a word on batches, what is written of the dimensions tells how they are meant.
             (None, None) if has_full_rank(written, model) || model.inputs.is_empty() => 0,
             (None, None) => defaults.max_batch_size,
