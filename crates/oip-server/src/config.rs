@@ -104,6 +104,7 @@ impl Config {
                     GrpcForm::Raw => GrpcOutput::Raw,
                     GrpcForm::Typed => GrpcOutput::Typed,
                 },
+                ..GrpcConfig::default()
             },
             shared_memory: options
                 .system_shared_memory

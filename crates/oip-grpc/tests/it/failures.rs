@@ -281,23 +281,16 @@ async fn parameters() {
         ("binary_data_output", Some(ParameterChoice::Int64Param(1))),
         ("timeout", Some(ParameterChoice::StringParam("soon".into()))),
         ("empty", None),
+        (
+            "triton_enable_empty_final_response",
+            Some(ParameterChoice::Int64Param(1)),
+        ),
     ] {
         let mut request = good();
         let value = choice.map_or_else(Default::default, parameter);
         request.parameters.insert(name.into(), value);
         assert_eq!(refusal(request).await.code(), Code::InvalidArgument, "{name}");
     }
-    let mut shared = good();
-    let region = parameter(ParameterChoice::StringParam("r".into()));
-    shared.inputs[0]
-        .parameters
-        .insert("shared_memory_region".into(), region);
-    assert!(
-        refusal(shared)
-            .await
-            .message()
-            .contains("shared memory is not offered")
-    );
 }
 
 /// GR-17: deadlines of the client.

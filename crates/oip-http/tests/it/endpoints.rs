@@ -223,7 +223,6 @@ async fn ht_15_paths() {
         "/",
         "/v1",
         "/v2/",
-        "/v2/models",
         "/v2/model/m",
         "/v2/models/a/b",
         "/v2/models/a/versions",

@@ -4,11 +4,18 @@ use oip_service::InferenceService;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Request, Response, Status, codegen::tokio_stream::Stream};
 use tonic_health::pb::{
-    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
+    HealthCheckRequest, HealthCheckResponse,
+    health_check_response::ServingStatus,
+    health_server::{Health, HealthServer},
 };
 
+/// `grpc.health.v1` for a service.
+pub(crate) fn service(service: Arc<dyn InferenceService>) -> HealthServer<impl Health> {
+    HealthServer::new(HealthService(service))
+}
+
 /// `grpc.health.v1`: serving when the server is ready.
-pub(crate) struct HealthService(pub(crate) Arc<dyn InferenceService>);
+struct HealthService(Arc<dyn InferenceService>);
 
 /// The services whose health can be asked for; the empty name stands for the server.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
@@ -55,7 +62,7 @@ impl Health for HealthService {
 }
 
 /// The server's status now, and again whenever it changes.
-pub(crate) struct Watch {
+struct Watch {
     /// `None` for a service that does not exist, which may be watched nevertheless.
     health: Option<HealthService>,
     last: Option<ServingStatus>,

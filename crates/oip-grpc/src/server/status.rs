@@ -39,7 +39,7 @@ fn parse_timeout(value: &str) -> Option<std::time::Duration> {
     })
 }
 
-/// Gives tonic's own refusals the codes that other gRPC servers use.
+/// Gives tonic's own refusals the codes that other gRPC servers use, in an answer that is nothing but a status.
 ///
 /// tonic answers messages that are too large with `OUT_OF_RANGE`, which means something else; this server never sends
 /// that code itself.
@@ -48,6 +48,14 @@ pub(crate) fn harmonise<B>(response: &mut Response<B>) {
     let headers = response.headers_mut();
     if headers.get(GRPC_STATUS).is_some_and(|code| code == "11") {
         headers.insert(GRPC_STATUS, HeaderValue::from_static("8"));
+    }
+}
+
+/// The same for a status within a stream.
+pub(crate) fn harmonised(status: Status) -> Status {
+    match status.code() {
+        Code::OutOfRange => Status::new(Code::ResourceExhausted, status.message()),
+        _ => status,
     }
 }
 

@@ -6,6 +6,8 @@ use oip_types::Limits;
 pub struct GrpcConfig {
     /// Bytes that a message from a client may have, as it is sent and again once it is decompressed (64 MiB).
     pub max_message_bytes: usize,
+    /// Bytes that an answer may have (2 GiB less one: clients count in 32 bits).
+    pub max_answer_bytes: usize,
     /// What a request may ask for.
     pub limits: Limits,
     /// How long requests may take.
@@ -20,6 +22,7 @@ impl Default for GrpcConfig {
     fn default() -> Self {
         Self {
             max_message_bytes: 64 << 20,
+            max_answer_bytes: i32::MAX as usize,
             limits: Limits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
