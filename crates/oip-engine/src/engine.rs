@@ -7,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext, extensions::Statistics};
 use oip_types::{
-    InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters, ServerMetadata, ServiceError,
+    InferRequest, InferResponse, ModelMetadata, ModelRef, ModelStatistics, Parameters, ServerMetadata,
+    ServiceError,
 };
 use tensor_core::Quoted;
 
-use crate::{ModelStatus, Repository, loader::load_all, registry::Registry};
+use crate::{BatchPolicy, ModelStatus, Repository, VersionMetrics, loader::load_all, registry::Registry};
 
 /// How an engine works.
 #[derive(Clone, Debug)]
@@ -26,6 +27,11 @@ pub struct EngineConfig {
     pub instances: usize,
     /// Requests that may wait for one model version (256).
     pub queue_capacity: usize,
+    /// Rows of a batch that nobody configured ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 so that requests are only joined
+    /// where a configuration says so.
+    pub default_max_batch_size: u64,
+    /// How long an instance may go on with a request that nobody waits for any more before it counts as lost (5 s).
+    pub hang_timeout: Duration,
     /// Models that are loaded at the same time (as many as the machine has cores).
     pub parallel_loads: usize,
     /// How long loading one model may take (120 s).
@@ -42,6 +48,8 @@ impl Default for EngineConfig {
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             instances: cores,
             queue_capacity: 256,
+            default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,
+            hang_timeout: Duration::from_secs(5),
             parallel_loads: cores,
             load_timeout: Duration::from_secs(120),
             strict_readiness: true,
@@ -90,6 +98,16 @@ impl Engine {
         self.registry.statuses()
     }
 
+    /// What happened to the requests to each version that is ready, by model and version.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<VersionMetrics> {
+        self.registry
+            .instances()
+            .iter()
+            .map(|instances| instances.metrics())
+            .collect()
+    }
+
     /// From now on the server says that it is not ready; requests are still answered.
     pub fn start_draining(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
@@ -133,6 +151,14 @@ impl InferenceService for Engine {
         self.registry.find(model).map(drop)
     }
 
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        Some(self)
+    }
+
+    fn has_schedule_policy(&self) -> bool {
+        true
+    }
+
     fn infer(
         &self,
         request: InferRequest,
@@ -143,7 +169,6 @@ impl InferenceService for Engine {
             let metadata = instances.metadata();
             let within_model =
                 |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
-            metadata.check_request(&request).map_err(within_model)?;
             let mut response = InferResponse {
                 model_name: metadata.name.clone(),
                 model_version: instances.version().map(str::to_owned),
@@ -151,17 +176,25 @@ impl InferenceService for Engine {
                 parameters: Parameters::new(),
                 outputs: Vec::new(),
             };
-            // When this future is dropped the token is set, and a request that still waits is never run.
-            let guard = cx.cancel().guard();
-            let answer = instances
-                .submit(request, cx.cancel().clone())
-                .map_err(within_model)?
-                .await;
-            guard.disarm();
-            // A thread that dies between taking a request and answering it would be a bug.
-            let lost = |_| Err(ServiceError::internal("the request was lost"));
-            response.outputs = answer.unwrap_or_else(lost).map_err(within_model)?;
+            response.outputs = instances.infer(request, &cx).await.map_err(within_model)?;
             Ok(response)
         })
+    }
+}
+
+impl Statistics for Engine {
+    fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
+        let mut all = self.metrics();
+        if let Some(model) = model {
+            all.retain(|metrics| {
+                let statistics = &metrics.statistics;
+                let is_version = |version| statistics.version == version;
+                statistics.name == model.name() && model.version().is_none_or(is_version)
+            });
+            if all.is_empty() {
+                self.registry.find(model)?;
+            }
+        }
+        Ok(all.into_iter().map(|metrics| metrics.statistics).collect())
     }
 }

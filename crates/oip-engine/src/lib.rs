@@ -28,14 +28,28 @@
 //! As Triton has it, `<root>/<model>/<version>/model.onnx`; every version is served and the highest is the default.
 //! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
 
+mod batch;
 mod engine;
+mod exit;
 mod instances;
 mod loader;
 mod queue;
+#[cfg(test)]
+mod queue_interleavings;
 mod registry;
 mod repository;
+mod runner;
+mod scheduler;
+mod slots;
+mod statistics;
+/// What `queue.rs` locks with, so that tests can put something else in its place.
+mod sync {
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+}
 mod version;
 
 pub use engine::{Engine, EngineConfig};
 pub use registry::{ModelState, ModelStatus};
 pub use repository::{FoundModel, Repository, RepositoryError};
+pub use scheduler::BatchPolicy;
+pub use statistics::{FailureReason, Histogram, VersionMetrics};

@@ -12,9 +12,11 @@ use oip_service::{LoadContext, Model, ModelSource};
 
 use crate::{
     EngineConfig,
-    instances::{Instances, STACK_SIZE, panic_message, thread_name},
+    instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
     registry::Registry,
     repository::{FoundFile, FoundModel},
+    runner::panic_message,
+    scheduler::BatchPolicy,
 };
 
 /// Loads models into the registry, several at a time, each on a thread of its own.
@@ -178,15 +180,15 @@ fn note(
         let mut metadata = model.metadata().clone();
         metadata.name.clone_from(name);
         metadata.versions = version.iter().cloned().collect();
-        Instances::start(
-            model,
-            metadata,
-            version.clone(),
-            config.instances,
-            config.queue_capacity,
-        )
-        .map(Arc::new)
-        .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))
+        let settings = InstanceSettings {
+            threads: config.instances,
+            queue_capacity: config.queue_capacity,
+            policy: BatchPolicy::derived(&metadata, config.default_max_batch_size),
+            hang_timeout: config.hang_timeout,
+        };
+        Instances::start(model, metadata, version.clone(), settings)
+            .map(Arc::new)
+            .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))
     });
     let version = version.as_deref();
     match &result {

@@ -165,7 +165,10 @@ impl Registry {
             ))
         };
         match &entry.state {
-            State::Ready(instances) => Ok(instances.clone()),
+            State::Ready(instances) => match instances.unavailable() {
+                None => Ok(instances.clone()),
+                Some(reason) => unavailable(&reason),
+            },
             State::Loading => unavailable("it is being loaded"),
             State::Failed(reason) => unavailable(reason),
         }
@@ -184,8 +187,8 @@ impl Registry {
     /// Whether everything is loaded, and well if that is demanded.
     pub(crate) fn readiness(&self, strict: bool) -> Readiness {
         let models = self.lock();
-        let is_waited_for = |entry: &Entry| match entry.state {
-            State::Ready(_) => false,
+        let is_waited_for = |entry: &Entry| match &entry.state {
+            State::Ready(instances) => strict && instances.unavailable().is_some(),
             State::Loading => true,
             State::Failed(_) => strict,
         };
@@ -211,7 +214,10 @@ impl Registry {
                 version: version.as_ref().map(|version| version.as_str().to_owned()),
                 state: match &entry.state {
                     State::Loading => ModelState::Loading,
-                    State::Ready(_) => ModelState::Ready,
+                    State::Ready(instances) => match instances.unavailable() {
+                        None => ModelState::Ready,
+                        Some(reason) => ModelState::Unavailable(reason),
+                    },
                     State::Failed(reason) => ModelState::Unavailable(reason.clone()),
                 },
                 metadata: match &entry.state {
