@@ -10,16 +10,16 @@ use std::{
 use futures_channel::oneshot;
 use oip_service::{
     BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext,
+    RequestContext, Statistics,
 };
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,
-    ModelRef, Parameters, ServerMetadata, ServiceError, UnloadOptions,
+    ModelRef, ModelStatistics, Parameters, ServerMetadata, ServiceError, UnloadOptions,
 };
 use tensor_core::Quoted;
 
 use crate::{
-    ModelStatus, Repository,
+    BatchPolicy, ModelStatus, Repository, VersionMetrics,
     control::{Action, Control, Task},
     lifecycle::{Cause, Lifecycle},
     poll::Poller,
@@ -35,8 +35,11 @@ pub struct EngineConfig {
     pub server_version: String,
     /// Threads per model version, where its configuration does not say (as many as the machine has cores).
     pub instances: usize,
-    /// Rows that one run takes at most, of models that can take batches and whose configuration does not say (64).
-    pub max_batch_size: u32,
+    /// Rows of a batch that nobody configured ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 so that requests are only joined
+    /// where a configuration says so.
+    pub default_max_batch_size: u64,
+    /// How long an instance may go on with a request that nobody waits for any more before it counts as lost (5 s).
+    pub hang_timeout: Duration,
     /// Requests that may wait for one model version (256).
     pub queue_capacity: usize,
     /// Which models are loaded, and when (all of them, at start).
@@ -74,7 +77,8 @@ impl Default for EngineConfig {
             server_name: "tensorwire".to_owned(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             instances: cores,
-            max_batch_size: 64,
+            default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,
+            hang_timeout: Duration::from_secs(5),
             control: ModelControl::None,
             queue_capacity: 256,
             parallel_loads: cores,
@@ -148,6 +152,13 @@ impl Engine {
     #[must_use]
     pub fn models(&self) -> Vec<ModelStatus> {
         self.registry().statuses()
+    }
+
+    /// What happened to the requests to each version that is ready, by model and version.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<VersionMetrics> {
+        let served = self.registry().served();
+        served.iter().map(|served| served.instances.metrics()).collect()
     }
 
     /// From now on the server says that it is not ready; requests are still answered, but no more models are loaded.
@@ -271,6 +282,23 @@ impl ModelConfiguration for Engine {
     }
 }
 
+impl Statistics for Engine {
+    fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
+        let mut all = self.metrics();
+        if let Some(model) = model {
+            all.retain(|metrics| {
+                let statistics = &metrics.statistics;
+                let is_version = |version| statistics.version == version;
+                statistics.name == model.name() && model.version().is_none_or(is_version)
+            });
+            if all.is_empty() {
+                self.registry().find(model)?;
+            }
+        }
+        Ok(all.into_iter().map(|metrics| metrics.statistics).collect())
+    }
+}
+
 impl Classification for Engine {
     fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes {
         self.registry().find(model).map_or_else(
@@ -324,7 +352,6 @@ impl InferenceService for Engine {
             let metadata = instances.metadata();
             let within_model =
                 |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
-            metadata.check_request(&request).map_err(within_model)?;
             let mut response = InferResponse {
                 model_name: metadata.name.clone(),
                 model_version: instances.version().map(str::to_owned),
@@ -332,16 +359,7 @@ impl InferenceService for Engine {
                 parameters: Parameters::new(),
                 outputs: Vec::new(),
             };
-            // When this future is dropped the token is set, and a request that still waits is never run.
-            let guard = cx.cancel().guard();
-            let answer = instances
-                .submit(request, cx.cancel().clone())
-                .map_err(within_model)?
-                .await;
-            guard.disarm();
-            // A thread that dies between taking a request and answering it would be a bug.
-            let lost = |_| Err(ServiceError::internal("the request was lost"));
-            response.outputs = answer.unwrap_or_else(lost).map_err(within_model)?;
+            response.outputs = instances.infer(request, &cx).await.map_err(within_model)?;
             Ok(response)
         })
     }
@@ -356,5 +374,13 @@ impl InferenceService for Engine {
 
     fn classification(&self) -> Option<&dyn Classification> {
         Some(self)
+    }
+
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        Some(self)
+    }
+
+    fn has_schedule_policy(&self) -> bool {
+        true
     }
 }

@@ -28,21 +28,35 @@
 //! As Triton has it, `<root>/<model>/<version>/model.onnx`; every version is served and the highest is the default.
 //! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
 
+mod batch;
 mod config;
 mod control;
 mod engine;
+mod exit;
 mod files;
 mod instances;
 mod lifecycle;
 mod loader;
 mod poll;
 mod queue;
+#[cfg(test)]
+mod queue_interleavings;
 mod registry;
 mod repository;
+mod runner;
+mod scheduler;
 mod served;
+mod slots;
+mod statistics;
+/// What `queue.rs` locks with, so that tests can put something else in its place.
+mod sync {
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+}
 mod version;
 mod warmup;
 
 pub use engine::{Engine, EngineConfig, ModelControl};
 pub use registry::ModelStatus;
 pub use repository::{Repository, RepositoryError};
+pub use scheduler::BatchPolicy;
+pub use statistics::{FailureReason, Histogram, VersionMetrics};

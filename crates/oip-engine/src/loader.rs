@@ -11,8 +11,10 @@ use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 use crate::{
     EngineConfig,
     config::{Completed, Defaults, Written, complete},
-    instances::{Instances, STACK_SIZE, panic_message, thread_name},
+    instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
     repository::{FoundFile, ModelFolder},
+    runner::panic_message,
+    scheduler::BatchPolicy,
     served::{Labels, Served},
     warmup::warm_up,
 };
@@ -38,7 +40,7 @@ pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
     let deadline = Instant::now() + config.load_timeout;
     let defaults = Defaults {
         instances: config.instances,
-        max_batch_size: config.max_batch_size,
+        max_batch_size: u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX),
     };
     let builder = thread::Builder::new()
         .name(thread_name("load", &job.name, 0))
@@ -66,10 +68,17 @@ pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
                 metadata,
                 ..
             },
+        policy,
         labels,
     } = prepared;
     let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
-    let instances = Instances::start(model, metadata, version, threads as usize, config.queue_capacity)
+    let settings = InstanceSettings {
+        threads: threads as usize,
+        queue_capacity: config.queue_capacity,
+        policy,
+        hang_timeout: config.hang_timeout,
+    };
+    let instances = Instances::start(model, metadata, version, settings)
         .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))?;
     Ok(Served::new(instances, model_config, labels))
 }
@@ -78,6 +87,7 @@ pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
 struct Prepared {
     model: Box<dyn Model>,
     completed: Completed,
+    policy: BatchPolicy,
     labels: Labels,
 }
 
@@ -114,6 +124,10 @@ fn prepare(job: &Job, deadline: Instant, defaults: Defaults) -> Result<Prepared,
     };
     let completed = complete(&job.written, &metadata, &**backend, defaults)
         .map_err(|error| format!("its configuration does not fit it: {error}"))?;
+    let policy = match completed.is_batching_guessed {
+        true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
+        false => BatchPolicy::from_config(&completed.config)?,
+    };
     let labels = Labels::read(&job.folder, &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
         let metadata = completed.metadata.clone();
@@ -134,6 +148,7 @@ fn prepare(job: &Job, deadline: Instant, defaults: Defaults) -> Result<Prepared,
     Ok(Prepared {
         model,
         completed,
+        policy,
         labels,
     })
 }

@@ -47,6 +47,19 @@ impl Entry {
         }
     }
 
+    /// How it is, and why.
+    fn status(&self) -> (ModelState, String) {
+        match &self.state {
+            State::Loading => (ModelState::Loading, String::new()),
+            State::Ready(served) => match served.instances.unavailable() {
+                None => (ModelState::Ready, self.reason.clone()),
+                Some(reason) => (ModelState::Unavailable, reason),
+            },
+            State::Unloading => (ModelState::Unloading, String::new()),
+            State::Unloaded | State::Failed => (ModelState::Unavailable, self.reason.clone()),
+        }
+    }
+
     fn served(&self) -> Option<&Arc<Served>> {
         match &self.state {
             State::Ready(served) => Some(served),
@@ -256,7 +269,13 @@ impl Registry {
             Err(ServiceError::new(code, format!("{model} is not ready: {reason}")))
         };
         match &entry.state {
-            State::Ready(served) => Ok(served.clone()),
+            State::Ready(served) => match served.instances.unavailable() {
+                None => Ok(served.clone()),
+                Some(reason) => Err(ServiceError::new(
+                    ErrorCode::Unavailable,
+                    format!("{model} is not ready: {reason}"),
+                )),
+            },
             State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
             // Trying again does not help: it is as gone as if it had never been there.
             State::Unloaded => fail(ErrorCode::NotFound),
@@ -298,13 +317,11 @@ impl Registry {
     /// Whether everything that is waited for is loaded, and well if that is demanded.
     pub(crate) fn readiness(&self, strict: bool) -> Readiness {
         let models = self.lock();
-        let is_missing = |entry: &Entry| {
-            entry.is_waited_for
-                && match entry.state {
-                    State::Ready(_) | State::Unloading | State::Unloaded => false,
-                    State::Loading => true,
-                    State::Failed => strict,
-                }
+        let is_missing = |entry: &Entry| match &entry.state {
+            State::Ready(served) => strict && served.instances.unavailable().is_some(),
+            State::Unloading | State::Unloaded => false,
+            State::Loading => entry.is_waited_for,
+            State::Failed => entry.is_waited_for && strict,
         };
         let names = models
             .iter()
@@ -323,21 +340,16 @@ impl Registry {
             .iter()
             .flat_map(|(name, versions)| versions.iter().map(move |entry| (name, entry)));
         entries
-            .map(|(name, (version, entry))| ModelStatus {
-                name: name.clone(),
-                version: version.as_ref().map(|version| version.as_str().to_owned()),
-                state: match &entry.state {
-                    State::Loading => ModelState::Loading,
-                    State::Ready(_) => ModelState::Ready,
-                    State::Unloading => ModelState::Unloading,
-                    State::Unloaded | State::Failed => ModelState::Unavailable,
-                },
-                reason: match &entry.state {
-                    State::Loading | State::Unloading => String::new(),
-                    State::Ready(_) | State::Unloaded | State::Failed => entry.reason.clone(),
-                },
-                metadata: entry.served().map(|served| served.instances.metadata().clone()),
-                load_time: entry.load_time,
+            .map(|(name, (version, entry))| {
+                let (state, reason) = entry.status();
+                ModelStatus {
+                    name: name.clone(),
+                    version: version.as_ref().map(|version| version.as_str().to_owned()),
+                    state,
+                    reason,
+                    metadata: entry.served().map(|served| served.instances.metadata().clone()),
+                    load_time: entry.load_time,
+                }
             })
             .collect()
     }

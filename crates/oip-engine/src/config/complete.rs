@@ -25,6 +25,8 @@ pub(crate) struct Completed {
     pub(crate) metadata: ModelMetadata,
     /// Whether the metadata is another than the model's own.
     pub(crate) is_narrowed: bool,
+    /// Whether the model takes batches only by what its dimensions look like.
+    pub(crate) is_batching_guessed: bool,
 }
 
 /// Holds what is written against a model and fills in what is not.
@@ -77,11 +79,14 @@ pub(crate) fn complete(
         return Err("dynamic_batching needs a max_batch_size above 0".to_owned());
     }
     complete_instances(&mut config, defaults);
+    let is_batching_guessed =
+        batching.is_on() && written.max_batch_size.is_none() && written.config.dynamic_batching.is_none();
     let is_narrowed = metadata != *model;
     Ok(Completed {
         config,
         metadata,
         is_narrowed,
+        is_batching_guessed,
     })
 }
 
