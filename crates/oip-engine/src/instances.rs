@@ -205,7 +205,6 @@ impl Shared {
         let queued = Instant::now();
         let lost = self.slots.recently_lost(queued);
         if let Some(reason) = self.unavailable(lost) {
-            self.refuse_all(&reason);
             return Err(ServiceError::new(ErrorCode::Unavailable, reason));
         }
         let (answer, receiver) = oneshot::channel();
@@ -232,10 +231,15 @@ impl Shared {
         }
     }
 
+    /// Why nothing can be run when so many threads are lost. Then those that wait are told too.
     fn unavailable(&self, lost: usize) -> Option<String> {
         let threads = self.slots.len();
-        (lost >= threads)
-            .then(|| format!("all of its {threads} instances hang in requests that were given up"))
+        if lost < threads {
+            return None;
+        }
+        let reason = format!("all of its {threads} instances hang in requests that were given up");
+        self.refuse_all(&reason);
+        Some(reason)
     }
 
     /// Answers all that wait.
