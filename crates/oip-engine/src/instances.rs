@@ -140,7 +140,7 @@ impl Instances {
     /// Why no request can be run although the model is loaded: all threads are lost.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
-        shared.unavailable(shared.slots.look(Instant::now()))
+        shared.unavailable(shared.slots.recently_lost(Instant::now()))
     }
 
     /// What happened to its requests.

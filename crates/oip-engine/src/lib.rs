@@ -32,6 +32,8 @@ mod batch;
 mod engine;
 mod exit;
 mod instances;
+#[cfg(test)]
+mod instances_tests;
 mod loader;
 mod queue;
 #[cfg(test)]

@@ -21,6 +21,7 @@ use super::scheduler::{self, Ask, BatchPolicy, JoinKey, Scheduler};
 use queue::{PushError, Queue};
 
 #[path = "queue.rs"]
+#[allow(dead_code, reason = "the queue's own users call all of it")]
 mod queue;
 
 /// `shuttle`'s locks under the standard library's names.
@@ -101,7 +102,9 @@ mod sync {
         pub(super) fn notify_all(&self) {
             thread::yield_now();
             let all = std::mem::take(&mut *self.waiting.lock().unwrap());
-            all.into_iter().for_each(|(_, waiter)| drop(waiter.send(())));
+            for (_, waiter) in all {
+                let _ = waiter.send(());
+            }
         }
 
         pub(super) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> Waited<MutexGuard<'a, T>> {

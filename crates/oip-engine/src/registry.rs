@@ -164,13 +164,16 @@ impl Registry {
                 format!("{model} is not ready: {reason}"),
             ))
         };
-        match &entry.state {
-            State::Ready(instances) => match instances.unavailable() {
-                None => Ok(instances.clone()),
-                Some(reason) => unavailable(&reason),
-            },
-            State::Loading => unavailable("it is being loaded"),
-            State::Failed(reason) => unavailable(reason),
+        let instances = match &entry.state {
+            State::Ready(instances) => instances.clone(),
+            State::Loading => return unavailable("it is being loaded"),
+            State::Failed(reason) => return unavailable(reason),
+        };
+        // Without the lock: this can wake those who wait.
+        drop(models);
+        match instances.unavailable() {
+            None => Ok(instances),
+            Some(reason) => unavailable(&reason),
         }
     }
 
