@@ -11,6 +11,7 @@ use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceErro
 use crate::{
     batch,
     exit::Exit,
+    proof::Proof,
     queue::{PushError, Queue},
     scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     slots::Slots,
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) policy: BatchPolicy,
     pub(crate) queue: Queue<Job>,
     pub(crate) slots: Slots,
+    pub(crate) proof: Proof,
     pub(crate) recorder: Recorder,
     pub(crate) exit: Exit,
 }
@@ -87,6 +89,7 @@ impl Instances {
             metadata: Arc::new(metadata),
             queue: Queue::new(Scheduler::new(policy.clone(), queue_capacity), Instant::now),
             slots: Slots::new(threads, hang_timeout),
+            proof: Proof::new(policy.is_guess()),
             recorder: Recorder::default(),
             exit: Exit::new(policy.preserves_order()),
             policy,

@@ -35,6 +35,7 @@ mod instances;
 #[cfg(test)]
 mod instances_tests;
 mod loader;
+mod proof;
 mod queue;
 #[cfg(test)]
 mod queue_interleavings;

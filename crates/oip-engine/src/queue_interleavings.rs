@@ -276,18 +276,18 @@ fn every_interleaving_of_a_request_that_is_taken_back() {
 
 #[test]
 fn many_interleavings_of_a_request_at_the_end() {
-    run(RandomScheduler::new(3_000), a_request_at_the_end);
-    run(PctScheduler::new(3, 3_000), a_request_at_the_end);
+    run(RandomScheduler::new(1_000), a_request_at_the_end);
+    run(PctScheduler::new(3, 1_000), a_request_at_the_end);
 }
 
 #[test]
 fn many_interleavings_of_waiting_for_company() {
-    run(RandomScheduler::new(3_000), delayed_requests_of_two_groups);
-    run(PctScheduler::new(3, 3_000), delayed_requests_of_two_groups);
+    run(RandomScheduler::new(1_000), delayed_requests_of_two_groups);
+    run(PctScheduler::new(3, 1_000), delayed_requests_of_two_groups);
 }
 
 #[test]
 fn many_interleavings_of_everything() {
-    run(RandomScheduler::new(1_500), many_of_everything);
-    run(PctScheduler::new(3, 1_500), many_of_everything);
+    run(RandomScheduler::new(500), many_of_everything);
+    run(PctScheduler::new(3, 500), many_of_everything);
 }

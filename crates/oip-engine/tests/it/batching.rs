@@ -193,7 +193,8 @@ fn what_waits_runs_together() {
         assert_eq!(code(block_on(answer)), Ok(2 * x));
     }
     let sizes: Vec<usize> = batches.lock().unwrap().iter().map(Vec::len).collect();
-    assert_eq!(sizes, [1, 64, 36]);
+    // The first of the first batch is run by itself too, to see whether it gets the same answer.
+    assert_eq!(sizes, [1, 64, 1, 36]);
 
     let statistics = engine.statistics().unwrap();
     let model = ModelRef::new("m", None).unwrap();
@@ -250,9 +251,9 @@ fn requests_of_many_rows_run_too() {
             .unwrap();
         assert_eq!(found, double(&(0..rows).collect::<Vec<_>>()));
     }
-    // 40 and 30 are more than 64 together, 100 are by themselves.
+    // 40 and 30 are more than 64 together, 100 are by themselves; 30 once more to compare.
     let sizes: Vec<usize> = batches.lock().unwrap().iter().map(Vec::len).collect();
-    assert_eq!(sizes, [1, 40, 100, 50]);
+    assert_eq!(sizes, [1, 40, 100, 50, 30]);
 }
 
 /// MD-03: a model that panics on one input, in a batch of 8.
@@ -342,6 +343,32 @@ fn md_06_outputs_without_the_batchs_rows_end_the_guess_that_it_is_one() {
     );
 }
 
+/// A model whose rows depend on each other although its shapes look like a batch.
+#[test]
+fn answers_that_depend_on_the_batch_end_the_guess_that_it_is_one() {
+    let (engine, gate, batches, _folder) = gated(|x| {
+        let sum: i32 = x.iter().sum();
+        Ok(x.iter().map(|x| x * 1000 + sum).collect())
+    });
+    for _ in 0..2 {
+        let held = gate.hold(&engine);
+        let answers: Vec<_> = (1..5)
+            .map(|x| (x, submit(&engine, request("m", None, x))))
+            .collect();
+        gate.open();
+        block_on(held).unwrap();
+        for (x, answer) in answers {
+            assert_eq!(code(block_on(answer)), Ok(x * 1001));
+        }
+    }
+    let sizes: Vec<usize> = batches.lock().unwrap().iter().map(Vec::len).collect();
+    assert_eq!(
+        sizes,
+        [&[1, 4, 1][..], &[1; 4], &[1], &[1; 4]].concat(),
+        "tried once, and never again"
+    );
+}
+
 /// GR-18: a client leaves while its request waits, and while it runs with three others.
 #[test]
 fn gr_18_a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
@@ -370,7 +397,7 @@ fn gr_18_a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact
     for x in [0, 2, 4] {
         assert_eq!(code(block_on(answers[x as usize].take().unwrap())), Ok(2 * x));
     }
-    assert_eq!(batches.lock().unwrap()[1..], [vec![0, 2, 3, 4]]);
+    assert_eq!(batches.lock().unwrap()[1..], [vec![0, 2, 3, 4], vec![0]]);
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Canceled, 1)]);
 }
 
