@@ -278,10 +278,11 @@ async fn priorities_reach_the_service() {
         request.parameters.insert("priority".into(), parameter(choice));
         client.model_infer(request).await.unwrap();
     }
-    let seen = recorder.seen.lock().unwrap();
-    let priorities: Vec<u64> = seen.iter().map(|seen| seen.priority).collect();
-    assert_eq!(priorities, [0, 7, 2]);
-    drop(seen);
+    let priorities = || -> Vec<u64> {
+        let seen = recorder.seen.lock().unwrap();
+        seen.iter().map(|seen| seen.priority).collect()
+    };
+    assert_eq!(priorities(), [0, 7, 2]);
     let mut request = raw_x("identity_fp32", "FP32", &[1], &[0; 4]);
     let negative = parameter(ParameterChoice::Int64Param(-1));
     request.parameters.insert("priority".into(), negative);
