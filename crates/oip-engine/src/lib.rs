@@ -8,6 +8,7 @@
 //!   are sent.
 //! - A full queue refuses at once. A request whose client is gone, or whose deadline has passed, is not run.
 //! - A panic in a model is that request's error; the next request works.
+//! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!
 //! The engine needs no async runtime: its futures are woken by its threads.
 //!
@@ -25,8 +26,10 @@
 //!
 //! # The layout of a repository
 //!
-//! As Triton has it, `<root>/<model>/<version>/model.onnx`; every version is served and the highest is the default.
-//! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
+//! As Triton has it, `<root>/<model>/<version>/model.onnx`; the highest version is served, or those that the version policy
+//! in `<root>/<model>/config.pbtxt` wants. Or as KServe has it: `model.onnx` right in the folder, one model without
+//! versions. Configurations are optional; [`ModelControl`] says which models are loaded, and when. The page
+//! `docs/models.md` of the repository has all of it.
 
 mod batch;
 mod config;

@@ -301,3 +301,53 @@ const TRANSACTION_POLICY: &[Field] = &[field(
 )];
 
 const RESPONSE_CACHE: &[Field] = &[field("enable", Bool, One, Acts)];
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    /// All fields of a message and of those in it, by their paths.
+    fn walk(path: &str, fields: &'static [Field], seen: &mut impl FnMut(String, &'static Field)) {
+        for field in fields {
+            let path = format!("{path}{}", field.name);
+            seen(path.clone(), field);
+            if let (Message(fields), Acts) = (&field.kind, field.effect) {
+                walk(&format!("{path}."), fields, seen);
+            }
+        }
+    }
+
+    /// docs/models.md says which fields are acted on, accepted and refused. If this fails, what it prints goes there.
+    #[test]
+    fn the_page_on_models_lists_what_becomes_of_each_field() {
+        let (mut acts, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        walk("", MODEL_CONFIG, &mut |path, field| match field.effect {
+            // Messages stand there by their fields.
+            Acts if matches!(field.kind, Message(fields) if !fields.is_empty()) => {}
+            Acts => acts.push(path),
+            Accepted(what) => accepted.push((path, what)),
+            Refused(what) => refused.push((path, what)),
+        });
+        let mut page = String::from("**Acted on:** ");
+        let acts: Vec<String> = acts.iter().map(|path| format!("`{path}`")).collect();
+        let _ = writeln!(
+            page,
+            "{}.\n\n| accepted, without effect | what it is about |\n|---|---|",
+            acts.join(", ")
+        );
+        for (path, what) in accepted {
+            let _ = writeln!(page, "| `{path}` | {what} |");
+        }
+        page.push_str("\n| refused | what it is about |\n|---|---|\n");
+        for (path, what) in refused {
+            let _ = writeln!(page, "| `{path}` | {what} |");
+        }
+        let written = include_str!("../../../../docs/models.md");
+        assert!(
+            written.contains(&page),
+            "docs/models.md does not have this:\n\n{page}"
+        );
+    }
+}

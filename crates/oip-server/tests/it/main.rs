@@ -3,6 +3,8 @@
 
 mod command_line;
 #[cfg(feature = "onnx")]
+mod control;
+#[cfg(feature = "onnx")]
 mod digits;
 mod life_cycle;
 mod parity;
