@@ -200,7 +200,7 @@ async fn log_settings_are_read_and_changed() {
     let before = get_json(&app, "/v2/logging").await;
     assert_eq!(
         before,
-        json!({"log_info": true, "log_verbose_level": 0, "log_format": "default"})
+        json!({"log_error": true, "log_warning": true, "log_info": true, "log_verbose_level": 0, "log_format": "default"})
     );
     let changed = post(
         &app,
@@ -210,7 +210,7 @@ async fn log_settings_are_read_and_changed() {
     .await;
     assert_eq!(
         changed.json(),
-        json!({"log_info": false, "log_verbose_level": 2, "log_format": "default"})
+        json!({"log_error": true, "log_warning": true, "log_info": false, "log_verbose_level": 2, "log_format": "default"})
     );
     for (body, error) in [
         (r#"{"log_info":1}"#, "log setting 'log_info': unexpected value 1"),

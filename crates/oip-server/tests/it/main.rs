@@ -6,7 +6,10 @@ mod command_line;
 mod control;
 #[cfg(feature = "onnx")]
 mod digits;
+mod grpc;
 mod life_cycle;
 mod parity;
 mod pressure;
 mod support;
+#[cfg(feature = "tensors")]
+mod tensors;

@@ -51,7 +51,7 @@ pub fn decode_log_settings(body: &[u8], limits: &Limits) -> Result<LogSettings, 
             Some(b'"') => LogSetting::String(cursor.string().map_err(within)?.into_owned()),
             Some(b'-' | b'0'..=b'9') => {
                 let number = cursor.number().map_err(within)?;
-                let level = integer(&number).and_then(|level| u32::try_from(level).ok());
+                let level = number.to_integer().and_then(|level| u32::try_from(level).ok());
                 LogSetting::Uint32(level.ok_or_else(|| within(unfit(&number, "a level of 32 bits")))?)
             }
             _ => LogSetting::Bool(read_bool(cursor).map_err(within)?),
@@ -114,12 +114,8 @@ fn read_bool(cursor: &mut Cursor<'_>) -> Result<bool, ServiceError> {
 
 fn read_bytes(cursor: &mut Cursor<'_>, member: &str) -> Result<u64, ServiceError> {
     let number = cursor.number().map_err(|error| error.within(member))?;
-    let bytes = integer(&number).and_then(|bytes| u64::try_from(bytes).ok());
+    let bytes = number.to_integer().and_then(|bytes| u64::try_from(bytes).ok());
     bytes.ok_or_else(|| unfit(&number, "a number of bytes").within(member))
-}
-
-fn integer(number: &Number<'_>) -> Option<i128> {
-    number.to_integer().filter(|_| number.is_plain())
 }
 
 fn unfit(number: &Number<'_>, expected: &str) -> ServiceError {
