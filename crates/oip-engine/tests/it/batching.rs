@@ -162,10 +162,13 @@ impl Gate {
     }
 }
 
+/// The rows of each run.
+type Batches = Arc<Mutex<Vec<Vec<i32>>>>;
+
 /// An engine with one thread, whose model notes the rows of its batches, and then does as `run` says.
 fn gated(
     run: impl Fn(&[i32]) -> Result<Vec<i32>, ServiceError> + Send + Sync + 'static,
-) -> (Arc<Engine>, Gate, Arc<Mutex<Vec<Vec<i32>>>>, TempDir) {
+) -> (Arc<Engine>, Gate, Batches, TempDir) {
     let (gate, batches) = (Gate::default(), Arc::new(Mutex::new(Vec::new())));
     let (engine, folder) = engine(one_instance(), {
         let (gate, batches) = (gate.clone(), batches.clone());
