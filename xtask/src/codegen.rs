@@ -78,6 +78,8 @@ impl Target {
         if self.has_service {
             tonic_prost_build::configure()
                 .build_transport(false)
+                .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
+                .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
                 .out_dir(out_dir.path())
                 .compile_fds_with_config(files.clone(), config)?;
         } else {

@@ -20,8 +20,12 @@ impl Backend for OnnxBackend {
         "onnx"
     }
 
-    fn file_name(&self) -> &'static str {
-        "model.onnx"
+    fn other_names(&self) -> &'static [&'static str] {
+        &["onnx_onnxv1", "onnxruntime", "onnxruntime_onnx"]
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.onnx"]
     }
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {

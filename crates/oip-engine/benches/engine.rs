@@ -196,7 +196,7 @@ fn image_request(model: &Arc<dyn Model>, rows: usize) -> InferRequest {
 }
 
 fn engine(root: &Path, backend: Arc<dyn Backend>, config: EngineConfig) -> Arc<Engine> {
-    let engine = Engine::start(Repository::scan(root, &[backend], None).unwrap(), config);
+    let engine = Engine::start(Repository::open(root, &[backend], None).unwrap(), config);
     engine.wait_until_loaded();
     assert!(engine.readiness().is_ready(), "{:?}", engine.models());
     Arc::new(engine)
@@ -225,8 +225,8 @@ impl Backend for Nothing {
         "nothing"
     }
 
-    fn file_name(&self) -> &'static str {
-        "model.nothing"
+    fn file_names(&self) -> &[&str] {
+        &["model.nothing"]
     }
 
     fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {

@@ -12,6 +12,7 @@
 //! - A panic in a model is that request's error, not its batch's; the next request works.
 //! - A model that hangs loses its own threads only, and says so when it has none left.
 //! - Every stage of every request is counted ([`Engine::metrics`]).
+//! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!
 //! The engine needs no async runtime: its futures are woken by its threads.
 //!
@@ -21,7 +22,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path();
 //! // An empty repository, and no backend to load anything with.
-//! let engine = Engine::start(Repository::scan(path, &[], None)?, EngineConfig::default());
+//! let engine = Engine::start(Repository::open(path, &[], None)?, EngineConfig::default());
 //! engine.wait_until_loaded();
 //! assert!(engine.models().is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -37,16 +38,23 @@
 //!
 //! # The layout of a repository
 //!
-//! As Triton has it, `<root>/<model>/<version>/model.onnx`; every version is served and the highest is the default.
-//! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
+//! As Triton has it, `<root>/<model>/<version>/model.onnx`; the highest version is served, or those that the version policy
+//! in `<root>/<model>/config.pbtxt` wants. Or as KServe has it: `model.onnx` right in the folder, one model without
+//! versions. Configurations are optional; [`ModelControl`] says which models are loaded, and when. The page
+//! `docs/models.md` of the repository has all of it.
 
 mod batch;
+mod config;
+mod control;
 mod engine;
 mod exit;
+mod files;
 mod instances;
 #[cfg(test)]
 mod instances_tests;
+mod lifecycle;
 mod loader;
+mod poll;
 mod proof;
 mod queue;
 #[cfg(test)]
@@ -55,6 +63,7 @@ mod registry;
 mod repository;
 mod runner;
 mod scheduler;
+mod served;
 mod slots;
 mod statistics;
 /// What `queue.rs` locks with, so that tests can put something else in its place.
@@ -62,9 +71,10 @@ mod sync {
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 }
 mod version;
+mod warmup;
 
-pub use engine::{Engine, EngineConfig};
-pub use registry::{ModelState, ModelStatus};
-pub use repository::{FoundModel, Repository, RepositoryError};
+pub use engine::{Engine, EngineConfig, ModelControl};
+pub use registry::ModelStatus;
+pub use repository::{Repository, RepositoryError};
 pub use scheduler::BatchPolicy;
 pub use statistics::{FailureReason, Histogram, VersionMetrics};

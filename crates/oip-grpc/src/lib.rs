@@ -1,5 +1,5 @@
 //! The Open Inference Protocol over gRPC: [`service`] gives any
-//! [`InferenceService`](oip_service::InferenceService) the gRPC side of the protocol, with `grpc.health.v1` and server
+//! `oip_service::InferenceService` the gRPC side of the protocol, with `grpc.health.v1` and server
 //! reflection.
 //!
 //! What comes back is a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server. Messages and
@@ -38,19 +38,24 @@
 //! # }
 //! ```
 //!
+//! Features, all on by default: `server` is what is above, `health` and `reflection` add their services to it, `client` is
+//! the generated client and [`client`], which make messages of requests and read answers; it needs nothing of the server.
+//! `oip-client` is a whole client on top of it.
+//!
 //! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository
 //! lists every call and status.
 
-mod admission;
-mod config;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(any(feature = "client", feature = "server"))]
 mod contents;
-mod convert;
-mod health;
-mod inference;
-mod service;
-mod status;
+#[cfg(any(feature = "client", feature = "server"))]
+mod parameters;
+#[cfg(feature = "server")]
+mod server;
 
-/// Messages, client and server of the protocol, generated from `proto/inference.proto`.
+/// Messages, client (feature `client`) and server (feature `server`) of the protocol, generated from
+/// `proto/inference.proto`.
 #[allow(
     missing_docs,
     clippy::pedantic,
@@ -64,6 +69,5 @@ pub mod proto;
 /// The descriptors of [`proto`], for reflection.
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
-pub use admission::AdmittedBody;
-pub use config::{GrpcConfig, GrpcOutput};
-pub use service::{GrpcService, service};
+#[cfg(feature = "server")]
+pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, service};

@@ -9,7 +9,7 @@ use axum::{
     body::Body,
     http::{
         HeaderName, HeaderValue, StatusCode,
-        header::{ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
+        header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, VARY},
     },
     response::Response,
 };
@@ -20,6 +20,8 @@ use oip_types::{
     ErrorCode, ServiceError,
     rest::{EncodedBody, HEADER_LENGTH, error_body},
 };
+
+use crate::content_encoding::ContentEncoding;
 
 /// The exact type that KServe's client looks for: no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -63,14 +65,35 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
 }
 
 /// The answer to an inference: JSON, or JSON and then each binary tensor right from where it is.
-pub(crate) fn inference(body: EncodedBody, permit: BudgetPermit) -> Response {
+pub(crate) fn inference(body: EncodedBody, permits: Vec<BudgetPermit>) -> Response {
     let header_length = body.header_length();
-    let parts = Parts {
-        parts: body.into_parts().collect(),
-        _permit: permit,
+    in_parts(body.into_parts().collect(), header_length, permits)
+}
+
+/// The compressed body of an answer to an inference.
+pub(crate) struct Compressed {
+    pub(crate) bytes: Bytes,
+    /// Bytes of JSON before compression, when binary tensors follow.
+    pub(crate) header_length: Option<usize>,
+    pub(crate) encoding: ContentEncoding,
+}
+
+/// The same answer, compressed.
+pub(crate) fn compressed(body: Compressed, permits: Vec<BudgetPermit>) -> Response {
+    let mut response = in_parts([body.bytes].into(), body.header_length, permits);
+    let encoding = HeaderValue::from_static(body.encoding.name());
+    response.headers_mut().insert(CONTENT_ENCODING, encoding);
+    response
+}
+
+fn in_parts(parts: VecDeque<Bytes>, header_length: Option<usize>, permits: Vec<BudgetPermit>) -> Response {
+    let body = Parts {
+        parts,
+        _permits: permits,
     };
-    let mut response = Response::new(Body::new(parts));
+    let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
+    headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
     match header_length {
         None => headers.insert(CONTENT_TYPE, JSON),
         Some(length) => {
@@ -85,7 +108,7 @@ pub(crate) fn inference(body: EncodedBody, permit: BudgetPermit) -> Response {
 struct Parts {
     parts: VecDeque<Bytes>,
     /// Tensors of the request may be in the answer, so its bytes count until that is sent.
-    _permit: BudgetPermit,
+    _permits: Vec<BudgetPermit>,
 }
 
 impl http_body::Body for Parts {

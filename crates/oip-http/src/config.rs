@@ -8,6 +8,8 @@ pub struct HttpConfig {
     pub max_body_bytes: usize,
     /// Bytes that the body of an answer may have (2 GiB less one: clients count in 32 bits).
     pub max_answer_bytes: usize,
+    /// Bytes from which an answer to an inference is compressed, if the client asks for that (1 KiB).
+    pub min_compressed_bytes: usize,
     /// Bytes that the headers of a request may have together (32 KiB).
     pub max_header_bytes: usize,
     /// Bytes that a request's target may have (8 KiB).
@@ -27,6 +29,7 @@ impl Default for HttpConfig {
         Self {
             max_body_bytes: 64 << 20,
             max_answer_bytes: i32::MAX as usize,
+            min_compressed_bytes: 1 << 10,
             max_header_bytes: 32 << 10,
             max_uri_bytes: 8 << 10,
             limits: Limits::default(),

@@ -4,13 +4,20 @@ use oip_service::{BudgetPermit, RequestContext, answer as answer_request};
 use oip_types::{
     ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
-        BinaryOutputs, DecodedRequest, EncodedBody, HEADER_LENGTH, decode_request, encode_response,
-        parse_header_length,
+        BinaryOutputs, DecodedRequest, EncodedBody, HEADER_LENGTH, decode_raw_request, decode_request_with,
+        encode_response, parse_header_length,
     },
 };
 use tokio::{task::spawn_blocking, time::timeout_at};
 
-use crate::{answer, app::App, content_encoding::ContentEncoding, read_body::read_body};
+use crate::{
+    answer::{self, Compressed},
+    app::App,
+    content_encoding::ContentEncoding,
+    negotiation::Wanted,
+    read_body::read_body,
+    shared_memory::SharedInputs,
+};
 
 /// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
 /// is when other connections would begin to notice.
@@ -19,19 +26,32 @@ const LARGE: usize = 64 << 10;
 /// Answers an inference request.
 pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
     let (head, body) = request.into_parts();
-    let (body, permit) = receive(&app, &head.headers, body).await?;
+    let limit = app.config.max_body_bytes;
+    let (body, permit) = receive(&app, &head.headers, body, limit).await?;
+    let mut permits = vec![permit];
     let header_length = head.headers.get(HEADER_LENGTH);
     let header_length = header_length
         .map(|value| parse_header_length(value.as_bytes(), body.len()))
         .transpose()?;
 
-    let decoded = decode(&app, model, body, header_length)
-        .await
-        .map_err(|error| error.within(model))?;
-    let DecodedRequest {
-        mut request,
-        binary_outputs,
-    } = decoded;
+    let wanted = Wanted::from_headers(&head.headers);
+
+    let decoded = match header_length {
+        Some(0) => decode_raw(&app, model, &body),
+        _ => decode(&app, model, body, header_length).await,
+    };
+    let decoded = decoded.map_err(|error| error.within(model))?;
+    let (
+        DecodedRequest {
+            mut request,
+            mut binary_outputs,
+        },
+        more,
+    ) = decoded;
+    if wanted.json_only {
+        binary_outputs = BinaryOutputs::all(false);
+    }
+    permits.extend(more);
     request.id.get_or_insert_with(|| app.request_ids.next());
     let cx = RequestContext::for_request(&request, None, &app.config.time)?;
 
@@ -56,12 +76,44 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
                 .within(model),
         );
     }
-    Ok(answer::inference(body, permit))
+    let encoding = wanted.encoding(
+        body.len(),
+        body.header_length().is_some(),
+        app.config.min_compressed_bytes,
+    );
+    match encoding {
+        None => Ok(answer::inference(body, permits)),
+        Some(encoding) => Ok(answer::compressed(compress(body, encoding).await?, permits)),
+    }
+}
+
+/// Compresses an answer, off the reactor's thread where it takes long.
+async fn compress(body: EncodedBody, encoding: ContentEncoding) -> Result<Compressed, ServiceError> {
+    let is_large = body.len() > LARGE;
+    let compress = move || {
+        let header_length = body.header_length();
+        let bytes = encoding.encode(body.into_parts());
+        let failed = |error| ServiceError::internal("the answer could not be compressed").caused_by(error);
+        bytes.map_err(failed).map(|bytes| Compressed {
+            bytes,
+            header_length,
+            encoding,
+        })
+    };
+    if is_large {
+        spawn_blocking(compress).await.map_err(lost)?
+    } else {
+        compress()
+    }
 }
 
 /// Reads the body and undoes its compression.
-async fn receive(app: &App, headers: &HeaderMap, body: Body) -> Result<(Bytes, BudgetPermit), ServiceError> {
-    let limit = app.config.max_body_bytes;
+pub(crate) async fn receive(
+    app: &App,
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<(Bytes, BudgetPermit), ServiceError> {
     let encoding = ContentEncoding::from_headers(headers)?;
     let (body, mut permit) = read_body(headers, body, limit, &app.config.budget).await?;
     let Some(encoding) = encoding else {
@@ -74,22 +126,48 @@ async fn receive(app: &App, headers: &HeaderMap, body: Body) -> Result<(Bytes, B
     Ok((decoded, permit))
 }
 
+/// Reads a request whose body is all data of the model's one input.
+fn decode_raw(
+    app: &App,
+    model: ModelRef<'_>,
+    body: &Bytes,
+) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
+    let metadata = app.service.model_metadata(model)?;
+    decode_raw_request(model, &metadata, body).map(|decoded| (decoded, Vec::new()))
+}
+
+/// Reads a request, and gives the permits for what of it is in shared memory.
 async fn decode(
     app: &App,
     model: ModelRef<'_>,
     body: Bytes,
     header_length: Option<usize>,
-) -> Result<DecodedRequest, ServiceError> {
+) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
     if header_length.unwrap_or(body.len()) <= LARGE {
-        return decode_request(model, &body, header_length, &app.config.limits);
+        return decode_now(app, model, &body, header_length);
     }
-    let limits = app.config.limits.clone();
+    let app = app.clone();
     let (name, version) = (model.name().to_owned(), model.version().map(str::to_owned));
     let decoding = move || {
-        let model = ModelRef::new(&name, version.as_deref())?;
-        decode_request(model, &body, header_length, &limits)
+        decode_now(
+            &app,
+            ModelRef::new(&name, version.as_deref())?,
+            &body,
+            header_length,
+        )
     };
     spawn_blocking(decoding).await.map_err(lost)?
+}
+
+fn decode_now(
+    app: &App,
+    model: ModelRef<'_>,
+    body: &Bytes,
+    header_length: Option<usize>,
+) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
+    let shared = SharedInputs::new(&*app.service, &app.config.budget);
+    let decoded = decode_request_with(model, body, header_length, &app.config.limits, &shared)?;
+    Ok((decoded, shared.into_permits()))
 }
 
 async fn encode(

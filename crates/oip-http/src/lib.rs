@@ -44,11 +44,16 @@ mod answer;
 mod app;
 mod config;
 mod content_encoding;
+mod description;
+mod extensions;
 mod head;
 mod infer;
+mod negotiation;
 mod read_body;
 mod request_ids;
 mod routes;
+mod shared_memory;
 
 pub use config::HttpConfig;
-pub use routes::router;
+pub use description::OPENAPI;
+pub use routes::{paths, router};

@@ -15,7 +15,7 @@ use oip_types::{
 };
 use serde_json::json;
 
-use crate::{HttpConfig, answer, app::App, head, infer::infer};
+use crate::{HttpConfig, answer, app::App, description, extensions, head, infer::infer};
 
 /// The REST side of the protocol for a service.
 ///
@@ -24,31 +24,111 @@ use crate::{HttpConfig, answer, app::App, head, infer::infer};
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
     let app = App::new(service, config);
     let config = app.config.clone();
-    let routes: [(&str, MethodRouter<App>); 6] = [
-        ("/v2", get(server_metadata)),
-        ("/v2/health/live", get(server_live)),
-        ("/v2/health/ready", get(server_ready)),
-        ("/v2/models/{model}", get(model_metadata)),
-        ("/v2/models/{model}/ready", get(model_ready)),
-        ("/v2/models/{model}/infer", post(model_infer)),
-    ];
     let mut router = Router::new();
-    for (path, handler) in routes {
-        let mut paths = vec![path.to_owned()];
-        if path.contains("{model}") {
-            paths.push(path.replace("{model}", "{model}/versions/{version}"));
-        }
-        for path in paths {
-            router = router
-                .route(&format!("{path}/"), handler.clone())
-                .route(&path, handler.clone());
-        }
+    for (path, handler) in routes() {
+        router = router
+            .route(&format!("{path}/"), handler.clone())
+            .route(&path, handler);
     }
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(config, head::check))
         .with_state(app)
+}
+
+/// Every path that is answered, with its parameters in braces and without its form that ends in a slash.
+pub fn paths() -> impl Iterator<Item = String> {
+    routes().into_iter().map(|(path, _)| path)
+}
+
+/// Every path and what answers there.
+pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
+    let server: [(&str, MethodRouter<App>); 19] = [
+        ("/openapi.json", get(description::openapi)),
+        ("/docs", get(description::page)),
+        ("/v2", get(server_metadata)),
+        ("/v2/health/live", get(server_live)),
+        ("/v2/health/ready", get(server_ready)),
+        ("/v2/models", get(extensions::models)),
+        // A model of this name would be out of reach here; Triton has it so.
+        ("/v2/models/stats", get(extensions::all_statistics)),
+        ("/v2/repository/index", post(extensions::repository_index)),
+        (
+            "/v2/repository/{repository}/index",
+            post(extensions::named_repository),
+        ),
+        ("/v2/repository/models/{model}/load", post(extensions::load)),
+        ("/v2/repository/models/{model}/unload", post(extensions::unload)),
+        (
+            "/v2/repository/{repository}/models/{model}/{action}",
+            post(extensions::named_repository),
+        ),
+        (
+            "/v2/logging",
+            get(extensions::log_settings).post(extensions::change_log_settings),
+        ),
+        (
+            "/v2/trace/setting",
+            get(extensions::trace_settings).post(extensions::trace_settings),
+        ),
+        ("/v2/systemsharedmemory/status", get(extensions::region_status)),
+        (
+            "/v2/systemsharedmemory/region/{region}/status",
+            get(extensions::region_status),
+        ),
+        (
+            "/v2/systemsharedmemory/region/{region}/register",
+            post(extensions::register_region),
+        ),
+        (
+            "/v2/systemsharedmemory/region/{region}/unregister",
+            post(extensions::unregister_region),
+        ),
+        (
+            "/v2/systemsharedmemory/unregister",
+            post(extensions::unregister_region),
+        ),
+    ];
+    let cuda = [
+        ("/v2/cudasharedmemory/status", get(extensions::cuda_shared_memory)),
+        (
+            "/v2/cudasharedmemory/region/{region}/status",
+            get(extensions::cuda_shared_memory),
+        ),
+        (
+            "/v2/cudasharedmemory/region/{region}/register",
+            post(extensions::cuda_shared_memory),
+        ),
+        (
+            "/v2/cudasharedmemory/region/{region}/unregister",
+            post(extensions::cuda_shared_memory),
+        ),
+        (
+            "/v2/cudasharedmemory/unregister",
+            post(extensions::cuda_shared_memory),
+        ),
+        (
+            "/v2/models/{model}/trace/setting",
+            get(extensions::trace_settings).post(extensions::trace_settings),
+        ),
+    ];
+    let models = [
+        ("", get(model_metadata)),
+        ("/ready", get(model_ready)),
+        ("/infer", post(model_infer)),
+        ("/config", get(extensions::model_config)),
+        ("/stats", get(extensions::model_statistics)),
+    ];
+    let models = models.into_iter().flat_map(|(path, handler)| {
+        let prefixes = ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"];
+        prefixes.map(|prefix| (format!("{prefix}{path}"), handler.clone()))
+    });
+    let server = server
+        .into_iter()
+        .chain(cuda)
+        .map(|(path, handler)| (path.to_owned(), handler));
+    server.chain(models).collect()
 }
 
 async fn server_metadata(State(app): State<App>) -> Response {
@@ -126,27 +206,34 @@ async fn method_not_allowed() -> Response {
     )
 }
 
-fn respond(result: Result<Response, ServiceError>) -> Response {
+pub(crate) fn respond(result: Result<Response, ServiceError>) -> Response {
     result.unwrap_or_else(|error| answer::error(&error))
 }
 
 /// The path's parameters, percent-decoded.
-type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+
+/// The path's parameters, if they are UTF-8.
+pub(crate) struct Params(RawPathParams);
+
+impl Params {
+    pub(crate) fn new(path: PathParams) -> Result<Self, ServiceError> {
+        path.map(Self)
+            .map_err(|_| ServiceError::invalid("the path is not UTF-8"))
+    }
+
+    /// A parameter's value; empty where the path has none of the name.
+    pub(crate) fn get(&self, wanted: &str) -> &str {
+        let found = self.0.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| value).unwrap_or_default()
+    }
+}
 
 /// Reads model and version from the path.
-fn with_model<T>(
+pub(crate) fn with_model<T>(
     path: PathParams,
     use_model: impl FnOnce(ModelRef<'_>) -> Result<T, ServiceError>,
 ) -> Result<T, ServiceError> {
-    let params = path.map_err(|_| ServiceError::invalid("the path is not UTF-8"))?;
-    let param = |wanted: &str| {
-        params
-            .iter()
-            .find(|(name, _)| *name == wanted)
-            .map(|(_, value)| value)
-    };
-    use_model(ModelRef::new(
-        param("model").unwrap_or_default(),
-        param("version"),
-    )?)
+    let params = Params::new(path)?;
+    use_model(ModelRef::new(params.get("model"), Some(params.get("version")))?)
 }

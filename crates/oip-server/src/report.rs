@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use oip_engine::{ModelState, ModelStatus};
-use oip_types::TensorMetadata;
+use oip_engine::ModelStatus;
+use oip_types::{ModelState, TensorMetadata};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -26,7 +26,7 @@ pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
 pub(crate) fn models(models: &[ModelStatus], http: SocketAddr, elapsed: Duration) {
     let mut text = String::new();
     if models.is_empty() {
-        text.push_str("\nThe repository holds no models.\n");
+        text.push_str("\nNo models are loaded.\n");
     } else {
         text.push('\n');
         text.push_str(&table(models));
@@ -52,15 +52,9 @@ fn table(models: &[ModelStatus]) -> String {
     let mut reasons = Vec::new();
     for model in models {
         let version = model.version.clone().unwrap_or_else(|| "-".to_owned());
-        let state = match &model.state {
-            ModelState::Ready => "READY",
-            ModelState::Loading => "LOADING",
-            ModelState::Unavailable(reason) => {
-                reasons.push(format!("{} {version}: {reason}\n", model.name));
-                "UNAVAILABLE"
-            }
-            _ => "UNKNOWN",
-        };
+        if !model.reason.is_empty() {
+            reasons.push(format!("{} {version}: {}\n", model.name, model.reason));
+        }
         let load_time = model
             .load_time
             .map_or(String::new(), |time| format!("{} ms", time.as_millis()));
@@ -72,13 +66,14 @@ fn table(models: &[ModelStatus]) -> String {
         rows.push([
             model.name.clone(),
             version,
-            state.to_owned(),
+            model.state.name().to_owned(),
             load_time,
             cell(inputs, 0),
             cell(outputs, 0),
         ]);
-        for line in 1..inputs.len().max(outputs.len()) {
-            let empty = String::new;
+        let lines = inputs.len().max(outputs.len());
+        let empty = String::new;
+        for line in 1..lines.min(SHOWN) {
             rows.push([
                 empty(),
                 empty(),
@@ -87,6 +82,13 @@ fn table(models: &[ModelStatus]) -> String {
                 cell(inputs, line),
                 cell(outputs, line),
             ]);
+        }
+        if lines > SHOWN {
+            let more = |tensors: &[TensorMetadata]| match tensors.len().saturating_sub(SHOWN) {
+                0 => String::new(),
+                more => format!("and {more} more"),
+            };
+            rows.push([empty(), empty(), empty(), empty(), more(inputs), more(outputs)]);
         }
     }
     let width = |column: usize| {
@@ -112,8 +114,16 @@ fn table(models: &[ModelStatus]) -> String {
     text
 }
 
+/// Inputs or outputs of one version that are shown; tensor files have thousands.
+const SHOWN: usize = 8;
+
 fn tensor(tensor: &TensorMetadata) -> String {
-    format!("{} {}{}", tensor.name, tensor.datatype, tensor.shape)
+    // Names come from files, and what is shown goes to a terminal.
+    let name = tensor.name.chars().map(|character| match character {
+        control if control.is_control() => char::REPLACEMENT_CHARACTER,
+        other => other,
+    });
+    format!("{} {}{}", name.collect::<String>(), tensor.datatype, tensor.shape)
 }
 
 #[cfg(test)]
@@ -123,6 +133,27 @@ mod tests {
     use oip_types::{DataType, ModelMetadata};
 
     use super::*;
+
+    #[test]
+    fn many_tensors_are_counted_and_names_are_harmless() {
+        let outputs = (0..20).map(|index| TensorMetadata::new(format!("t\x1b{index}"), DataType::UINT8, &[]));
+        let metadata = ModelMetadata {
+            name: "many".into(),
+            versions: vec![],
+            platform: "tensorwire_ztensor".into(),
+            inputs: vec![TensorMetadata::new("x", DataType::UINT8, &[])],
+            outputs: outputs.collect(),
+        };
+        let ready = ModelStatus::new("many", None, ModelState::Ready).with_metadata(Arc::new(metadata));
+        let text = table(&[ready]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 1 + SHOWN + 1);
+        assert!(lines[2].ends_with("t\u{fffd}1 UINT8[]"), "{text}");
+        assert!(
+            lines[SHOWN + 1].trim() == "and 12 more" && !text.contains('\x1b'),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_table_shows_everything_once() {
@@ -136,14 +167,10 @@ mod tests {
                 TensorMetadata::new("probabilities", DataType::FP32, &[-1, 10]),
             ],
         };
-        let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready)
+        let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready, "")
             .with_metadata(Arc::new(metadata))
             .with_load_time(Duration::from_millis(12));
-        let failed = ModelStatus::new(
-            "broken",
-            Some("3"),
-            ModelState::Unavailable("it is cut off".into()),
-        );
+        let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is cut off");
         assert_eq!(
             table(&[ready, failed]),
             "\

@@ -66,6 +66,12 @@ pub struct BudgetPermit {
 }
 
 impl BudgetPermit {
+    /// Bytes taken under this permit.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Takes more bytes under the same permit.
     ///
     /// # Errors

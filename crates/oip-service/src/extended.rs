@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(offered(&full), offered(&TestService::default()));
         assert_eq!(
             full.logging().map(|logging| logging.log_settings().len()),
-            Some(3)
+            Some(5)
         );
         let quiet = full.with_logging(Arc::new(Quiet));
         assert_eq!(

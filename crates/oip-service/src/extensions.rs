@@ -1,16 +1,101 @@
 //! The protocol's extensions, as capabilities that a service may offer.
 //!
 //! [`InferenceService`] has a method for each that gives `None` unless the service says otherwise. Transports ask it
-//! for every request, answer what is not offered with "not offered", and advertise just what is: [`offered`].
+//! for every request, answer what is not offered with [`not_offered`], and advertise just what is: [`offered`].
 
 use std::sync::Arc;
 
 use oip_types::{
-    LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelRef, ModelStatistics, ReadSharedMemory,
-    ServiceError, SharedMemoryRegion, SharedMemorySlice, UnloadOptions,
+    ErrorCode, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelRef, ModelState, ModelStatistics,
+    Parameters, ReadSharedMemory, ServiceError, SharedMemoryRegion, SharedMemorySlice, UnloadOptions,
 };
 
 use crate::{BoxFuture, InferenceService};
+
+/// What a transport answers to calls of an extension that the service does not offer: one text, whatever the transport.
+///
+/// `extension` is Triton's name for it, as server metadata would list it.
+#[must_use]
+pub fn not_offered(extension: &str) -> ServiceError {
+    let message = format!("the extension '{extension}' is not offered by this server");
+    ServiceError::new(ErrorCode::Unimplemented, message)
+}
+
+/// The entries of the repository's index, or those of models that are ready.
+///
+/// # Errors
+/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered.
+pub fn index(
+    service: &dyn InferenceService,
+    is_ready_only: bool,
+) -> Result<Vec<ModelIndexEntry>, ServiceError> {
+    let mut index = repository(service)?.index();
+    index.retain(|entry| !is_ready_only || entry.state == Some(ModelState::Ready));
+    Ok(index)
+}
+
+/// Loads a model as a request's parameters say.
+///
+/// # Errors
+/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered; what [`ModelRef::new`],
+/// [`LoadOptions::read`] and [`ModelRepository::load`] say.
+pub async fn load(
+    service: &dyn InferenceService,
+    model: &str,
+    parameters: Parameters,
+) -> Result<(), ServiceError> {
+    let repository = repository(service)?;
+    let model = ModelRef::new(model, None)?;
+    let options = LoadOptions::read(parameters).map_err(|error| error.within(model))?;
+    repository.load(model, options).await
+}
+
+/// Unloads a model as a request's parameters say.
+///
+/// # Errors
+/// As [`load`].
+pub async fn unload(
+    service: &dyn InferenceService,
+    model: &str,
+    parameters: Parameters,
+) -> Result<(), ServiceError> {
+    let repository = repository(service)?;
+    let model = ModelRef::new(model, None)?;
+    let options = UnloadOptions::read(parameters).map_err(|error| error.within(model))?;
+    repository.unload(model, options).await
+}
+
+/// Refuses the name of a repository: there is one, and it has none. The text is Triton's.
+///
+/// # Errors
+/// [`Unimplemented`](ErrorCode::Unimplemented) when the name is not empty.
+pub fn check_repository_name(name: &str) -> Result<(), ServiceError> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    let message = "'repository_name' specification is not supported";
+    Err(ServiceError::new(ErrorCode::Unimplemented, message))
+}
+
+macro_rules! offers {
+    ($($offer:ident -> $capability:ident as $name:literal;)*) => {$(
+        #[doc = concat!("The extension `", $name, "`, where it must be there.")]
+        ///
+        /// # Errors
+        /// [`Unimplemented`](ErrorCode::Unimplemented) when it is not offered.
+        pub fn $offer(service: &dyn InferenceService) -> Result<&dyn $capability, ServiceError> {
+            service.$offer().ok_or_else(|| not_offered($name))
+        }
+    )*};
+}
+
+offers! {
+    repository -> ModelRepository as "model_repository";
+    configuration -> ModelConfiguration as "model_configuration";
+    statistics -> Statistics as "statistics";
+    logging -> Logging as "logging";
+    shared_memory -> SystemSharedMemory as "system_shared_memory";
+}
 
 /// The names of the extensions that a service offers, as Triton spells them and as server metadata lists them.
 ///
@@ -137,4 +222,72 @@ pub trait SystemSharedMemory: ReadSharedMemory + Send + Sync {
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when there is no such region, the slice is not within
     /// it, or the bytes are more than it has.
     fn write(&self, slice: &SharedMemorySlice, bytes: &[u8]) -> Result<(), ServiceError>;
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use futures_executor::block_on;
+    use oip_types::ParameterValue;
+
+    use super::*;
+    use crate::testing::TestService;
+
+    fn refusal<T>(result: Result<T, ServiceError>) -> (ErrorCode, String) {
+        match result {
+            Ok(_) => panic!("it is offered"),
+            Err(error) => (error.code(), error.message().to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_is_not_offered_is_said_alike() {
+        let plain = TestService::plain();
+        let message = |name: &str| {
+            let message = format!("the extension '{name}' is not offered by this server");
+            (ErrorCode::Unimplemented, message)
+        };
+        // Before anything else is looked at: what is not offered cannot be called in the right way.
+        let load = block_on(load(&plain, "..", Parameters::new()));
+        assert_eq!(refusal(load), message("model_repository"));
+        let unload = block_on(unload(&plain, "..", Parameters::new()));
+        assert_eq!(refusal(unload), message("model_repository"));
+        assert_eq!(refusal(index(&plain, false)), message("model_repository"));
+        assert_eq!(refusal(configuration(&plain)), message("model_configuration"));
+        assert_eq!(refusal(statistics(&plain)), message("statistics"));
+        assert_eq!(refusal(logging(&plain)), message("logging"));
+        assert_eq!(refusal(shared_memory(&plain)), message("system_shared_memory"));
+    }
+
+    #[test]
+    fn the_index_can_be_of_ready_models_only() {
+        let names = |is_ready_only| {
+            let index = index(&TestService::default(), is_ready_only).unwrap();
+            let names = index.into_iter().map(|entry| (entry.name, entry.version));
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(names(true), [("matrix".to_owned(), Some("2".to_owned()))]);
+        assert_eq!(names(false).len(), 4);
+    }
+
+    #[test]
+    fn loading_is_refused_with_the_model_named() {
+        let service = TestService::default();
+        let file = Parameters::from([("file:1/m".to_owned(), ParameterValue::String(String::new()))]);
+        let (code, message) = refusal(block_on(load(&service, "nan", file)));
+        assert_eq!(code, ErrorCode::InvalidArgument);
+        assert!(
+            message.starts_with("model 'nan': parameter 'file:1/m': "),
+            "{message}"
+        );
+        let (code, _) = refusal(block_on(unload(&service, "../m", Parameters::new())));
+        assert_eq!(code, ErrorCode::InvalidArgument);
+        assert_eq!(
+            refusal(check_repository_name("r")),
+            (
+                ErrorCode::Unimplemented,
+                "'repository_name' specification is not supported".to_owned()
+            )
+        );
+        assert!(check_repository_name("").is_ok());
+    }
 }

@@ -85,7 +85,7 @@ fn slices_stay_within_their_region() {
         code(regions.write(&slice("r", 0, 1), &[1, 2])),
         ErrorCode::InvalidArgument
     );
-    assert_eq!(fs::read(folder.path().join("k")).unwrap(), vec!vec![7; 4 << 20]);
+    assert_eq!(fs::read(folder.path().join("k")).unwrap(), vec![7; 4 << 20]);
 }
 
 #[test]

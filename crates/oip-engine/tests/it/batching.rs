@@ -12,13 +12,13 @@ use std::{
 };
 
 use futures_executor::block_on;
-use oip_engine::{Engine, EngineConfig, FailureReason, ModelState, Repository};
+use oip_engine::{Engine, EngineConfig, FailureReason, Repository};
 use oip_service::{
     Backend, BoxFuture, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext,
 };
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata,
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelState,
+    ServiceError, TensorMetadata,
 };
 use tempfile::TempDir;
 use tensor_core::{Shape, Tensor};
@@ -42,8 +42,8 @@ impl Backend for FunctionBackend {
         "function"
     }
 
-    fn file_name(&self) -> &'static str {
-        "model.function"
+    fn file_names(&self) -> &[&str] {
+        &["model.function"]
     }
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
@@ -97,7 +97,7 @@ fn engine(
     let folder = repository(&[("m/1/model.function", ""), ("other/1/model.function", "")]);
     let other: Run = Arc::new(|x, _| out(double(x)));
     let backend = FunctionBackend(HashMap::from([("m", Arc::new(run) as Run), ("other", other)]));
-    let repository = Repository::scan(folder.path(), &[Arc::new(backend)], None).unwrap();
+    let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
     let engine = Engine::start(repository, config);
     engine.wait_until_loaded();
     (Arc::new(engine), folder)
@@ -488,7 +488,10 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
         .into_iter()
         .find(|status| status.name == "m")
         .unwrap();
-    assert_eq!(status.state, ModelState::Unavailable(reason.into()));
+    assert_eq!(
+        (status.state, status.reason.as_str()),
+        (ModelState::Unavailable, reason)
+    );
     // Nobody else is hurt, and the end is not held up.
     assert_eq!(code(block_on(submit(&engine, request("other", None, 1)))), Ok(2));
     // Should they come back after all, the model is there again.

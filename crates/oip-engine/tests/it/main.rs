@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batching;
+mod configuration;
+mod control;
 mod loading;
+mod polling;
 mod repositories;
 mod running;
 mod support;

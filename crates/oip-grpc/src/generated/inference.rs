@@ -1011,6 +1011,7 @@ pub mod log_settings_response {
     }
 }
 /// Generated client implementations.
+#[cfg(feature = "client")]
 pub mod grpc_inference_service_client {
     #![allow(
         unused_variables,
@@ -1463,6 +1464,7 @@ pub mod grpc_inference_service_client {
     }
 }
 /// Generated server implementations.
+#[cfg(feature = "server")]
 pub mod grpc_inference_service_server {
     #![allow(
         unused_variables,

@@ -5,8 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use oip_grpc::{
     GrpcConfig,
     proto::{
-        ModelConfigRequest, ModelMetadataRequest, ModelReadyRequest, ModelStatisticsRequest,
-        RepositoryIndexRequest, ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
+        ModelMetadataRequest, ModelReadyRequest, ServerLiveRequest, ServerMetadataRequest, ServerReadyRequest,
     },
     service,
 };
@@ -122,35 +121,6 @@ async fn inference_echoes_what_identifies_it() {
     );
     request.id.clear();
     assert_eq!(client.model_infer(request).await.unwrap().get_ref().id, "");
-}
-
-#[tokio::test]
-async fn calls_that_are_not_offered_say_so() {
-    let mut client = client();
-    let statuses = [
-        client
-            .model_config(ModelConfigRequest::default())
-            .await
-            .unwrap_err(),
-        client
-            .model_statistics(ModelStatisticsRequest::default())
-            .await
-            .unwrap_err(),
-        client
-            .repository_index(RepositoryIndexRequest::default())
-            .await
-            .unwrap_err(),
-    ];
-    let names = ["ModelConfig", "ModelStatistics", "RepositoryIndex"];
-    for (status, name) in statuses.into_iter().zip(names) {
-        assert_eq!(
-            (status.code(), status.message()),
-            (
-                Code::Unimplemented,
-                &*format!("this server does not offer {name}")
-            )
-        );
-    }
 }
 
 #[tokio::test]

@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod calls;
+mod compression;
 mod contents;
+mod delivery;
+mod extensions;
 mod failures;
+mod stream;
 mod support;
 mod wire;

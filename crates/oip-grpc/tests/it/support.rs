@@ -27,6 +27,11 @@ pub(crate) fn client_with(config: GrpcConfig) -> (Client, Arc<TestService>) {
     )
 }
 
+/// A client of a service without any extension.
+pub(crate) fn plain_client() -> Client {
+    GrpcInferenceServiceClient::new(service(Arc::new(TestService::plain()), GrpcConfig::default()))
+}
+
 pub(crate) fn input(name: &str, datatype: &str, shape: &[i64]) -> InferInputTensor {
     InferInputTensor {
         name: name.into(),
@@ -66,6 +71,12 @@ pub(crate) fn typed_x(
 
 pub(crate) fn good() -> ModelInferRequest {
     raw_x("identity_fp32", "FP32", &[1], &1.5f32.to_le_bytes())
+}
+
+/// An FP32 request to any model with an input `x`.
+pub(crate) fn floats(model: &str, values: &[f32]) -> ModelInferRequest {
+    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    raw_x(model, "FP32", &[values.len() as i64], &raw)
 }
 
 pub(crate) fn parameter(choice: ParameterChoice) -> InferParameter {

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bodies;
+mod description;
 mod endpoints;
+mod extensions;
 mod failures;
+mod forms;
 mod support;

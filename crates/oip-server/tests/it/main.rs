@@ -3,8 +3,13 @@
 
 mod command_line;
 #[cfg(feature = "onnx")]
+mod control;
+#[cfg(feature = "onnx")]
 mod digits;
+mod grpc;
 mod life_cycle;
 mod parity;
 mod pressure;
 mod support;
+#[cfg(feature = "tensors")]
+mod tensors;

@@ -14,7 +14,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use super::metadata;
+use super::{find, metadata};
 use crate::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
     SystemSharedMemory,
@@ -49,7 +49,7 @@ impl Extensions {
 
 fn known(model: ModelRef<'_>) -> Result<(), ServiceError> {
     let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
-    metadata(model.name()).map(drop).ok_or_else(not_found)
+    find(model).map(drop).ok_or_else(not_found)
 }
 
 /// Always `loading` (being loaded), `matrix` (two versions, one ready) and `never` (never loaded); and what was loaded
@@ -221,10 +221,12 @@ impl Classification for Extensions {
     }
 }
 
-/// `log_info` (a truth value), `log_verbose_level` (a number) and `log_format` (a name).
+/// `log_error`, `log_warning` and `log_info` (truth values), `log_verbose_level` (a number) and `log_format` (a name).
 impl Logging for Extensions {
     fn log_settings(&self) -> LogSettings {
         let mut settings = LogSettings::from([
+            ("log_error".to_owned(), LogSetting::Bool(true)),
+            ("log_warning".to_owned(), LogSetting::Bool(true)),
             ("log_info".to_owned(), LogSetting::Bool(true)),
             ("log_verbose_level".to_owned(), LogSetting::Uint32(0)),
             ("log_format".to_owned(), LogSetting::String("default".to_owned())),

@@ -80,25 +80,22 @@ impl EncodedBody {
     }
 }
 
-/// Reads the value of [`HEADER_LENGTH`] for a body of `body_len` bytes.
+/// Reads the value of [`HEADER_LENGTH`] for a body of `body_len` bytes. A value of 0 announces a raw binary request: see
+/// [`decode_raw_request`](super::decode_raw_request).
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is no number or not within the body. A value of 0
-/// announces a raw binary request, which is not supported.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is no number or not within the body.
 pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, ServiceError> {
     let digits = std::str::from_utf8(value).map(str::trim).ok();
     let digits =
         digits.filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
     let length = digits.and_then(|digits| digits.parse::<usize>().ok());
     match length {
-        Some(0) => Err(ServiceError::invalid(
-            "Inference-Header-Content-Length is 0: raw binary requests are not supported",
-        )),
         Some(length) if length <= body_len => Ok(length),
         _ => {
             let found = tensor_core::Quoted(&String::from_utf8_lossy(value)).to_string();
             Err(ServiceError::invalid(format!(
-                "Inference-Header-Content-Length: expected a number of bytes from 1 to the body's {body_len}, \
+                "Inference-Header-Content-Length: expected a number of bytes from 0 to the body's {body_len}, \
                  found {found}"
             )))
         }
@@ -117,7 +114,6 @@ mod tests {
             "-1",
             "abc",
             "11",
-            "0",
             "",
             "1e1",
             "+5",
@@ -128,5 +124,6 @@ mod tests {
         }
         assert_eq!(parse_header_length(b"10", 10).unwrap(), 10);
         assert_eq!(parse_header_length(b" 7 ", 10).unwrap(), 7);
+        assert_eq!(parse_header_length(b"0", 10).unwrap(), 0);
     }
 }

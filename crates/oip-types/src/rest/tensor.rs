@@ -225,10 +225,7 @@ fn read_shape(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Shape, Service
             Some(b'-' | b'0'..=b'9') => cursor.number()?,
             _ => return Err(cursor.unexpected("a dimension")),
         };
-        let value = dim
-            .to_integer()
-            .filter(|_| dim.is_plain())
-            .and_then(|value| i64::try_from(value).ok());
+        let value = dim.to_integer().and_then(|value| i64::try_from(value).ok());
         let value = value.ok_or_else(|| {
             let shown: String = dim.text().chars().take(40).collect();
             ServiceError::invalid(format!("shape: {shown} is no dimension of at most 63 bits"))

@@ -3,5 +3,13 @@
 
 mod converting;
 mod editing;
+#[cfg(feature = "client")]
+mod inferring;
+#[cfg(unix)]
+mod killed;
 mod looking;
+#[cfg(feature = "client")]
+mod measuring;
+#[cfg(feature = "client")]
+mod server;
 mod support;

@@ -1,0 +1,201 @@
+//! The protocol's calls, as the generated code wants them.
+
+use std::sync::Arc;
+
+use oip_service::extensions::{self, offered};
+use oip_types::{ErrorCode, ServerMetadata, ServiceError};
+use prost::Message;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{
+    admission::Admission,
+    convert,
+    inference::Inference,
+    logging, model_config, repository, shared_memory, statistics, status,
+    stream::{self, Answers},
+};
+use crate::proto::{
+    CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse, CudaSharedMemoryStatusRequest,
+    CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse,
+    LogSettingsRequest, LogSettingsResponse, ModelConfigRequest, ModelConfigResponse, ModelInferRequest,
+    ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    ModelStatisticsRequest, ModelStatisticsResponse, RepositoryIndexRequest, RepositoryIndexResponse,
+    RepositoryModelLoadRequest, RepositoryModelLoadResponse, RepositoryModelUnloadRequest,
+    RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
+    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, SystemSharedMemoryRegisterRequest,
+    SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse,
+    SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse, TraceSettingRequest,
+    TraceSettingResponse, grpc_inference_service_server::GrpcInferenceService,
+};
+
+/// The protocol's calls, answered by an [`InferenceService`](oip_service::InferenceService).
+pub(crate) struct Calls(pub(crate) Arc<Inference>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Calls {
+    async fn infer(&self, request: Request<ModelInferRequest>) -> Result<ModelInferResponse, ServiceError> {
+        // The bytes of the message count against the budget until this returns: the extensions hold them.
+        let (metadata, extensions, message) = request.into_parts();
+        let admission = extensions.get::<Admission>();
+        if let Some(admission) = admission.filter(|_| metadata.contains_key("grpc-encoding")) {
+            admission.grow_to(message.encoded_len() as u64)?;
+        }
+        let timeout = status::timeout(metadata.as_ref())?;
+        self.0.infer(message, admission, timeout).await
+    }
+}
+
+/// Answers that are worth compressing, where the client wants that: smaller ones grow, and larger ones would keep one
+/// of the threads that all connections share for too long.
+const WORTH_COMPRESSING: std::ops::Range<usize> = 1 << 10..4 << 20;
+
+fn answer<T>(result: Result<T, ServiceError>) -> Answer<T> {
+    result
+        .map(Response::new)
+        .map_err(|error| status::from_error(&error))
+}
+
+/// Calls of the protocol's extensions that are not offered, whatever the service is.
+macro_rules! not_offered {
+    ($($call:ident($request:ty) -> $response:ty as $extension:literal;)*) => {$(
+        // What `async_trait` makes of an async method; it cannot look into this macro.
+        fn $call<'life0, 'async_trait>(
+            &'life0 self,
+            _: Request<$request>,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Answer<$response>> + Send + 'async_trait>>
+        where
+            'life0: 'async_trait,
+            Self: 'async_trait,
+        {
+            Box::pin(async { answer(Err(extensions::not_offered($extension))) })
+        }
+    )*};
+}
+
+#[tonic::async_trait]
+impl GrpcInferenceService for Calls {
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+        Ok(Response::new(ServerLiveResponse { live: true }))
+    }
+
+    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+        Ok(Response::new(ServerReadyResponse {
+            ready: self.0.service.readiness().is_ready(),
+        }))
+    }
+
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        let ModelReadyRequest { name, version } = request.into_inner();
+        answer(
+            convert::model(&name, &version).and_then(|model| match self.0.service.model_ready(model) {
+                Ok(()) => Ok(ModelReadyResponse { ready: true }),
+                Err(error) if error.code() == ErrorCode::Unavailable => {
+                    Ok(ModelReadyResponse { ready: false })
+                }
+                Err(error) => Err(error),
+            }),
+        )
+    }
+
+    async fn server_metadata(&self, _: Request<ServerMetadataRequest>) -> Answer<ServerMetadataResponse> {
+        let ServerMetadata { name, version, .. } = self.0.service.server_metadata();
+        let extensions = offered(&*self.0.service);
+        Ok(Response::new(ServerMetadataResponse {
+            name,
+            version,
+            extensions,
+        }))
+    }
+
+    async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
+        let ModelMetadataRequest { name, version } = request.into_inner();
+        let metadata = convert::model(&name, &version).and_then(|model| self.0.service.model_metadata(model));
+        answer(metadata.map(|metadata| convert::write_metadata(&metadata)))
+    }
+
+    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        let mut response = answer(self.infer(request).await)?;
+        if !WORTH_COMPRESSING.contains(&response.get_ref().encoded_len()) {
+            response.disable_compression();
+        }
+        Ok(response)
+    }
+
+    type ModelStreamInferStream = Answers;
+
+    async fn model_stream_infer(&self, request: Request<Streaming<ModelInferRequest>>) -> Answer<Answers> {
+        answer(stream::open(self.0.clone(), request))
+    }
+
+    async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
+        answer(model_config::config(&*self.0.service, request.get_ref()))
+    }
+
+    async fn model_statistics(
+        &self,
+        request: Request<ModelStatisticsRequest>,
+    ) -> Answer<ModelStatisticsResponse> {
+        answer(statistics::statistics(&*self.0.service, request.get_ref()))
+    }
+
+    async fn repository_index(
+        &self,
+        request: Request<RepositoryIndexRequest>,
+    ) -> Answer<RepositoryIndexResponse> {
+        answer(repository::index(&*self.0.service, request.get_ref()))
+    }
+
+    async fn repository_model_load(
+        &self,
+        request: Request<RepositoryModelLoadRequest>,
+    ) -> Answer<RepositoryModelLoadResponse> {
+        let loaded = repository::load(&*self.0.service, request.into_inner()).await;
+        answer(loaded.map(|()| RepositoryModelLoadResponse {}))
+    }
+
+    async fn repository_model_unload(
+        &self,
+        request: Request<RepositoryModelUnloadRequest>,
+    ) -> Answer<RepositoryModelUnloadResponse> {
+        let unloaded = repository::unload(&*self.0.service, request.into_inner()).await;
+        answer(unloaded.map(|()| RepositoryModelUnloadResponse {}))
+    }
+
+    async fn system_shared_memory_status(
+        &self,
+        request: Request<SystemSharedMemoryStatusRequest>,
+    ) -> Answer<SystemSharedMemoryStatusResponse> {
+        answer(shared_memory::status(&*self.0.service, request.get_ref()))
+    }
+
+    async fn system_shared_memory_register(
+        &self,
+        request: Request<SystemSharedMemoryRegisterRequest>,
+    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+        let registered = shared_memory::register(&*self.0.service, request.into_inner());
+        answer(registered.map(|()| SystemSharedMemoryRegisterResponse {}))
+    }
+
+    async fn system_shared_memory_unregister(
+        &self,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
+    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+        let unregistered = shared_memory::unregister(&*self.0.service, request.get_ref());
+        answer(unregistered.map(|()| SystemSharedMemoryUnregisterResponse {}))
+    }
+
+    async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {
+        answer(logging::log_settings(&*self.0.service, request.into_inner()))
+    }
+
+    not_offered! {
+        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse
+            as "cuda_shared_memory";
+        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse
+            as "cuda_shared_memory";
+        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse
+            as "cuda_shared_memory";
+        trace_setting(TraceSettingRequest) -> TraceSettingResponse as "trace";
+    }
+}

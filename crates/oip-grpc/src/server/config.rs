@@ -1,0 +1,46 @@
+use oip_service::{ByteBudget, TimeLimits};
+use oip_types::Limits;
+
+/// How the gRPC side works.
+#[derive(Clone, Debug)]
+pub struct GrpcConfig {
+    /// Bytes that a message from a client may have, as it is sent and again once it is decompressed (64 MiB).
+    pub max_message_bytes: usize,
+    /// Bytes that an answer may have (2 GiB less one: clients count in 32 bits).
+    pub max_answer_bytes: usize,
+    /// What a request may ask for.
+    pub limits: Limits,
+    /// How long requests may take.
+    pub time: TimeLimits,
+    /// Bytes of messages in memory at once; share one budget between transports (512 MiB).
+    pub budget: ByteBudget,
+    /// In which form outputs are sent.
+    pub output: GrpcOutput,
+}
+
+impl Default for GrpcConfig {
+    fn default() -> Self {
+        Self {
+            max_message_bytes: 64 << 20,
+            max_answer_bytes: i32::MAX as usize,
+            limits: Limits::default(),
+            time: TimeLimits::default(),
+            budget: ByteBudget::new(512 << 20),
+            output: GrpcOutput::default(),
+        }
+    }
+}
+
+/// In which form outputs are sent. The request parameter `binary_data_output` (a boolean) overrides it.
+///
+/// FP16 and BF16 have no typed form: a response with such an output is always raw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GrpcOutput {
+    /// As the request's inputs came: raw for raw, typed for typed.
+    #[default]
+    Mirror,
+    /// As raw contents, like Triton.
+    Raw,
+    /// As typed contents.
+    Typed,
+}

@@ -1,0 +1,94 @@
+use std::{pin::Pin, sync::Arc, task::Poll, time::Duration};
+
+use oip_service::InferenceService;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tonic::{Request, Response, Status, codegen::tokio_stream::Stream};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse,
+    health_check_response::ServingStatus,
+    health_server::{Health, HealthServer},
+};
+
+/// `grpc.health.v1` for a service.
+pub(crate) fn service(service: Arc<dyn InferenceService>) -> HealthServer<impl Health> {
+    HealthServer::new(HealthService(service))
+}
+
+/// `grpc.health.v1`: serving when the server is ready.
+struct HealthService(Arc<dyn InferenceService>);
+
+/// The services whose health can be asked for; the empty name stands for the server.
+const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
+
+impl HealthService {
+    fn status(&self) -> ServingStatus {
+        if self.0.readiness().is_ready() {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Health for HealthService {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let service = request.into_inner().service;
+        if !SERVICES.contains(&service.as_str()) {
+            return Err(Status::not_found("unknown service"));
+        }
+        Ok(Response::new(HealthCheckResponse {
+            status: self.status().into(),
+        }))
+    }
+
+    type WatchStream = Watch;
+
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
+        let service = request.into_inner().service;
+        let is_known = SERVICES.contains(&service.as_str());
+        let mut interval = interval(Watch::INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let health = is_known.then(|| Self(self.0.clone()));
+        Ok(Response::new(Watch {
+            health,
+            last: None,
+            interval,
+        }))
+    }
+}
+
+/// The server's status now, and again whenever it changes.
+struct Watch {
+    /// `None` for a service that does not exist, which may be watched nevertheless.
+    health: Option<HealthService>,
+    last: Option<ServingStatus>,
+    interval: Interval,
+}
+
+impl Watch {
+    /// How often readiness is looked at.
+    const INTERVAL: Duration = Duration::from_secs(1);
+}
+
+impl Stream for Watch {
+    type Item = Result<HealthCheckResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
+        while self.interval.poll_tick(cx).is_ready() {
+            let status = self
+                .health
+                .as_ref()
+                .map_or(ServingStatus::ServiceUnknown, HealthService::status);
+            if self.last.replace(status) != Some(status) {
+                return Poll::Ready(Some(Ok(HealthCheckResponse {
+                    status: status.into(),
+                })));
+            }
+        }
+        Poll::Pending
+    }
+}

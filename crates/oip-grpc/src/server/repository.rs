@@ -1,0 +1,88 @@
+//! The calls of the model repository extension.
+
+use std::collections::BTreeMap;
+
+use oip_service::{
+    InferenceService,
+    extensions::{self, check_repository_name},
+};
+use oip_types::{ModelIndexEntry, ParameterValue, Parameters, ServiceError};
+use tensor_core::Quoted;
+
+use crate::proto::{
+    ModelRepositoryParameter, RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest,
+    RepositoryModelUnloadRequest, model_repository_parameter::ParameterChoice,
+    repository_index_response::ModelIndex,
+};
+
+pub(crate) fn index(
+    service: &dyn InferenceService,
+    request: &RepositoryIndexRequest,
+) -> Result<RepositoryIndexResponse, ServiceError> {
+    let index = extensions::index(service, request.ready)?;
+    check_repository_name(&request.repository_name)?;
+    let entry = |entry: ModelIndexEntry| ModelIndex {
+        name: entry.name,
+        version: entry.version.unwrap_or_default(),
+        state: entry.state.map(|state| state.to_string()).unwrap_or_default(),
+        reason: entry.reason,
+    };
+    Ok(RepositoryIndexResponse {
+        models: index.into_iter().map(entry).collect(),
+    })
+}
+
+pub(crate) async fn load(
+    service: &dyn InferenceService,
+    request: RepositoryModelLoadRequest,
+) -> Result<(), ServiceError> {
+    extensions::repository(service)?;
+    let model = model_name(&request.repository_name, &request.model_name)?;
+    extensions::load(service, model, read_parameters(request.parameters)?).await
+}
+
+pub(crate) async fn unload(
+    service: &dyn InferenceService,
+    request: RepositoryModelUnloadRequest,
+) -> Result<(), ServiceError> {
+    extensions::repository(service)?;
+    let model = model_name(&request.repository_name, &request.model_name)?;
+    extensions::unload(service, model, read_parameters(request.parameters)?).await
+}
+
+/// The model that is meant.
+///
+/// KServe's definition of these messages has the model's name where Triton's has the repository's. A name of a
+/// repository alone can only be that.
+fn model_name<'a>(repository: &'a str, model: &'a str) -> Result<&'a str, ServiceError> {
+    if model.is_empty() {
+        return Ok(repository);
+    }
+    check_repository_name(repository).map(|()| model)
+}
+
+fn read_parameters(
+    parameters: BTreeMap<String, ModelRepositoryParameter>,
+) -> Result<Parameters, ServiceError> {
+    let read = |(name, parameter): (String, ModelRepositoryParameter)| {
+        let shown = Quoted(&name);
+        let value = match parameter.parameter_choice {
+            Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
+            Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),
+            Some(ParameterChoice::StringParam(value)) => ParameterValue::String(value),
+            // Files of models come as bytes, and are refused by their names.
+            Some(ParameterChoice::BytesParam(_)) if name.starts_with("file:") => {
+                ParameterValue::String(String::new())
+            }
+            Some(ParameterChoice::BytesParam(bytes)) => {
+                let found = bytes.len();
+                return Err(ServiceError::invalid(format!(
+                    "parameter {shown}: expected a boolean, an integer or a string, found {found} bytes"
+                )));
+            }
+            None => return Err(ServiceError::invalid(format!("parameter {shown} has no value"))),
+        };
+        Ok((name, value))
+    };
+    parameters.into_iter().map(read).collect()
+}

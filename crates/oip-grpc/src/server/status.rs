@@ -1,0 +1,87 @@
+use http::{HeaderMap, HeaderValue, Response, header::HeaderName};
+use oip_types::{ErrorCode, ServiceError};
+use tonic::{Code, Status};
+
+/// The status that an error is answered with.
+pub(crate) fn from_error(error: &ServiceError) -> Status {
+    if error.code() == ErrorCode::Internal {
+        tracing::error!(error = error.report(), "a request failed");
+    }
+    Status::new(Code::from_i32(error.code().grpc_code()), error.message())
+}
+
+/// The error that a client's wrong `grpc-timeout` is answered with, or its value.
+pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<std::time::Duration>, ServiceError> {
+    let Some(value) = headers.get("grpc-timeout") else {
+        return Ok(None);
+    };
+    let parsed = value.to_str().ok().and_then(parse_timeout);
+    let wrong =
+        || ServiceError::invalid("grpc-timeout: expected up to eight digits and one of H, M, S, m, u, n");
+    parsed.map(Some).ok_or_else(wrong)
+}
+
+fn parse_timeout(value: &str) -> Option<std::time::Duration> {
+    use std::time::Duration;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+/// Gives tonic's own refusals the codes that other gRPC servers use, in an answer that is nothing but a status.
+///
+/// tonic answers messages that are too large with `OUT_OF_RANGE`, which means something else; this server never sends
+/// that code itself.
+pub(crate) fn harmonise<B>(response: &mut Response<B>) {
+    const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+    let headers = response.headers_mut();
+    if headers.get(GRPC_STATUS).is_some_and(|code| code == "11") {
+        headers.insert(GRPC_STATUS, HeaderValue::from_static("8"));
+    }
+}
+
+/// The same for a status within a stream.
+pub(crate) fn harmonised(status: Status) -> Status {
+    match status.code() {
+        Code::OutOfRange => Status::new(Code::ResourceExhausted, status.message()),
+        _ => status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// GR-17: timeouts, and what is none.
+    #[test]
+    fn gr_17_timeouts() {
+        for (value, expected) in [
+            ("1n", Some(Duration::from_nanos(1))),
+            ("1m", Some(Duration::from_millis(1))),
+            ("0S", Some(Duration::ZERO)),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("100000000S", None),
+            ("abc", None),
+            ("-1S", None),
+            ("S", None),
+            ("", None),
+            ("1", None),
+            ("1ä", None),
+        ] {
+            assert_eq!(parse_timeout(value), expected, "{value}");
+        }
+    }
+}

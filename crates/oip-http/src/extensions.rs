@@ -1,0 +1,168 @@
+//! The endpoints of the protocol's extensions.
+
+use axum::{
+    body::Bytes,
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+use oip_service::extensions;
+use oip_types::{
+    ModelRef, ServiceError,
+    rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
+};
+use serde_json::json;
+
+use crate::{
+    answer,
+    app::App,
+    infer::receive,
+    routes::{Params, PathParams, respond, with_model},
+};
+
+/// Bytes that the body of such a request may have: the largest holds a model configuration.
+const MAX_BODY: usize = 1 << 20;
+
+/// The names of the models in the repository, each once.
+pub(crate) async fn models(State(app): State<App>) -> Response {
+    respond(extensions::index(&*app.service, false).map(|index| {
+        let mut names: Vec<String> = index.into_iter().map(|entry| entry.name).collect();
+        names.dedup();
+        ok(&json!({ "models": names }))
+    }))
+}
+
+pub(crate) async fn repository_index(State(app): State<App>, request: Request) -> Response {
+    respond(index(&app, request).await)
+}
+
+async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
+    extensions::repository(&*app.service)?;
+    let body = small_body(app, request).await?;
+    let is_ready_only = decode_index_request(&body, &app.config.limits)?;
+    extensions::index(&*app.service, is_ready_only).map(|index| ok(&index))
+}
+
+/// There is one repository, and it has no name.
+pub(crate) async fn named_repository(State(app): State<App>, path: PathParams) -> Response {
+    let refused = || {
+        extensions::repository(&*app.service)?;
+        extensions::check_repository_name(Params::new(path)?.get("repository"))
+    };
+    respond(refused().map(|()| done()))
+}
+
+pub(crate) async fn load(State(app): State<App>, path: PathParams, request: Request) -> Response {
+    let loaded = async {
+        extensions::repository(&*app.service)?;
+        let params = Params::new(path)?;
+        let body = small_body(&app, request).await?;
+        let parameters = decode_parameters(&body, &app.config.limits)?;
+        extensions::load(&*app.service, params.get("model"), parameters).await
+    };
+    respond(loaded.await.map(|()| done()))
+}
+
+pub(crate) async fn unload(State(app): State<App>, path: PathParams, request: Request) -> Response {
+    let unloaded = async {
+        extensions::repository(&*app.service)?;
+        let params = Params::new(path)?;
+        let body = small_body(&app, request).await?;
+        let parameters = decode_parameters(&body, &app.config.limits)?;
+        extensions::unload(&*app.service, params.get("model"), parameters).await
+    };
+    respond(unloaded.await.map(|()| done()))
+}
+
+pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Response {
+    respond(
+        extensions::configuration(&*app.service).and_then(|configuration| {
+            with_model(path, |model| configuration.model_config(model)).map(|config| ok(&*config))
+        }),
+    )
+}
+
+pub(crate) async fn model_statistics(State(app): State<App>, path: PathParams) -> Response {
+    respond(with_model(path, |model| statistics(&app, Some(model))))
+}
+
+pub(crate) async fn all_statistics(State(app): State<App>) -> Response {
+    respond(statistics(&app, None))
+}
+
+fn statistics(app: &App, model: Option<ModelRef<'_>>) -> Result<Response, ServiceError> {
+    let statistics = extensions::statistics(&*app.service)?.model_statistics(model)?;
+    Ok(ok(&json!({ "model_stats": statistics })))
+}
+
+pub(crate) async fn log_settings(State(app): State<App>) -> Response {
+    respond(extensions::logging(&*app.service).map(|logging| ok(&logging.log_settings())))
+}
+
+pub(crate) async fn change_log_settings(State(app): State<App>, request: Request) -> Response {
+    let changed = async {
+        let logging = extensions::logging(&*app.service)?;
+        let body = small_body(&app, request).await?;
+        let changes = decode_log_settings(&body, &app.config.limits)?;
+        logging.change_log_settings(changes)
+    };
+    respond(changed.await.map(|settings| ok(&settings)))
+}
+
+pub(crate) async fn region_status(State(app): State<App>, path: PathParams) -> Response {
+    let status = || {
+        let memory = extensions::shared_memory(&*app.service)?;
+        let params = Params::new(path)?;
+        // The empty name stands for all of them.
+        memory.status(Some(params.get("region")).filter(|region| !region.is_empty()))
+    };
+    respond(status().map(|regions| ok(&regions)))
+}
+
+pub(crate) async fn register_region(State(app): State<App>, path: PathParams, request: Request) -> Response {
+    let registered = async {
+        let memory = extensions::shared_memory(&*app.service)?;
+        let params = Params::new(path)?;
+        let body = small_body(&app, request).await?;
+        memory.register(decode_region(params.get("region"), &body, &app.config.limits)?)
+    };
+    respond(registered.await.map(|()| done()))
+}
+
+pub(crate) async fn unregister_region(State(app): State<App>, path: PathParams) -> Response {
+    let unregistered = || {
+        let memory = extensions::shared_memory(&*app.service)?;
+        let params = Params::new(path)?;
+        memory.unregister(Some(params.get("region")).filter(|region| !region.is_empty()));
+        Ok(())
+    };
+    respond(unregistered().map(|()| done()))
+}
+
+/// Memory of graphics cards is offered by no service.
+pub(crate) async fn cuda_shared_memory() -> Response {
+    answer::error(&extensions::not_offered("cuda_shared_memory"))
+}
+
+/// So is tracing.
+pub(crate) async fn trace_settings() -> Response {
+    answer::error(&extensions::not_offered("trace"))
+}
+
+async fn small_body(app: &App, request: Request) -> Result<Bytes, ServiceError> {
+    let (head, body) = request.into_parts();
+    let limit = app.config.max_body_bytes.min(MAX_BODY);
+    // What such a body holds is small, and gone before the answer is sent.
+    receive(app, &head.headers, body, limit)
+        .await
+        .map(|(body, _)| body)
+}
+
+fn ok<T: serde::Serialize>(value: &T) -> Response {
+    answer::json(StatusCode::OK, json_body(value))
+}
+
+/// Success, with nothing to say.
+fn done() -> Response {
+    Response::default()
+}
