@@ -1,3 +1,5 @@
+//! What waits for a model: the scheduler behind a lock, and the threads that take from it.
+
 use std::time::Instant;
 
 // Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).
