@@ -1,4 +1,4 @@
-use std::{env, fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
@@ -29,7 +29,7 @@ pub(crate) struct Config {
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
     /// The library of ONNX Runtime, if it is to be used.
-    #[cfg_attr(not(feature = "onnx"), expect(dead_code, reason = "there are no ONNX models"))]
+    #[cfg(feature = "onnx")]
     pub(crate) onnxruntime: Option<PathBuf>,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
@@ -132,8 +132,9 @@ impl Config {
                     .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
                 ..connections
             },
+            #[cfg(feature = "onnx")]
             onnxruntime: options.onnxruntime.or_else(|| {
-                let path = env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
+                let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
                 path.map(PathBuf::from)
             }),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),

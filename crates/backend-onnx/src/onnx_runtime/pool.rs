@@ -23,8 +23,8 @@ use crate::{
     proto::GraphProto,
 };
 
-/// Sessions that a model has at most, far more than instances of a model run: what comes beyond waits.
-const MAX_SESSIONS: usize = 256;
+/// Sessions that a model has at most, more than instances of a model are meant to run: what comes beyond waits.
+const MAX_SESSIONS: usize = 4096;
 
 /// How often who waits for a session looks whether somebody still waits for it.
 const PATIENCE: Duration = Duration::from_millis(50);
