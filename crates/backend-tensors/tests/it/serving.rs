@@ -30,7 +30,7 @@ fn engine(files: &[(&str, Bytes)]) -> (Arc<Engine>, TempDir) {
 
 fn start(root: &Path) -> Arc<Engine> {
     let backends: [Arc<dyn Backend>; 1] = [Arc::new(TensorsBackend::new())];
-    let repository = Repository::scan(root, &backends, None).unwrap();
+    let repository = Repository::open(root, &backends, None).unwrap();
     let engine = Engine::start(repository, EngineConfig::default());
     engine.wait_until_loaded();
     Arc::new(engine)
