@@ -33,7 +33,10 @@ impl Error for BeyondTract {
 
 /// Adds to a refusal that ONNX Runtime can run the model, if tract's limits are the only reason. `how` says what to do.
 pub(crate) fn with_way_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
-    let is_limit = error.source().is_some_and(|cause| cause.is::<BeyondTract>());
+    let is_limit = error
+        .source()
+        .and_then(<dyn Error>::downcast_ref::<BeyondTract>)
+        .is_some();
     if !is_limit || structure::check(model).is_err() {
         return error;
     }

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use oip_types::ServiceError;
+use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
 /// ONNX Runtime, loaded into the process from a library of the operator's choice.
@@ -75,7 +75,7 @@ impl OnnxRuntime {
         &self.path
     }
 
-    /// What the library says of its own making: version, commit and how it was compiled, for logs.
+    /// What the library says of its own making, such as the commit it was built from, for logs.
     #[must_use]
     pub fn build(&self) -> &'static str {
         ort::info()
@@ -88,7 +88,11 @@ impl OnnxRuntime {
 
 fn start(path: &Path) -> Result<Environment, String> {
     let builder = ort::init_from(path).map_err(|error| match error {
-        LoadDynamicError::Dlopen { error, .. } => error.to_string(),
+        // The system's words stand in the causes.
+        LoadDynamicError::Dlopen { error, .. } => causes(&error)
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": "),
         LoadDynamicError::MissingApi { .. } => "it is a library, but not ONNX Runtime".to_owned(),
         LoadDynamicError::InvalidVersionString => "it has no version".to_owned(),
         LoadDynamicError::BadVersion { version_str, .. } => {
