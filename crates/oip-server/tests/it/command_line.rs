@@ -113,7 +113,7 @@ fn lc_07_wrong_libraries_for_onnx_runtime() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let text = folder.join("libonnxruntime.so");
-    fs::write(&text, "#!/bin/sh\necho no library\n").unwrap();
+    fs::write(&text, "#!/bin/sh\necho no library\n".repeat(100)).unwrap();
     let missing = folder.join("missing.so");
     for (path, reason) in [
         (missing.as_path(), "No such file or directory"),
