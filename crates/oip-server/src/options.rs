@@ -127,6 +127,11 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 
+    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of tract;
+    /// `ORT_DYLIB_PATH` in the environment does the same
+    #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
+    pub(crate) onnxruntime: Option<PathBuf>,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -215,6 +220,7 @@ impl Options {
             json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
             grpc_output: self.grpc_output.or(other.grpc_output),
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
+            onnxruntime: self.onnxruntime.or(other.onnxruntime),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }
