@@ -87,7 +87,7 @@ fn digits(runtime: &Runtime) {
         content: content.into(),
     };
     let backend = OnnxBackend::default();
-    let model: Arc<dyn Model> = Arc::from(backend.load(&source, &LoadContext { deadline: None }).unwrap());
+    let model: Arc<dyn Model> = Arc::from(backend.load(&source, &LoadContext::default()).unwrap());
     for (callers, rows) in [(32, 1), (32, 8), (32, 64)] {
         let requests = 1_600_000 / (rows * callers + 32);
         let engine = engine(
