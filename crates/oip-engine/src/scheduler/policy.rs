@@ -59,7 +59,10 @@ impl BatchPolicy {
     /// `max_batch_size` of 0.
     #[must_use]
     pub fn derived(metadata: &ModelMetadata, max_rows: u64) -> Self {
-        let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
+        let is_free = |tensor: &TensorMetadata| {
+            let shape = &tensor.shape;
+            !tensor.optional && !shape.has_any_leading() && shape.dims().first() == Some(&None)
+        };
         let is_batchable = !metadata.inputs.is_empty()
             && !metadata.outputs.is_empty()
             && metadata.inputs.iter().all(is_free)
