@@ -65,19 +65,26 @@ pub(crate) fn ask(
     })
 }
 
-/// What two requests must have in common to be joined: the dimensions that the model leaves free, but for the first, and
-/// all parameters that it could see.
+/// What two requests must have in common to be joined: which optional inputs they have, the dimensions that the model
+/// leaves free, but for the first, and all parameters that it could see.
 ///
 /// Nothing but these differs between requests that fit the metadata, and for most models that is nothing at all: then
 /// the key is empty and costs no memory.
 fn join_key(metadata: &ModelMetadata, request: &InferRequest) -> JoinKey {
     let mut key = Vec::new();
     for expected in &metadata.inputs {
-        let dims = request
-            .input(&expected.name)
-            .map_or(&[][..], |value| value.shape().dims());
-        for (pattern, dim) in expected.shape.dims().iter().zip(dims).skip(1) {
-            if pattern.is_none() {
+        let value = request.input(&expected.name);
+        if expected.optional {
+            key.push(u8::from(value.is_some()));
+        }
+        let dims = value.map_or(&[][..], |value| value.shape().dims());
+        let has_any_rank = expected.shape.has_any_leading();
+        if has_any_rank {
+            key.push(dims.len() as u8); // at most `Shape::MAX_RANK`
+        }
+        let patterns = expected.shape.dims();
+        for (index, dim) in dims.iter().enumerate().skip(1) {
+            if has_any_rank || patterns.get(index).is_none_or(Option::is_none) {
                 key.extend_from_slice(&dim.to_le_bytes());
             }
         }
@@ -314,6 +321,17 @@ mod tests {
         let mut reordered = base.clone();
         reordered.inputs.reverse();
         assert_eq!(key(&base), key(&reordered), "nor does the order of inputs");
+
+        let mut optional = metadata();
+        optional.inputs[1] = optional.inputs[1].clone().optional();
+        let key_of = |request: &InferRequest| join_key(&optional, request);
+        let mut without = base.clone();
+        without.inputs.truncate(1);
+        assert_ne!(
+            key_of(&base),
+            key_of(&without),
+            "an input would be lost, or missing"
+        );
 
         let with = |value: ParameterValue| {
             let mut request = base.clone();

@@ -26,8 +26,8 @@ pub struct BatchPolicy {
 impl BatchPolicy {
     /// Rows of a batch that nobody configured (64).
     ///
-    /// On processors there is little to win beyond: the digits network takes 0.5 us per row in batches of 64 and 0.47 us
-    /// in batches of 256, and the first request of a batch waits for the last.
+    /// On processors there is little to win beyond: the digits network takes 6 us per row alone, 0.7 us in batches of 32, 64
+    /// or 128 (docs/benchmarks.md), and the first request of a batch waits for the last.
     pub const DEFAULT_MAX_ROWS: u64 = 64;
 
     /// Bytes of joined inputs that nobody configured (16 MiB): rows that large gain nothing from company, and joining
@@ -59,7 +59,10 @@ impl BatchPolicy {
     /// `max_batch_size` of 0.
     #[must_use]
     pub fn derived(metadata: &ModelMetadata, max_rows: u64) -> Self {
-        let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
+        let is_free = |tensor: &TensorMetadata| {
+            let shape = &tensor.shape;
+            !tensor.optional && !shape.has_any_leading() && shape.dims().first() == Some(&None)
+        };
         let is_batchable = !metadata.inputs.is_empty()
             && !metadata.outputs.is_empty()
             && metadata.inputs.iter().all(is_free)
