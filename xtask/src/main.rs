@@ -10,7 +10,9 @@ mod cargo;
 mod ci;
 mod codegen;
 mod corpus;
+mod interop;
 mod schemas;
+mod sizes;
 mod tidy;
 mod workspace;
 
@@ -42,6 +44,10 @@ enum Task {
         /// What to measure
         subject: bench::Subject,
     },
+    /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
+    Interop(interop::Options),
+    /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
+    Sizes,
     /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
     Ci,
 }
@@ -52,6 +58,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Corpus => corpus::run(),
         Task::Bench { subject } => bench::run(subject),
+        Task::Interop(options) => interop::run(&options),
+        Task::Sizes => sizes::run(),
         Task::Ci => ci::run(),
     };
     match result {

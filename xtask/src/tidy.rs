@@ -53,6 +53,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-gguf",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Arrows {
         from: "fmt-npy",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
@@ -63,6 +68,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-core",
             "fmt-core",
             "fmt-btf",
+            "fmt-gguf",
             "fmt-npy",
             "fmt-safetensors",
             "fmt-tbuf",
@@ -74,19 +80,6 @@ const ARROWS: &[Arrows] = &[
         from: "fmt-ztensor",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
-    },
-    Arrows {
-        from: "tensor-cli",
-        to: &[
-            "tensor-core",
-            "fmt-core",
-            "fmt-btf",
-            "fmt-npy",
-            "fmt-tbuf",
-            "fmt-ztensor",
-            "tensor-files",
-        ],
-        never: &["tokio"],
     },
     Arrows {
         from: "oip-types",
@@ -119,6 +112,26 @@ const ARROWS: &[Arrows] = &[
         never: &["axum"],
     },
     Arrows {
+        from: "oip-client",
+        to: &["tensor-core", "oip-types", "oip-grpc"],
+        never: &["axum", "oip-service"],
+    },
+    Arrows {
+        from: "tensor-cli",
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-btf",
+            "fmt-npy",
+            "fmt-tbuf",
+            "fmt-ztensor",
+            "tensor-files",
+            "oip-types",
+            "oip-client",
+        ],
+        never: &["axum", "hyper", "tonic"],
+    },
+    Arrows {
         from: "oip-engine",
         to: &["tensor-core", "oip-types", "oip-service"],
         never: &["axum", "tonic", "hyper"],
@@ -126,6 +139,17 @@ const ARROWS: &[Arrows] = &[
     Arrows {
         from: "backend-onnx",
         to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
+        from: "backend-tensors",
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-service",
+        ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -140,6 +164,7 @@ const ARROWS: &[Arrows] = &[
             "oip-grpc",
             "oip-engine",
             "backend-onnx",
+            "backend-tensors",
         ],
         never: &[],
     },
@@ -323,12 +348,22 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
     let read = |name: &str| fs::read_to_string(workspace::root().join(name)).unwrap_or_default();
     let architecture = read("docs/ARCHITECTURE.md");
     let readme = read("README.md");
+    let mut crates = BTreeSet::from(["xtask".to_owned()]);
     for entry in fs::read_dir(workspace::root().join("crates"))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        for (document, text) in [("README.md", &readme), ("docs/ARCHITECTURE.md", &architecture)] {
-            if !text.contains(&format!("`{name}`")) {
-                broken.push(format!("{document}: does not mention `{name}`"));
+        crates.insert(entry?.file_name().to_string_lossy().into_owned());
+    }
+    for (document, text) in [("README.md", &readme), ("docs/ARCHITECTURE.md", &architecture)] {
+        let rows = rows_of_crates(text);
+        for name in &crates {
+            let found = rows.iter().filter(|row| *row == name).count();
+            if found != 1 {
+                broken.push(format!(
+                    "{document}: expected one row for the crate `{name}`, found {found}"
+                ));
             }
+        }
+        for row in rows.iter().filter(|row| !crates.contains(**row)) {
+            broken.push(format!("{document}: has a row for `{row}`, which is no crate"));
         }
     }
     let lines = architecture.lines().count();
@@ -338,6 +373,14 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// The names in the first column of a document's table of crates.
+fn rows_of_crates(text: &str) -> Vec<&str> {
+    let table = text.lines().skip_while(|line| !line.starts_with("| crate |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next())
+        .collect()
 }
 
 fn large_files() -> Result<Vec<(PathBuf, usize)>> {
@@ -391,5 +434,12 @@ mod tests {
         assert!(says_what_it_is("//! A subject.\n"));
         assert!(!says_what_it_is("use a;\n\nstruct Thing;\n"));
         assert!(!says_what_it_is(""));
+    }
+
+    #[test]
+    fn every_row_of_a_crate_counts() {
+        let text = "| crate | knows |\n|---|---|\n| `a` | `b` |\n| `c` | |\n| `a` | again |\n\n| `d` | elsewhere |\n";
+        assert_eq!(rows_of_crates(text), ["a", "c", "a"]);
+        assert!(rows_of_crates("| format | crate |\n").is_empty());
     }
 }

@@ -20,8 +20,8 @@ impl Backend for OnnxBackend {
         "onnx"
     }
 
-    fn file_name(&self) -> &'static str {
-        "model.onnx"
+    fn file_names(&self) -> &[&str] {
+        &["model.onnx"]
     }
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {

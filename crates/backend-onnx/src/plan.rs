@@ -243,11 +243,7 @@ fn metadata(port: &Port, fact: Option<&TypedFact>) -> Result<TensorMetadata, Ser
                 Quoted(&port.name)
             ))
         })?;
-        return Ok(TensorMetadata {
-            name: port.name.clone(),
-            datatype: port.datatype,
-            shape,
-        });
+        return Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape));
     };
     let computed = dtype::from_tract(fact.datum_type);
     if computed != Some(port.datatype) {
@@ -284,11 +280,11 @@ fn metadata(port: &Port, fact: Option<&TypedFact>) -> Result<TensorMetadata, Ser
             })
             .collect(),
     };
-    Ok(TensorMetadata {
-        name: port.name.clone(),
-        datatype: port.datatype,
-        shape: ShapePattern::new(dims),
-    })
+    Ok(TensorMetadata::with_shape(
+        &port.name,
+        port.datatype,
+        ShapePattern::new(dims),
+    ))
 }
 
 /// Which dimensions of inputs must be equal: those with the same name, and the unnamed leading ones.

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{AtomicFile, ByteSource, Error, ErrorKind, FileSource};
+use crate::{AtomicFile, ByteSource, Error, ErrorKind, FileSource, publish::sync_folder};
 
 /// A file that grows at its end and is, whatever happens, either what it was or what it becomes.
 ///
@@ -99,7 +99,8 @@ impl AppendFile {
     /// Makes what was written count: brings it to the disk, writes `tail`, brings that to the disk.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]. Then the file is cut back to what it was, unless only the journal could not be removed.
+    /// [`ErrorKind::Io`]. Then the file is cut back to what it was, unless only the journal could not be removed, or its
+    /// removal not brought to the disk.
     pub fn commit(mut self, tail: &[u8]) -> Result<(), Error> {
         let failed = |error| Error::io("the file cannot be brought to the disk", error);
         let out = self.out.take();
@@ -191,8 +192,10 @@ fn journal_of(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Removes the journal for good: one that came back after a power cut would undo a change that succeeded.
 fn remove_journal(journal: &Path) -> Result<(), Error> {
-    fs::remove_file(journal).map_err(|error| Error::io("the journal cannot be removed", error))
+    fs::remove_file(journal).map_err(|error| Error::io("the journal cannot be removed", error))?;
+    sync_folder(journal)
 }
 
 fn open_locked(path: &Path) -> Result<File, Error> {

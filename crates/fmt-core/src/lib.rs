@@ -2,7 +2,7 @@
 //!
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`Limits`]: reading what nobody vouches for.
-//! - [`read_range`], [`row_range`]: reading what was proven to be there.
+//! - [`read_range`], [`row_range`], [`RawTensor`]: reading what was proven to be there.
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
@@ -20,6 +20,7 @@ mod format;
 mod in_place;
 mod limits;
 mod publish;
+mod raw;
 mod reader;
 mod source;
 #[cfg(feature = "testing")]
@@ -35,6 +36,7 @@ pub use format::{Format, Sniff};
 pub use in_place::AppendFile;
 pub use limits::{Limits, ReadOptions};
 pub use publish::AtomicFile;
+pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use source::{ByteSource, FileSource};
 pub use writer::{Plan, PlannedEntry, TensorWriter};

@@ -114,12 +114,12 @@ impl AtomicFile {
             .map_err(|error| Error::io("the file cannot be written", error.into_error()))?;
         file.sync_all()
             .map_err(|error| Error::io("the file cannot be brought to the disk", error))?;
+        // What closing could complain of was asked just now.
         drop(file);
         fs::rename(&self.temporary, &self.target)
             .map_err(|error| Error::io("the file cannot be renamed", error))?;
         self.is_published = true;
         sync_folder(&self.target)
-            .map_err(|error| Error::io("the folder cannot be brought to the disk", error))
     }
 }
 
@@ -171,11 +171,13 @@ fn is_alive(pid: u32) -> bool {
     pid == process::id() || !Path::new("/proc/self").exists() || Path::new(&format!("/proc/{pid}")).exists()
 }
 
-fn sync_folder(target: &Path) -> io::Result<()> {
+/// Brings to the disk that a name came to be, or went, in the folder of a file.
+pub(crate) fn sync_folder(of: &Path) -> Result<(), Error> {
     // Only Unix has folders that can be opened and brought to the disk.
     if cfg!(unix) {
-        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| Error::io("the folder cannot be brought to the disk", error))?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, TensorReader, Verification,
-    read_range, row_range, source_error,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
+    Verification, read_range,
 };
-use tensor_core::{Bytes, Tensor, TensorSpec};
+use tensor_core::{Bytes, Tensor};
 
 use crate::{
     header::Header,
@@ -76,27 +76,8 @@ impl SafetensorsReader {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
-    /// Dtype and shape of a tensor that can be read.
-    fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
-        let entry = &self.header.entries[index];
-        let spec = entry.spec().filter(|_| entry.unsupported.is_none());
-        let spec = spec.ok_or_else(|| {
-            let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
-            let error = Error::new(ErrorKind::Unsupported, reason);
-            error.of_tensor(&entry.name).rule("S4")
-        })?;
-        Ok((entry, spec))
-    }
-
-    fn read(&self, entry: &Entry, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
-        let at = range.start;
-        let bytes = read_range(&*self.source, range, "the data");
-        let bytes = bytes.map_err(|error| error.of_tensor(&entry.name))?;
-        // The range has been made from the spec, and `read_range` returns what it was asked for.
-        Tensor::new(spec, bytes).map_err(|error| {
-            let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
-            error.of_tensor(&entry.name).at(at).rule("S6")
-        })
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
+        RawTensor::new(&*self.source, &self.header.entries[index]).map_err(|error| error.rule("S4"))
     }
 }
 
@@ -118,35 +99,20 @@ impl TensorReader for SafetensorsReader {
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        let (entry, spec) = self.readable(index)?;
-        self.read(entry, spec, entry.range.clone())
+        self.raw(index)?.tensor()
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        let (entry, spec) = self.readable(index)?;
-        let part = row_range(&spec, rows);
-        let (spec, bytes) = part.map_err(|error| error.of_tensor(&entry.name))?;
-        let start = entry.range.start;
-        self.read(entry, spec, start + bytes.start..start + bytes.end)
+        self.raw(index)?.rows(rows)
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        let (entry, spec) = self.readable(index)?;
-        if out.len() as u64 != spec.byte_len() {
-            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
-            return Err(error
-                .of_tensor(&entry.name)
-                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
-                .found(out.len()));
-        }
-        let start = entry.range.start;
-        let read = self.source.read_into(start, out);
-        read.map_err(|error| source_error(error, start, "the data").of_tensor(&entry.name))
+        self.raw(index)?.read_into(out)
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         // The format has no checksums.
-        self.readable(index).map(|_| Verification::Unchecked)
+        self.raw(index).map(|_| Verification::Unchecked)
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {

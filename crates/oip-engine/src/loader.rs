@@ -117,8 +117,10 @@ fn start(
 }
 
 fn load((name, version): &Identity, file: &FoundFile, cx: &LoadContext) -> Loaded {
-    let content = read(&file.path)
-        .map_err(|error| format!("{} cannot be read: {}", file.backend.file_name(), error.kind()))?;
+    let content = read(&file.path).map_err(|error| {
+        let name = file.path.file_name().unwrap_or_default().display();
+        format!("{name} cannot be read: {}", error.kind())
+    })?;
     let source = ModelSource {
         name: name.clone(),
         version: version.clone().unwrap_or_default(),

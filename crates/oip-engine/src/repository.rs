@@ -130,16 +130,13 @@ fn scan_model(root: &Path, name: &str, folder: &Path, backends: &[Arc<dyn Backen
         }
         return found;
     }
-    let files: Vec<&str> = backends.iter().map(|backend| backend.file_name()).collect();
-    let files = files.join(" or ");
-    let hint = if backends
-        .iter()
-        .any(|backend| folder.join(backend.file_name()).exists())
-    {
+    let files: Vec<&str> = file_names(backends).map(|(name, _)| name).collect();
+    let hint = if files.iter().any(|name| folder.join(name).exists()) {
         " (the model file stands in the model's folder: move it into a version folder such as 1)"
     } else {
         ""
     };
+    let files = files.join(" or ");
     broken(match without_file.first() {
         None => format!("it has no version folder with {files} in it{hint}"),
         Some(version) => format!("its version {} has no {files}{hint}", Quoted(version)),
@@ -152,11 +149,19 @@ fn model_file(
     folder: &Path,
     backends: &[Arc<dyn Backend>],
 ) -> Option<(Result<PathBuf, String>, Arc<dyn Backend>)> {
-    backends.iter().find_map(|backend| {
-        let path = folder.join(backend.file_name());
+    file_names(backends).find_map(|(name, backend)| {
+        let path = folder.join(name);
         path.symlink_metadata().ok()?;
         Some((resolve(root, &path), backend.clone()))
     })
+}
+
+/// The names of model files, those of the first backend first.
+fn file_names(backends: &[Arc<dyn Backend>]) -> impl Iterator<Item = (&str, &Arc<dyn Backend>)> {
+    let names = backends
+        .iter()
+        .map(|backend| backend.file_names().iter().map(move |name| (*name, backend)));
+    names.flatten()
 }
 
 /// Where a path really leads, which must be a regular file below the repository.

@@ -39,11 +39,18 @@
 //! ```
 //!
 //! Features, all on by default: `server` is what is above, `health` and `reflection` add their services to it, `client` is
-//! the generated client, which needs nothing of the server.
+//! the generated client and [`client`], which make messages of requests and read answers; it needs nothing of the server.
+//! `oip-client` is a whole client on top of it.
 //!
 //! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository
 //! lists every call and status.
 
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(any(feature = "client", feature = "server"))]
+mod contents;
+#[cfg(any(feature = "client", feature = "server"))]
+mod parameters;
 #[cfg(feature = "server")]
 mod server;
 
@@ -63,4 +70,4 @@ pub mod proto;
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
 #[cfg(feature = "server")]
-pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, service};
+pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, service};

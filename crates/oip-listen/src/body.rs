@@ -27,6 +27,7 @@ pin_project! {
         #[pin]
         deadline: Sleep,
         is_waiting: bool,
+        is_conversation: bool,
     }
 }
 
@@ -42,7 +43,7 @@ struct Pace {
 }
 
 impl RequestBody {
-    pub(crate) fn new(inner: Incoming, limits: &Limits) -> Self {
+    pub(crate) fn new(inner: Incoming, path: &str, limits: &Limits) -> Self {
         let pace = Pace {
             gap_timeout: limits.body_gap_timeout,
             min_rate: limits.min_body_rate,
@@ -56,6 +57,7 @@ impl RequestBody {
             pace,
             deadline: sleep_until(Instant::now()),
             is_waiting: false,
+            is_conversation: limits.conversations.contains(&path),
         }
     }
 }
@@ -100,6 +102,9 @@ impl Body for RequestBody {
             this.pace.frame_came(bytes.unwrap_or(0));
             *this.is_waiting = false;
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if *this.is_conversation {
+            return Poll::Pending;
         }
         if !*this.is_waiting {
             *this.is_waiting = true;

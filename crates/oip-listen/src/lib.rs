@@ -10,7 +10,7 @@
 //! | connects and says nothing, or sends half a request's head or half an HTTP/2 preface | [`Limits::head_timeout`] |
 //! | keeps a connection open without requests | [`Limits::idle_timeout`] |
 //! | stops sending in the middle of a body | [`Limits::body_gap_timeout`] |
-//! | trickles a body | [`Limits::min_body_rate`] |
+//! | trickles a body | [`Limits::min_body_rate`], unless it is one of [`Limits::conversations`] |
 //! | does not read its answer | [`Limits::write_timeout`] |
 //! | vanishes without a word (HTTP/2) | [`Limits::ping_interval`] |
 //! | opens more connections than there should be | [`Limits::connections`]: new ones wait |

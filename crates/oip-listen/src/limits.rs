@@ -13,6 +13,9 @@ pub struct Limits {
     pub body_gap_timeout: Duration,
     /// Bytes per second that a body must come with on average, once [`Limits::body_rate_grace`] is over (1 KiB/s).
     pub min_body_rate: u64,
+    /// Paths of requests whose body and answer are a conversation, as in gRPC's streams (none). Their bodies may pause
+    /// for as long as the connection lasts; it is for the service to end those that stop in the middle of something.
+    pub conversations: &'static [&'static str],
     /// For how long a body's rate does not count (5 s).
     pub body_rate_grace: Duration,
     /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
@@ -38,6 +41,7 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(75),
             body_gap_timeout: Duration::from_secs(20),
             min_body_rate: 1024,
+            conversations: &[],
             body_rate_grace: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
             ping_interval: Duration::from_secs(20),

@@ -177,9 +177,9 @@ impl Connection {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let report = Report::new(&activity);
             let (shutdown, is_http1) = (shutdown.clone(), request.version() < Version::HTTP_2);
-            let answer = service
-                .clone()
-                .call(request.map(|body| RequestBody::new(body, &limits)));
+            let (head, body) = request.into_parts();
+            let body = RequestBody::new(body, head.uri.path(), &limits);
+            let answer = service.clone().call(Request::from_parts(head, body));
             async move {
                 let mut response = answer.await?.map(|body| ResponseBody::new(body, report));
                 if is_http1 && shutdown.is_draining() {

@@ -7,6 +7,7 @@ Writes, beside this file:
 - models/digits: a neural network of one hidden layer, and models/digits_forest: a random forest. Inputs are the 64
   pixels of 8 x 8 images, rows from top to bottom, values from 0 (paper) to 16 (ink).
 - requests/digits.json: the images that were held back from training, as an inference request.
+- requests/digits.npy: the same images as a file of tensors, in a byte each.
 - requests/digits.labels.json: what the images show, which label each model gives them, and how many are right.
 - requests/one_digit.json: one of these images, a 7.
 """
@@ -56,6 +57,7 @@ def main():
     folder = HERE / "requests"
     folder.mkdir(exist_ok=True)
     (folder / "digits.json").write_text(request(held_back) + "\n")
+    np.save(folder / "digits.npy", held_back.astype(np.uint8))
     (folder / "digits.labels.json").write_text(json.dumps(record) + "\n")
     seven = held_back[np.flatnonzero(truth == 7)[:1]]
     (folder / "one_digit.json").write_text(request(seven) + "\n")

@@ -7,7 +7,7 @@ use std::{
 };
 
 use oip_engine::{Engine, Repository};
-use oip_listen::{Protocol, Shutdown, listen, serve};
+use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
 use oip_service::{Backend, Extended, InferenceService, Logging};
 use oip_shm::Regions;
 use tokio::{
@@ -28,7 +28,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let logging = telemetry::start(&config)?;
     let repository = Repository::scan(
         &config.model_repository,
-        &backends(),
+        &backends(&config),
         config.model_name.as_deref(),
     )
     .map_err(|error| Failure::run(error.to_string()))?;
@@ -52,10 +52,21 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 }
 
 /// What loads models, by the files they are in.
-fn backends() -> Vec<Arc<dyn Backend>> {
+#[cfg_attr(
+    not(feature = "tensors"),
+    expect(unused_variables, reason = "only tensor files are told")
+)]
+fn backends(config: &Config) -> Vec<Arc<dyn Backend>> {
     vec![
+        // First, since a folder with a model often has its weights beside it.
         #[cfg(feature = "onnx")]
         Arc::new(backend_onnx::OnnxBackend::default()),
+        #[cfg(feature = "tensors")]
+        Arc::new(
+            backend_tensors::TensorsBackend::new()
+                .with_max_answer_bytes(config.max_answer_bytes)
+                .with_budget(config.http.budget.clone()),
+        ),
     ]
 }
 
@@ -118,6 +129,13 @@ impl App {
         let shutdown = Shutdown::new();
         let rest = oip_http::router(service.clone(), config.http);
         let calls = oip_grpc::service(service, config.grpc);
+        tokio::spawn({
+            let (calls, shutdown) = (calls.clone(), shutdown.clone());
+            async move {
+                shutdown.draining().await;
+                calls.drain_streams();
+            }
+        });
         let limits = config.connections;
         let transports = vec![
             tokio::spawn(serve(
@@ -131,7 +149,10 @@ impl App {
                 grpc.listener,
                 Protocol::Http2,
                 calls,
-                limits,
+                Limits {
+                    conversations: &[oip_grpc::MODEL_STREAM_INFER],
+                    ..limits
+                },
                 shutdown.clone(),
             )),
         ];

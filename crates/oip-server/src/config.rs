@@ -21,6 +21,8 @@ pub(crate) struct Config {
     pub(crate) http_address: SocketAddr,
     pub(crate) grpc_address: SocketAddr,
     pub(crate) engine: EngineConfig,
+    #[cfg(feature = "tensors")]
+    pub(crate) max_answer_bytes: u64,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
     /// None unless clients may leave tensors in shared memory.
@@ -72,6 +74,8 @@ impl Config {
             model_name: options.model_name,
             http_address,
             grpc_address,
+            #[cfg(feature = "tensors")]
+            max_answer_bytes: options.max_answer_size.map_or(64 << 20, |ByteSize(bytes)| bytes),
             engine: EngineConfig {
                 server_name: "tensorwire".to_owned(),
                 server_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -9,7 +9,8 @@ use crate::units::{ByteSize, HumanDuration};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; every version is served and the highest is the default.
-A folder with model.onnx right in it is one model without versions.
+A folder with model.onnx right in it is one model without versions. A tensor file (model.safetensors, .zt, .tbuf, .btf,
+.npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors, whole or by rows.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -64,7 +65,13 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_REQUEST_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_request_size: Option<ByteSize>,
 
-    /// Memory for requests in work, over both transports; beyond it new ones are refused [default: 512MiB]
+    /// Largest answer of a tensor file, of which small requests can ask for much [default: 64MiB]
+    #[cfg(feature = "tensors")]
+    #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
+    pub(crate) max_answer_size: Option<ByteSize>,
+
+    /// Memory for requests in work, over both transports, and for rows of tensor files on their way; beyond it new ones
+    /// are refused [default: 512MiB]
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
@@ -159,6 +166,8 @@ impl Options {
             queue_size: self.queue_size.or(other.queue_size),
             strict_readiness: self.strict_readiness.or(other.strict_readiness),
             max_request_size: self.max_request_size.or(other.max_request_size),
+            #[cfg(feature = "tensors")]
+            max_answer_size: self.max_answer_size.or(other.max_answer_size),
             memory_budget: self.memory_budget.or(other.memory_budget),
             max_connections: self.max_connections.or(other.max_connections),
             request_timeout: self.request_timeout.or(other.request_timeout),

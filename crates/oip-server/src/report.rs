@@ -77,8 +77,9 @@ fn table(models: &[ModelStatus]) -> String {
             cell(inputs, 0),
             cell(outputs, 0),
         ]);
-        for line in 1..inputs.len().max(outputs.len()) {
-            let empty = String::new;
+        let lines = inputs.len().max(outputs.len());
+        let empty = String::new;
+        for line in 1..lines.min(SHOWN) {
             rows.push([
                 empty(),
                 empty(),
@@ -87,6 +88,13 @@ fn table(models: &[ModelStatus]) -> String {
                 cell(inputs, line),
                 cell(outputs, line),
             ]);
+        }
+        if lines > SHOWN {
+            let more = |tensors: &[TensorMetadata]| match tensors.len().saturating_sub(SHOWN) {
+                0 => String::new(),
+                more => format!("and {more} more"),
+            };
+            rows.push([empty(), empty(), empty(), empty(), more(inputs), more(outputs)]);
         }
     }
     let width = |column: usize| {
@@ -112,8 +120,16 @@ fn table(models: &[ModelStatus]) -> String {
     text
 }
 
+/// Inputs or outputs of one version that are shown; tensor files have thousands.
+const SHOWN: usize = 8;
+
 fn tensor(tensor: &TensorMetadata) -> String {
-    format!("{} {}{}", tensor.name, tensor.datatype, tensor.shape)
+    // Names come from files, and what is shown goes to a terminal.
+    let name = tensor.name.chars().map(|character| match character {
+        control if control.is_control() => char::REPLACEMENT_CHARACTER,
+        other => other,
+    });
+    format!("{} {}{}", name.collect::<String>(), tensor.datatype, tensor.shape)
 }
 
 #[cfg(test)]
@@ -123,6 +139,27 @@ mod tests {
     use oip_types::{DataType, ModelMetadata};
 
     use super::*;
+
+    #[test]
+    fn many_tensors_are_counted_and_names_are_harmless() {
+        let outputs = (0..20).map(|index| TensorMetadata::new(format!("t\x1b{index}"), DataType::UINT8, &[]));
+        let metadata = ModelMetadata {
+            name: "many".into(),
+            versions: vec![],
+            platform: "tensorwire_ztensor".into(),
+            inputs: vec![TensorMetadata::new("x", DataType::UINT8, &[])],
+            outputs: outputs.collect(),
+        };
+        let ready = ModelStatus::new("many", None, ModelState::Ready).with_metadata(Arc::new(metadata));
+        let text = table(&[ready]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 1 + SHOWN + 1);
+        assert!(lines[2].ends_with("t\u{fffd}1 UINT8[]"), "{text}");
+        assert!(
+            lines[SHOWN + 1].trim() == "and 12 more" && !text.contains('\x1b'),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_table_shows_everything_once() {

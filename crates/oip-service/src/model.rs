@@ -48,8 +48,9 @@ pub trait Backend: Send + Sync + 'static {
     /// The name people know the backend by, such as `onnx`.
     fn name(&self) -> &'static str;
 
-    /// The name of the file in a model's folder that this backend loads, such as `model.onnx`.
-    fn file_name(&self) -> &'static str;
+    /// The names of the files in a model's folder that this backend loads, such as `model.onnx`; if there are several,
+    /// the first is taken.
+    fn file_names(&self) -> &[&str];
 
     /// Loads a model. May take long and may panic: the engine calls it on a thread of its own and catches both.
     ///
@@ -73,7 +74,7 @@ pub struct ModelSource {
 }
 
 /// Under which conditions a model is loaded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadContext {
     /// The time after which loading is given up; a backend that loads in steps looks at it.
     pub deadline: Option<Instant>,

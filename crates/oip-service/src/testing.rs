@@ -29,6 +29,8 @@ use crate::{
 /// | model | input | output | what it does |
 /// |---|---|---|---|
 /// | `identity_fp32`, `identity_bytes`, ... for each datatype | `x [-1]` | `y [-1]` | gives back the very same bytes |
+/// | `identity_fp32_scalar`, ... | `x []` | `y []` | the same for a single element |
+/// | `identity_fp32_matrix`, ... | `x [-1, -1]` | `y [-1, -1]` | the same for rows of elements |
 /// | `matrix` | `a FP32[-1, 2]`, `b INT64[1]` | `sum FP32[-1]`, `b INT64[1]` | adds up rows, passes `b` on |
 /// | `nan` | `x [-1] FP32` | `y FP32[3]` | NaN and the infinities |
 /// | `not_text` | `x [-1] BYTES` | `y BYTES[1]` | bytes that are not UTF-8 |
@@ -107,8 +109,13 @@ fn metadata(name: &str) -> Option<ModelMetadata> {
             vec![vector("y", DataType::FP32)],
         ),
         _ => {
+            let forms = [("_scalar", &[][..]), ("_matrix", &[-1, -1]), ("", &[-1])];
+            let (name, shape) = forms
+                .into_iter()
+                .find_map(|(form, shape)| Some((name.strip_suffix(form)?, shape)))?;
             let datatype = datatypes().find(|datatype| identity(*datatype) == name)?;
-            (vec![vector("x", datatype)], vec![vector("y", datatype)])
+            let tensor = |name: &str| TensorMetadata::new(name, datatype, shape);
+            (vec![tensor("x")], vec![tensor("y")])
         }
     };
     let versions = if name == "matrix" {

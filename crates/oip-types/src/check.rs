@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl ModelMetadata {
-    /// Checks that a request has exactly this model's inputs, each with the right datatype, rank and fixed
-    /// dimensions, and asks only for outputs it has, each once.
+    /// Checks that a request has this model's inputs, no others and at least those that are required, each with the
+    /// right datatype, rank and fixed dimensions, and asks only for outputs it has, each once.
     ///
     /// Byte lengths need no check here: a [`TensorValue`] cannot disagree with its own shape.
     ///
@@ -37,10 +37,17 @@ impl ModelMetadata {
                 ServiceError::invalid(format!("input {}: {mismatch}", Quoted(&input.name)))
             })?;
         }
-        let missing = |expected: &&TensorMetadata| request.input(&expected.name).is_none();
-        if let Some(missing) = self.inputs.iter().find(missing) {
-            let (wanted, found) = (self.inputs.len(), request.inputs.len());
-            let message = format!("input {missing} is missing: expected {wanted} inputs, found {found}");
+        let required = || self.inputs.iter().filter(|input| !input.optional);
+        if let Some(missing) = required().find(|expected| request.input(&expected.name).is_none()) {
+            let wanted = required().count();
+            let least = if wanted < self.inputs.len() {
+                "at least "
+            } else {
+                ""
+            };
+            let found = request.inputs.len();
+            let message =
+                format!("input {missing} is missing: expected {least}{wanted} inputs, found {found}");
             return Err(ServiceError::invalid(message));
         }
         for (index, output) in request.outputs.iter().enumerate() {
@@ -64,7 +71,7 @@ impl ModelMetadata {
     }
 
     /// Checks what the model gave against what it promised, and picks the requested outputs in the requested
-    /// order; all of them, in the model's order, when none were named.
+    /// order; all of them, in the model's order, when none were named, but for optional ones that it did not give.
     ///
     /// # Errors
     /// [`Internal`](crate::ErrorCode::Internal) that names the output: a model that breaks its own metadata is
@@ -72,39 +79,70 @@ impl ModelMetadata {
     pub fn pick_outputs(
         &self,
         requested: &[RequestedOutput],
-        mut given: Vec<InferOutput>,
+        given: Vec<InferOutput>,
     ) -> Result<Vec<InferOutput>, ServiceError> {
         let known = |name: &str| self.outputs.iter().find(|known| known.name == name);
-        if let Some(extra) = given.iter().find(|output| known(&output.name).is_none()) {
+        // Models give their outputs in their own order as a rule, and then each is found where the last one was.
+        let mut at = 0;
+        let extra = given.iter().find(|output| {
+            let found = position_from(&self.outputs, at, |known| known.name == output.name);
+            at = found.map_or(at, |found| found + 1);
+            found.is_none()
+        });
+        if let Some(extra) = extra {
             let name = Quoted(&extra.name);
             return Err(ServiceError::internal(format!(
                 "the model gave an output {name} that it does not have"
             )));
         }
+        let mut given: Vec<Option<InferOutput>> = given.into_iter().map(Some).collect();
+        let mut at = 0;
         let mut pick = |expected: &TensorMetadata| {
-            let Some(position) = given.iter().position(|output| output.name == expected.name) else {
+            let is_expected = |output: &Option<InferOutput>| {
+                output.as_ref().is_some_and(|output| output.name == expected.name)
+            };
+            let found = position_from(&given, at, is_expected);
+            let output = found.and_then(|found| {
+                at = found + 1;
+                given[found].take()
+            });
+            let Some(output) = output else {
+                if expected.optional && requested.is_empty() {
+                    return Ok(None);
+                }
                 return Err(ServiceError::internal(format!(
                     "the model did not give its output {expected}"
                 )));
             };
-            let output = given.swap_remove(position);
             check_value(&expected.shape, expected.datatype, &output.value).map_err(|mismatch| {
                 let name = Quoted(&expected.name);
                 ServiceError::internal(format!(
                     "the model broke its promise for output {name}: {mismatch}"
                 ))
             })?;
-            Ok(output)
+            Ok(Some(output))
         };
         if requested.is_empty() {
-            return self.outputs.iter().map(pick).collect();
+            return self
+                .outputs
+                .iter()
+                .filter_map(|expected| pick(expected).transpose())
+                .collect();
         }
         requested
             .iter()
             .filter_map(|output| known(&output.name))
-            .map(&mut pick)
+            .filter_map(|expected| pick(expected).transpose())
             .collect()
     }
+}
+
+/// Where something is, looked for from a place on and then before it.
+fn position_from<T>(items: &[T], from: usize, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+    let from = from.min(items.len());
+    let (before, after) = items.split_at(from);
+    let behind = after.iter().position(&is_it).map(|position| from + position);
+    behind.or_else(|| before.iter().position(&is_it))
 }
 
 fn check_value(shape: &ShapePattern, datatype: DataType, value: &TensorValue) -> Result<(), String> {
@@ -230,6 +268,64 @@ mod tests {
             assert_eq!(error.code(), ErrorCode::InvalidArgument);
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn what_is_optional_may_be_left_out() {
+        let mut model = model();
+        let k = model.inputs.pop().unwrap();
+        model.inputs.push(k.optional());
+        let x = || request().with_input("x", floats(&[1, 2]));
+        assert!(model.check_request(&x()).is_ok());
+        // But when it is there, it is as it must be.
+        let error = model
+            .check_request(&x().with_input("k", Tensor::scalar(1i32)))
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "input 'k': expected datatype INT64, found INT32"
+        );
+        let error = model.check_request(&request()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "input 'x' (FP32[-1, 2]) is missing: expected at least 1 inputs, found 0"
+        );
+
+        let z = model.outputs.pop().unwrap();
+        model.outputs.push(z.optional());
+        let y = || vec![InferOutput::new("y", floats(&[3]))];
+        assert_eq!(model.pick_outputs(&[], y()).unwrap(), y());
+        let error = model
+            .pick_outputs(&request().with_output("z").outputs, y())
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the model did not give its output 'z' (BOOL[1])"
+        );
+        assert!(model.pick_outputs(&[], vec![]).is_err(), "y is required");
+    }
+
+    /// Thousands of outputs are picked in thousands of steps, not in millions.
+    #[test]
+    fn many_outputs() {
+        const COUNT: usize = 20_000;
+        let outputs = || (0..COUNT).map(|index| format!("layer.{index}.weight"));
+        let model = ModelMetadata {
+            outputs: outputs()
+                .map(|name| TensorMetadata::new(name, DataType::INT64, &[]))
+                .collect(),
+            ..model()
+        };
+        let given = outputs()
+            .map(|name| InferOutput::new(name, Tensor::scalar(1i64)))
+            .collect::<Vec<_>>();
+        let start = std::time::Instant::now();
+        assert_eq!(model.pick_outputs(&[], given.clone()).unwrap(), given);
+        assert!(
+            start.elapsed() < std::time::Duration::from_secs(2),
+            "{:?}",
+            start.elapsed()
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct ModelMetadata {
     /// What runs the model, as `<project>_<format>`.
     #[cfg_attr(feature = "rest", serde(default))]
     pub platform: String,
-    /// The inputs it takes, all of them required.
+    /// The inputs it takes; required unless they are [`optional`](TensorMetadata::optional).
     pub inputs: Vec<TensorMetadata>,
     /// The outputs it gives.
     pub outputs: Vec<TensorMetadata>,
@@ -59,15 +59,37 @@ pub struct TensorMetadata {
     /// The dimensions, some of which may be free.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::pattern_dims"))]
     pub shape: ShapePattern,
+    /// Of an input: requests may leave it out. Of an output: the model may leave it out of the answer to a request that
+    /// names no outputs.
+    ///
+    /// The protocol's metadata has no place for this, so it is not on the wire and `false` for who reads it from there.
+    /// What is optional makes no part of a batch: requests that differ in it cannot be joined.
+    #[cfg_attr(feature = "rest", serde(skip))]
+    pub optional: bool,
 }
 
 impl TensorMetadata {
-    /// An input or output; dimensions of -1 (or any negative number) are free.
+    /// A required input or an output; dimensions of -1 (or any negative number) are free.
     pub fn new(name: impl Into<String>, datatype: DataType, dims: &[i64]) -> Self {
+        Self::with_shape(name, datatype, ShapePattern::from_wire(dims))
+    }
+
+    /// A required input or an output with shapes of a pattern.
+    pub fn with_shape(name: impl Into<String>, datatype: DataType, shape: ShapePattern) -> Self {
         Self {
             name: name.into(),
             datatype,
-            shape: ShapePattern::from_wire(dims),
+            shape,
+            optional: false,
+        }
+    }
+
+    /// The same, but it may be left out.
+    #[must_use]
+    pub fn optional(self) -> Self {
+        Self {
+            optional: true,
+            ..self
         }
     }
 }
@@ -95,10 +117,18 @@ impl fmt::Display for TensorMetadata {
 /// assert!(!pattern.matches(&Shape::new(&[32, 63])?));
 /// assert!(!pattern.matches(&Shape::vector(64)));
 /// assert_eq!(pattern.to_string(), "[-1, 64]");
+///
+/// // Any number of leading dimensions; the wire has no form for that, and shows one.
+/// let pattern = ShapePattern::with_any_leading(vec![Some(64)]);
+/// assert!(pattern.matches(&Shape::new(&[4, 8, 64])?) && pattern.matches(&Shape::vector(64)));
+/// assert!(!pattern.matches(&Shape::scalar()));
+/// assert_eq!(pattern.to_wire().collect::<Vec<_>>(), [-1, 64]);
+/// assert_eq!(pattern.to_string(), "[..., 64]");
 /// # Ok::<(), tensor_core::SpecError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ShapePattern {
+    has_any_leading: bool,
     dims: Vec<Option<u64>>,
 }
 
@@ -106,41 +136,67 @@ impl ShapePattern {
     /// A pattern from dimensions, `None` where any size will do.
     #[must_use]
     pub fn new(dims: Vec<Option<u64>>) -> Self {
-        Self { dims }
+        Self {
+            has_any_leading: false,
+            dims,
+        }
+    }
+
+    /// A pattern for any number of dimensions of any size, none included, before those in `last`.
+    #[must_use]
+    pub fn with_any_leading(last: Vec<Option<u64>>) -> Self {
+        Self {
+            has_any_leading: true,
+            dims: last,
+        }
     }
 
     /// A pattern from the wire's form, where free dimensions are -1.
     #[must_use]
     pub fn from_wire(dims: &[i64]) -> Self {
-        Self {
-            dims: dims.iter().map(|&dim| u64::try_from(dim).ok()).collect(),
-        }
+        Self::new(dims.iter().map(|&dim| u64::try_from(dim).ok()).collect())
     }
 
-    /// The dimensions, `None` where any size will do.
+    /// The dimensions, `None` where any size will do; if there may be [any before
+    /// them](ShapePattern::has_any_leading), the last ones.
     #[must_use]
     pub fn dims(&self) -> &[Option<u64>] {
         &self.dims
     }
 
-    /// The wire's form, where free dimensions are -1.
-    pub fn to_wire(&self) -> impl ExactSizeIterator<Item = i64> + '_ {
-        self.dims
-            .iter()
-            .map(|dim| dim.map_or(-1, |dim| i64::try_from(dim).unwrap_or(i64::MAX)))
+    /// Whether any number of dimensions may come before those of [`ShapePattern::dims`].
+    #[must_use]
+    pub fn has_any_leading(&self) -> bool {
+        self.has_any_leading
+    }
+
+    /// The wire's form, where free dimensions are -1. It has none for any number of leading dimensions: they are shown as
+    /// one that is free, the case that clients are most likely to mean.
+    pub fn to_wire(&self) -> impl Iterator<Item = i64> + '_ {
+        let leading = self.has_any_leading.then_some(-1);
+        let dims = self.dims.iter();
+        let dims = dims.map(|dim| dim.map_or(-1, |dim| i64::try_from(dim).unwrap_or(i64::MAX)));
+        leading.into_iter().chain(dims)
     }
 
     /// Whether a shape has this rank and these fixed dimensions.
     #[must_use]
     pub fn matches(&self, shape: &Shape) -> bool {
+        let Some(leading) = shape.rank().checked_sub(self.dims.len()) else {
+            return false;
+        };
         let fits = |(wanted, found): (&Option<u64>, &u64)| wanted.is_none_or(|wanted| wanted == *found);
-        self.dims.len() == shape.rank() && self.dims.iter().zip(shape.dims()).all(fits)
+        (leading == 0 || self.has_any_leading) && self.dims.iter().zip(&shape.dims()[leading..]).all(fits)
     }
 }
 
 impl fmt::Display for ShapePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.to_wire()).finish()
+        let leading = self.has_any_leading.then_some(format_args!("...")).into_iter();
+        let mut list = f.debug_list();
+        list.entries(leading);
+        list.entries(self.to_wire().skip(usize::from(self.has_any_leading)))
+            .finish()
     }
 }
 

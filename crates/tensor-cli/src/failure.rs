@@ -12,6 +12,9 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 pub(crate) enum Failure {
     /// Something is wrong with a file, or with what was asked of it.
     File { path: String, error: Error },
+    /// A call to a server came to nothing, or was not made since it would; the kind is for programs.
+    #[cfg(feature = "client")]
+    Call { kind: String, message: String },
     /// Standard output or the like failed.
     Io(io::Error),
     /// What the command looked for is there: differences, damage. It has been printed.
@@ -45,6 +48,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, error } => write!(f, "error[{}]: {path}: {error}", error.kind()),
+            #[cfg(feature = "client")]
+            Self::Call { kind, message } => write!(f, "error[{kind}]: {message}"),
             Self::Io(error) => write!(f, "error[{}]: {error}", ErrorKind::Io),
             Self::Found => f.write_str("not as it should be"),
             Self::Interrupted => f.write_str("interrupted; nothing was changed"),

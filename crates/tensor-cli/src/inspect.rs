@@ -172,6 +172,9 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
     }
 }
 
+/// Characters of a metadata value that are shown to people; GGUF files have whole vocabularies in one.
+const METADATA_SHOWN: usize = 500;
+
 fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
     let count = file.tensors.len();
     writeln!(
@@ -183,7 +186,12 @@ fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
         table::tensors(count)
     )?;
     for (key, value) in file.metadata {
-        writeln!(out, "  {}: {}", table::text(key), table::text(value))?;
+        writeln!(
+            out,
+            "  {}: {}",
+            table::text(key),
+            table::shortened(value, METADATA_SHOWN)
+        )?;
     }
     let header = ["NAME", "DTYPE", "SHAPE", "STORED", "SIZE", "OFFSET"].map(str::to_owned);
     let rows = file.tensors.iter().map(|tensor| {

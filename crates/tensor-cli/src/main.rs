@@ -1,5 +1,8 @@
-//! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors.
+//! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors, and moves them between files
+//! and models.
 
+#[cfg(feature = "client")]
+mod client;
 mod convert;
 mod diff;
 mod edit;
@@ -55,6 +58,10 @@ fn run(command: Command, out: &mut impl Write) -> Outcome {
         Command::Extract(options) => extract::run(&options, out),
         Command::Rename(options) => edit::rename(&options),
         Command::Set(options) => edit::set(&options),
+        #[cfg(feature = "client")]
+        Command::Infer(options) => client::infer::run(&options, out),
+        #[cfg(feature = "client")]
+        Command::Bench(options) => client::bench::run(&options, out),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Options::command(), "tensor", out);
             Ok(())

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-/// Inspect, verify, convert, compare and edit files of tensors.
+/// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz).
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf; read only).
 #[derive(Debug, Parser)]
 #[command(name = "tensor", version, max_term_width = 100)]
 pub(crate) struct Options {
@@ -34,6 +34,12 @@ pub(crate) enum Command {
     Rename(Rename),
     /// Set what a file says about itself or about a tensor; only the index is rewritten.
     Set(Set),
+    /// Run a model on a server: inputs from files, outputs into files or as a table.
+    #[cfg(feature = "client")]
+    Infer(crate::client::options::Infer),
+    /// Measure how fast a model on a server answers.
+    #[cfg(feature = "client")]
+    Bench(crate::client::options::Bench),
     /// Print a script that completes commands and options in your shell.
     Completions {
         /// The shell.

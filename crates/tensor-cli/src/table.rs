@@ -75,6 +75,20 @@ pub(crate) fn text(text: &str) -> String {
         .collect()
 }
 
+/// The same, with a note in place of what comes after the first `most` characters.
+pub(crate) fn shortened(long: &str, most: usize) -> String {
+    match long.char_indices().nth(most) {
+        None => text(long),
+        Some((end, _)) => {
+            let more = long[end..].chars().count();
+            format!(
+                "{}… ({more} characters more; --json has them)",
+                text(&long[..end])
+            )
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,7 +30,8 @@
 //! # }
 //! ```
 //!
-//! Each format is a feature: `btf`, `npy` (which is `.npz` too), `safetensors`, `tbuf`, `ztensor`. All are on by default.
+//! Each format is a feature: `btf`, `gguf` (which is read only), `npy` (which is `.npz` too), `safetensors`, `tbuf`,
+//! `ztensor`. All are on by default.
 //!
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
 //! [`open_source`] a mapping of `tensor-mmap`.

@@ -6,6 +6,8 @@ use fmt_core::{Error, ErrorKind, Format, Sniff};
 const FORMATS: &[&dyn Format] = &[
     #[cfg(feature = "btf")]
     &fmt_btf::Btf,
+    #[cfg(feature = "gguf")]
+    &fmt_gguf::Gguf,
     #[cfg(feature = "npy")]
     &fmt_npy::Npy,
     #[cfg(feature = "npy")]

@@ -1,7 +1,9 @@
-use std::{fs::File, io::Read, ops::Range, path::Path};
+use std::{ops::Range, path::Path};
 
 use fmt_btf::Names;
-use fmt_core::{Entry, Error, Lint, Metadata, TensorReader, Verification};
+use fmt_core::{
+    ByteSource, Entry, Error, FileSource, Lint, Metadata, TensorReader, Verification, read_range,
+};
 use tensor_core::{SparseCoo, Tensor};
 
 /// A file of names that is longer than this is none.
@@ -18,14 +20,13 @@ struct Renamed {
 /// Gives a BTF file's tensors the names that stand beside it, if they do and fit.
 pub(crate) fn with_names_beside(inner: Box<dyn TensorReader>, path: &Path) -> Box<dyn TensorReader> {
     let names_path = Names::path_for(path);
-    let Ok(file) = File::open(&names_path) else {
+    if !names_path.exists() {
         return inner;
-    };
-    let mut json = Vec::new();
-    let read = file.take(LONGEST).read_to_end(&mut json);
-    let names = read
-        .map_err(|error| Error::io("the file of names cannot be read", error))
-        .and_then(|_| Names::from_json(&json, inner.entries().len()));
+    }
+    // Only a regular file is read, and a pipe is not waited for.
+    let json = FileSource::open(&names_path)
+        .and_then(|file| read_range(&file, 0..file.len().min(LONGEST), "the file of names"));
+    let names = json.and_then(|json| Names::from_json(&json, inner.entries().len()));
     let mut entries = inner.entries().to_vec();
     let (metadata, lint) = match names {
         Ok(names) => {

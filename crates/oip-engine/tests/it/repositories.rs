@@ -80,6 +80,20 @@ fn tritons_layout() {
     assert_eq!(error.to_string(), "model 'digits' version '11' does not exist");
 }
 
+/// A backend's names in its order, and what does not work is named as it is called.
+#[test]
+fn a_backend_may_have_several_file_names() {
+    let folder = repository(&[
+        ("both/1/model.text", "broken"),
+        ("both/1/model.word", "echo"),
+        ("text/1/model.text", "echo"),
+        ("folder/1/model.text/x", ""),
+    ]);
+    let root = folder.path();
+    assert_eq!(reason_of(root, "folder"), "model.text is not a regular file");
+    assert_eq!(found(root).iter().filter(|model| model.2.is_none()).count(), 2);
+}
+
 #[test]
 fn kserves_layout() {
     let folder = repository(&[("model.word", "echo"), ("1/readme.txt", "")]);
@@ -114,17 +128,20 @@ fn mr_06_folders_without_a_model_say_why() {
     let root = folder.path();
     assert_eq!(
         reason_of(root, "empty"),
-        "it has no version folder with model.word in it"
+        "it has no version folder with model.word or model.text in it"
     );
-    assert_eq!(reason_of(root, "no_file"), "its version '1' has no model.word");
+    assert_eq!(
+        reason_of(root, "no_file"),
+        "its version '1' has no model.word or model.text"
+    );
     assert!(reason_of(root, "flat").ends_with("move it into a version folder such as 1)"));
     assert_eq!(
         reason_of(root, "file_for_folder"),
-        "it has no version folder with model.word in it"
+        "it has no version folder with model.word or model.text in it"
     );
     assert_eq!(
         reason_of(root, "spaces"),
-        "it has no version folder with model.word in it"
+        "it has no version folder with model.word or model.text in it"
     );
     assert_eq!(found(root).iter().filter(|model| model.0 == "good").count(), 1);
 }

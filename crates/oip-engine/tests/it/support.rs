@@ -30,8 +30,8 @@ impl Backend for WordBackend {
         "word"
     }
 
-    fn file_name(&self) -> &'static str {
-        "model.word"
+    fn file_names(&self) -> &[&str] {
+        &["model.word", "model.text"]
     }
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {

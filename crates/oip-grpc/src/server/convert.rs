@@ -5,16 +5,20 @@ use std::{collections::BTreeMap, mem};
 use bytes::Bytes;
 use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ModelRef,
-    ParameterValue, Parameters, ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice,
-    TensorMetadata, TensorValue, check_parameter_name, take_bool,
+    Parameters, ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice, TensorMetadata,
+    TensorValue, check_parameter_name, take_bool,
 };
 use tensor_core::Quoted;
 
-use super::{GrpcOutput, contents};
-use crate::proto::{
-    InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
-    infer_parameter::ParameterChoice, model_infer_request::InferInputTensor,
-    model_infer_response::InferOutputTensor, model_metadata_response,
+use super::GrpcOutput;
+use crate::{
+    contents,
+    parameters::{read_parameters, write_parameters},
+    proto::{
+        InferTensorContents, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
+        model_infer_request::InferInputTensor, model_infer_response::InferOutputTensor,
+        model_metadata_response,
+    },
 };
 
 /// On a request: whether outputs are raw (true) or typed (false).
@@ -180,51 +184,6 @@ fn check_raw(inputs: &[Input], found: usize) -> Result<(), ServiceError> {
     }
 }
 
-fn read_parameters(
-    parameters: BTreeMap<String, InferParameter>,
-    limits: &Limits,
-) -> Result<Parameters, ServiceError> {
-    limits.check_parameters(parameters.len())?;
-    let read = |(name, parameter): (String, InferParameter)| {
-        let value = match parameter.parameter_choice {
-            Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
-            Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),
-            Some(ParameterChoice::Uint64Param(value)) => ParameterValue::Uint64(value),
-            Some(ParameterChoice::DoubleParam(value)) => ParameterValue::Double(value),
-            Some(ParameterChoice::StringParam(value)) => ParameterValue::String(value),
-            None => {
-                return Err(ServiceError::invalid(format!(
-                    "parameter {} has no value",
-                    Quoted(&name)
-                )));
-            }
-        };
-        Ok((name, value))
-    };
-    parameters.into_iter().map(read).collect()
-}
-
-pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
-    let write = |(name, value)| {
-        let choice = match value {
-            ParameterValue::Bool(value) => ParameterChoice::BoolParam(value),
-            ParameterValue::Int64(value) => ParameterChoice::Int64Param(value),
-            ParameterValue::Uint64(value) => ParameterChoice::Uint64Param(value),
-            ParameterValue::Double(value) => ParameterChoice::DoubleParam(value),
-            ParameterValue::String(value) => ParameterChoice::StringParam(value),
-            // New kinds of values show as text until they have a field here.
-            other => ParameterChoice::StringParam(other.to_string()),
-        };
-        (
-            name,
-            InferParameter {
-                parameter_choice: Some(choice),
-            },
-        )
-    };
-    parameters.into_iter().map(write).collect()
-}
-
 /// Writes a response, raw or typed. Raw outputs share the tensors' bytes.
 pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelInferResponse {
     let typed = match wants_raw {
@@ -240,7 +199,6 @@ pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelI
     };
     let mut typed = typed.map(Vec::into_iter);
     for output in response.outputs {
-        let dims = output.value.shape().dims();
         let mut parameters = output.parameters;
         if let Some(slice) = &output.shared_memory {
             parameters.extend(slice.to_parameters());
@@ -248,7 +206,7 @@ pub(crate) fn write_response(response: InferResponse, wants_raw: bool) -> ModelI
         message.outputs.push(InferOutputTensor {
             name: output.name,
             datatype: output.value.datatype().name().to_owned(),
-            shape: dims.iter().map(|&dim| wire_dim(dim)).collect(),
+            shape: contents::wire_dims(output.value.shape()),
             parameters: write_parameters(parameters),
             contents: typed.as_mut().and_then(Iterator::next).flatten(),
         });
@@ -270,11 +228,6 @@ fn typed_contents(outputs: &[InferOutput]) -> Option<Vec<Option<InferTensorConte
         None => contents::write(&output.value).map(Some),
     };
     outputs.iter().map(contents).collect()
-}
-
-/// A dimension as the wire has it. Those of tensors in memory fit.
-fn wire_dim(dim: u64) -> i64 {
-    i64::try_from(dim).unwrap_or(i64::MAX)
 }
 
 /// Writes a model's metadata.

@@ -3,7 +3,6 @@
 mod admission;
 mod calls;
 mod config;
-mod contents;
 mod convert;
 #[cfg(feature = "health")]
 mod health;
@@ -19,4 +18,4 @@ mod stream;
 
 pub use admission::AdmittedBody;
 pub use config::{GrpcConfig, GrpcOutput};
-pub use service::{GrpcService, service};
+pub use service::{GrpcService, MODEL_STREAM_INFER, service};

@@ -19,8 +19,19 @@ use tower_service::Service;
 use super::{AdmittedBody, GrpcConfig, admission::Admission, calls::Calls, inference::Inference, status};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 
+/// The path of the call whose requests and answers are a conversation. Its body may be silent for as long as the client
+/// likes: what is served with limits on that must except it. Messages that stop half-way are ended here.
+pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+
 /// The gRPC side of the protocol for a service, with health and reflection where their features are on.
 #[must_use]
+#[cfg_attr(
+    not(feature = "health"),
+    expect(
+        clippy::needless_pass_by_value,
+        reason = "the signature is the same whatever the features"
+    )
+)]
 pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcService {
     let budget = config.budget.clone();
     let max_message_bytes = config.max_message_bytes;

@@ -22,11 +22,13 @@ use tonic::{Request, Status, Streaming, codegen::tokio_stream::Stream};
 
 use super::{
     admission::{Admission, too_slow},
-    convert,
     inference::Inference,
     status,
 };
-use crate::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+use crate::{
+    parameters::write_parameters,
+    proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse},
+};
 
 /// Requests of one stream that are in work or answered and not taken yet.
 ///
@@ -310,7 +312,7 @@ impl Echo {
 }
 
 fn is_final() -> BTreeMap<String, crate::proto::InferParameter> {
-    convert::write_parameters(Parameters::from([(
+    write_parameters(Parameters::from([(
         FINAL_RESPONSE.to_owned(),
         ParameterValue::Bool(true),
     )]))

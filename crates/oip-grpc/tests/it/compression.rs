@@ -129,12 +129,12 @@ async fn lc_10_decompressed_messages_count() {
     let client = client_with(config).0;
     let mut client = client.send_compressed(CompressionEncoding::Gzip);
     let status = client
-        .model_infer(floats("identity_fp32", &[0.0; 6000]))
+        .model_infer(floats("identity_fp32", &vec![0.0; 6000]))
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     client
-        .model_infer(floats("identity_fp32", &[0.0; 4000]))
+        .model_infer(floats("identity_fp32", &vec![0.0; 4000]))
         .await
         .unwrap();
     assert_eq!(budget.used(), 0, "bytes were not given back");

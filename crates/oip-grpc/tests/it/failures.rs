@@ -120,35 +120,52 @@ async fn gr_20_raw_lengths() {
 /// GR-21: BYTES whose lengths lie.
 #[tokio::test]
 async fn gr_21_raw_bytes() {
-    for raw in [
-        &[0xff, 0xff, 0xff, 0xff, 1][..],
-        &[1, 0],
-        &[0, 0, 0, 0, 0, 0, 0, 0],
-        &[],
+    for (raw, message) in [
+        (
+            &[0xff, 0xff, 0xff, 0xff, 1][..],
+            "BYTES element 0 is cut off at byte 4: expected 4294967295 bytes of data, found 1",
+        ),
+        (
+            &[1, 0],
+            "BYTES element 0 is cut off at byte 0: expected 4 bytes of length, found 2",
+        ),
+        (
+            &[0, 0, 0, 0, 0, 0, 0, 0],
+            "expected 1 BYTES elements for shape [1], found 2",
+        ),
+        (&[], "expected 1 BYTES elements for shape [1], found 0"),
     ] {
-        assert_eq!(
-            refusal(raw_x("identity_bytes", "BYTES", &[1], raw)).await.code(),
-            Code::InvalidArgument
-        );
+        let message = format!("model 'identity_bytes': input 'x': {message}");
+        assert_invalid(raw_x("identity_bytes", "BYTES", &[1], raw), &message).await;
     }
 }
 
 /// GR-23: shapes that are none.
 #[tokio::test]
 async fn gr_23_shapes() {
-    for shape in [
-        &[-1][..],
-        &[i64::MIN],
-        &[1 << 62, 4],
-        &[1; 33],
-        &[1 << 40, 1 << 40],
+    for (shape, message) in [
+        (&[-1][..], "shape [-1] has a negative dimension"),
+        (
+            &[i64::MIN],
+            "shape [-9223372036854775808] has a negative dimension",
+        ),
+        (
+            &[1 << 62, 4],
+            "the element count of shape [4611686018427387904, 4] does not fit 64 bits",
+        ),
+        (&[1; 33], "shape has 33 dimensions, the limit is 32"),
+        (
+            &[1 << 40, 1 << 40],
+            "the element count of shape [1099511627776, 1099511627776] does not fit 64 bits",
+        ),
+        // The elements fit 64 bits, their bytes do not.
+        (
+            &[1 << 62],
+            "the byte length of f32[4611686018427387904] does not fit 64 bits",
+        ),
     ] {
-        assert_eq!(
-            refusal(raw_x("identity_fp32", "FP32", shape, &[0; 4]))
-                .await
-                .code(),
-            Code::InvalidArgument
-        );
+        let message = format!("model 'identity_fp32': input 'x': {message}");
+        assert_invalid(raw_x("identity_fp32", "FP32", shape, &[0; 4]), &message).await;
     }
 }
 
@@ -212,29 +229,59 @@ async fn gr_24_typed_contents() {
     }
 }
 
-/// GR-26: names that could lead somewhere.
+/// GR-26: names that could lead somewhere, that nothing has, and of what is not ready yet.
 #[tokio::test]
 async fn gr_26_names() {
-    for name in ["", "..", "a/b", "x\nforged"] {
+    use Code::{InvalidArgument, NotFound, Unavailable};
+    for (name, code, message) in [
+        ("", InvalidArgument, "model name '' must not be empty"),
+        (
+            "..",
+            InvalidArgument,
+            "model name '..' must not be a path or a hidden file's name",
+        ),
+        (
+            "a/b",
+            InvalidArgument,
+            "model name 'a/b' must not contain a path separator",
+        ),
+        (
+            "x\nforged",
+            InvalidArgument,
+            "model name 'x\\nforged' must not contain control characters",
+        ),
+        ("zz", NotFound, "model 'zz' does not exist"),
+        (
+            "loading",
+            Unavailable,
+            "model 'loading' is not ready: it is being loaded",
+        ),
+    ] {
         let request = ModelInferRequest {
             model_name: name.into(),
             ..good()
         };
-        assert_eq!(refusal(request).await.code(), Code::InvalidArgument);
+        let status = refusal(request).await;
+        assert_eq!((status.code(), status.message()), (code, message));
         let request = ModelMetadataRequest {
             name: name.into(),
             version: String::new(),
         };
-        assert_eq!(
-            client().model_metadata(request).await.unwrap_err().code(),
-            Code::InvalidArgument
-        );
+        let status = client().model_metadata(request).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (code, message));
     }
-    let request = ModelInferRequest {
-        model_version: "../1".into(),
+    let version = |version: &str| ModelInferRequest {
+        model_version: version.into(),
         ..good()
     };
-    assert_eq!(refusal(request).await.code(), Code::InvalidArgument);
+    assert_invalid(
+        version("../1"),
+        "model version '../1' must not contain a path separator",
+    )
+    .await;
+    let status = refusal(version("9")).await;
+    let expected = (NotFound, "model 'identity_fp32' version '9' does not exist");
+    assert_eq!((status.code(), status.message()), expected);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use oip_grpc::{
-    GrpcConfig, GrpcService,
+    GrpcConfig, GrpcService, MODEL_STREAM_INFER,
     proto::{
         ModelInferRequest, ModelStreamInferResponse,
         grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
@@ -487,7 +487,7 @@ async fn gr_05_half_a_message_in_a_stream() {
         ..GrpcConfig::default()
     });
     let (parts, receiver) = mpsc::channel(4);
-    let request = http::Request::post("/inference.GRPCInferenceService/ModelStreamInfer")
+    let request = http::Request::post(MODEL_STREAM_INFER)
         .header("content-type", "application/grpc")
         .body(Parts(receiver))
         .unwrap();

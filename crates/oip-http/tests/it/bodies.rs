@@ -58,6 +58,21 @@ impl http_body::Body for Stalled {
     }
 }
 
+/// A body that goes on for ever.
+struct Endless;
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b' '; 4096])))))
+    }
+}
+
 fn in_pieces(body: &[u8], size: usize) -> Body {
     Body::new(Pieces(body.chunks(size).map(Bytes::copy_from_slice).collect()))
 }
@@ -254,7 +269,7 @@ async fn ht_38_compressed_bodies_are_bounded() {
     }
 }
 
-/// HT-07, HT-08: bodies at the limit and beyond, announced or not.
+/// HT-07: bodies at the limit and beyond.
 #[tokio::test]
 async fn ht_07_the_limit_for_bodies() {
     let json = x("FP32", "[1]", "[1]");
@@ -280,6 +295,31 @@ async fn ht_07_the_limit_for_bodies() {
     let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(Stalled)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(answer.error(), "the body may have 67108864 bytes, found 67108865");
+}
+
+/// HT-08: a body that does not end, and does not say how long it is.
+#[tokio::test]
+async fn ht_08_endless_bodies_are_cut_at_the_limit() {
+    let (app, _) = app_with(HttpConfig {
+        max_body_bytes: 1 << 20,
+        ..HttpConfig::default()
+    });
+    let answer = infer_with(&app, "identity_fp32", &[], Body::new(Endless)).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
+}
+
+/// HT-39: a small body that would become a large one, in a coding that is not offered.
+#[tokio::test]
+async fn ht_39_zstd_is_not_offered() {
+    let headers = [("content-encoding", "zstd")];
+    let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(Stalled)).await;
+    assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    assert_eq!(answer.header("accept-encoding"), Some("gzip, deflate"));
+    assert_eq!(
+        answer.error(),
+        "Content-Encoding: expected one of gzip and deflate, found 'zstd'"
+    );
 }
 
 /// HT-40: JSON that grows when it is decoded is bounded too.

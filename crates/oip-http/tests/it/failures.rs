@@ -2,11 +2,11 @@
 
 use axum::{
     body::Body,
-    http::{Request, StatusCode, Version},
+    http::{Method, Request, StatusCode, Version},
 };
 use oip_http::HttpConfig;
 
-use crate::support::{app, app_with, call, get, infer, infer_binary, infer_with, x};
+use crate::support::{app, app_with, call, get, infer, infer_binary, infer_with, send, x};
 
 #[tokio::test]
 async fn the_body_is_judged_whatever_is_wrong_with_it() {
@@ -154,4 +154,99 @@ async fn ht_45_hostile_names_are_escaped_and_cut() {
         message.starts_with(r"model 'identity_fp32': unexpected input 'x\u{1b}[2J\naaa"),
         "{message}"
     );
+}
+
+/// HT-30: names of inputs and outputs.
+#[tokio::test]
+async fn ht_30_names() {
+    let app = app();
+    let x = |name: &str| format!(r#"{{"name":"{name}","datatype":"FP32","shape":[1],"data":[1]}}"#);
+    let takes = "the model takes 'x' (FP32[-1])";
+    for (inputs, outputs, error) in [
+        (
+            String::new(),
+            "[]",
+            "input 'x' (FP32[-1]) is missing: expected 1 inputs, found 0".to_owned(),
+        ),
+        (x("qq"), "[]", format!("unexpected input 'qq'; {takes}")),
+        (
+            format!("{},{}", x("x"), x("x")),
+            "[]",
+            "input 'x' is given more than once".to_owned(),
+        ),
+        (
+            x("x"),
+            r#"[{"name":"nope"}]"#,
+            "unexpected output 'nope'; the model gives 'y' (FP32[-1])".to_owned(),
+        ),
+        (
+            x("x"),
+            r#"[{"name":"y"},{"name":"y"}]"#,
+            "output 'y' is requested more than once".to_owned(),
+        ),
+    ] {
+        let answer = infer(
+            &app,
+            "identity_fp32",
+            &format!(r#"{{"inputs":[{inputs}],"outputs":{outputs}}}"#),
+        )
+        .await;
+        let expected = (StatusCode::BAD_REQUEST, format!("model 'identity_fp32': {error}"));
+        assert_eq!((answer.status, answer.error()), expected);
+    }
+}
+
+/// HT-46: whatever goes wrong, nothing of the inside shows.
+#[tokio::test]
+async fn ht_46_errors_say_nothing_of_the_inside() {
+    let app = app();
+    let good = x("FP32", "[1]", "[1]");
+    let mut answers = Vec::new();
+    for model in ["failing", "busy", "loading", "zz", "..%2f..%2fetc%2fpasswd"] {
+        answers.push(infer(&app, model, &good).await);
+    }
+    for body in [
+        "",
+        "{",
+        "[]",
+        "{\"inputs\":[{}]}",
+        "{\"inputs\":1}",
+        "\u{0}",
+        "{\"inputs\":[],\"inputs\":[]}",
+    ] {
+        answers.push(infer(&app, "identity_fp32", body).await);
+    }
+    for (method, path) in [
+        (Method::POST, "/v2/repository/models/zz/load"),
+        (Method::POST, "/v2/systemsharedmemory/region/r/register"),
+        (Method::GET, "/etc/passwd"),
+        (Method::DELETE, "/v2"),
+    ] {
+        answers.push(
+            send(
+                &app,
+                method,
+                path,
+                Body::from("{\"key\":\"/etc/passwd\",\"byte_size\":8}"),
+            )
+            .await,
+        );
+    }
+    for answer in answers {
+        assert!(answer.status.is_client_error() || answer.status.is_server_error());
+        let text = answer.text();
+        for inside in [
+            "src/",
+            ".rs",
+            "panicked",
+            "/etc/passwd",
+            "/home",
+            "/dev",
+            "disk on fire",
+        ] {
+            // Names that the client sent come back with their separators only where they are the complaint.
+            let is_own_name = inside == "/etc/passwd" && text.contains("path separator");
+            assert!(!text.contains(inside) || is_own_name, "{text}");
+        }
+    }
 }

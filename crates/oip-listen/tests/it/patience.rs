@@ -17,11 +17,23 @@ fn assert_timely(elapsed: Duration) {
     assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
 }
 
-/// HT-01, HT-02: half a head, silence, and what looks like HTTP/2.
+/// HT-02: silence, and what looks like HTTP/2.
 #[test]
-fn ht_01_half_a_head_and_silence_are_cut() {
+fn ht_02_silence_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
-    for opening in ["GET /v2 HTTP/1.1\r\nHost: x\r\nX-a: ", "", "PRI * HT", "G"] {
+    for opening in ["", "PRI * HT"] {
+        let (elapsed, answer) = time_until_closed(server.send(opening));
+        assert_timely(elapsed);
+        assert_eq!(answer, "");
+    }
+    server.canary();
+}
+
+/// HT-01: half a head.
+#[test]
+fn ht_01_half_a_head_is_cut() {
+    let server = Server::start(Protocol::Http1, limits());
+    for opening in ["GET /v2 HTTP/1.1\r\nHost: x\r\nX-a: ", "G"] {
         let (elapsed, answer) = time_until_closed(server.send(opening));
         assert_timely(elapsed);
         assert_eq!(answer, "");
@@ -85,6 +97,28 @@ fn ht_03_slow_bodies_are_ended() {
         thread::sleep(PATIENCE / 5);
     }
     assert!(read_to_end(&mut steady).ends_with(&"y".repeat(3000)));
+}
+
+/// HT-03: the body of a conversation may pause; the connection is watched as any other.
+#[test]
+fn ht_03_conversations_may_pause() {
+    let server = Server::start(
+        Protocol::Http1,
+        Limits {
+            conversations: &["/echo"],
+            ..limits()
+        },
+    );
+    let head = |path: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 6\r\n\r\nabc")
+    };
+    let mut conversation = server.send(&head("/echo"));
+    let (elapsed, answer) = time_until_closed(server.send(&head("/hello")));
+    assert_timely(elapsed);
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    thread::sleep(3 * PATIENCE);
+    conversation.write_all(b"def").unwrap();
+    assert!(read_to_end(&mut conversation).ends_with("abcdef"));
 }
 
 /// HT-04: an answer that is not read.

@@ -2,17 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use oip_grpc::proto::{
-    ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
-    model_infer_request::InferInputTensor,
-};
-use oip_types::{
-    InferRequest, InferResponse, Limits, ModelRef,
-    rest::{HEADER_LENGTH, RequestEncoding, decode_request, decode_response, encode_request},
-};
+use oip_client::TensorForm;
+use oip_types::{InferRequest, InferResponse, Limits, ModelRef, rest::decode_request};
 use serde_json::Value;
 use tensor_core::Tensor;
-use tonic::transport::Endpoint;
 
 use crate::support::Server;
 
@@ -82,89 +75,35 @@ fn request(model: &str) -> InferRequest {
     decoded.unwrap().request
 }
 
-#[test]
-fn held_back_images_are_recognised_over_http_json() {
-    let server = loaded();
-    for model in MODELS {
-        let answer = server.request(
-            "POST",
-            &format!("/v2/models/{model}/infer"),
-            &[],
-            &read("digits.json"),
-        );
-        assert_eq!(answer.status, 200);
-        let response = decode_response(&answer.body.into(), None, &Limits::default()).unwrap();
-        Record::of(model).check_response(&response);
-    }
-}
-
-#[test]
-fn held_back_images_are_recognised_over_http_binary() {
-    let server = loaded();
-    for model in MODELS {
-        let encoding = RequestEncoding {
-            binary_inputs: true,
-            binary_outputs: true,
-            ..RequestEncoding::default()
-        };
-        let body = encode_request(&request(model), encoding).unwrap();
-        let length = body.header_length().unwrap().to_string();
-        let path = format!("/v2/models/{model}/infer");
-        let answer = server.request("POST", &path, &[(HEADER_LENGTH, &length)], &body.into_bytes());
-        assert_eq!(answer.status, 200);
-        let length = answer.header(HEADER_LENGTH).unwrap().parse().unwrap();
-        let response = decode_response(&answer.body.into(), Some(length), &Limits::default()).unwrap();
-        Record::of(model).check_response(&response);
-    }
-}
-
 #[tokio::test]
-async fn held_back_images_are_recognised_over_grpc() {
+async fn held_back_images_are_recognised_in_every_form() {
     let server = loaded();
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap();
-    let mut client = GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap());
-    for model in MODELS {
-        let pixels = request(model).inputs.remove(0);
-        let response = client
-            .model_infer(ModelInferRequest {
-                model_name: model.to_owned(),
-                inputs: vec![InferInputTensor {
-                    name: pixels.name.clone(),
-                    datatype: pixels.value.datatype().name().to_owned(),
-                    shape: pixels
-                        .value
-                        .shape()
-                        .dims()
-                        .iter()
-                        .map(|&dim| dim as i64)
-                        .collect(),
-                    ..InferInputTensor::default()
-                }],
-                raw_input_contents: vec![pixels.value.into_raw()],
-                ..ModelInferRequest::default()
-            })
-            .await
-            .unwrap()
-            .into_inner();
-        let names: Vec<&str> = response
-            .outputs
-            .iter()
-            .map(|output| output.name.as_str())
-            .collect();
-        assert_eq!(names, ["label", "probabilities"]);
-        let [labels, probabilities] = &response.raw_output_contents[..] else {
-            panic!("expected two tensors");
-        };
-        let count = labels.len() as u64 / 8;
-        let tensor = |dtype, dims: &[u64], bytes: &bytes::Bytes| {
-            let spec = tensor_core::TensorSpec::new(dtype, tensor_core::Shape::new(dims).unwrap()).unwrap();
-            Tensor::new(spec, bytes.clone()).unwrap()
-        };
-        Record::of(model).check(
-            &tensor(tensor_core::DType::I64, &[count], labels),
-            &tensor(tensor_core::DType::F32, &[count, 10], probabilities),
-        );
+    for url in [
+        format!("http://{}", server.http),
+        format!("grpc://{}", server.grpc),
+    ] {
+        for form in [TensorForm::Raw, TensorForm::Typed] {
+            let client = oip_client::builder(&url).tensor_form(form).build().unwrap();
+            for model in MODELS {
+                let response = client.infer(&request(model)).await.unwrap();
+                Record::of(model).check_response(&response);
+            }
+        }
     }
+}
+
+/// The file that the README runs a model on has the images of the request, in a byte each.
+#[test]
+fn the_readmes_file_has_the_same_images() {
+    let request = request("digits");
+    let pixels: Vec<f32> = request.input("X").unwrap().as_fixed().unwrap().to_vec().unwrap();
+    let bytes: Vec<u8> = pixels.iter().map(|pixel| *pixel as u8).collect();
+    let file = read("digits.npy");
+    let (head, data) = file.split_at(128);
+    assert!(
+        String::from_utf8_lossy(head).contains("'descr': '|u1', 'fortran_order': False, 'shape': (450, 64)")
+    );
+    assert_eq!(data, bytes);
 }
 
 /// The README promises a 7.

@@ -4,7 +4,10 @@
 mod command_line;
 #[cfg(feature = "onnx")]
 mod digits;
+mod grpc;
 mod life_cycle;
 mod parity;
 mod pressure;
 mod support;
+#[cfg(feature = "tensors")]
+mod tensors;

@@ -1,7 +1,6 @@
 //! More than there is room for.
 
 use std::{
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -11,28 +10,7 @@ use crate::support::{Server, connect, send, try_receive};
 /// HT-42: with all file descriptors used up the server neither spins nor dies, and recovers.
 #[test]
 fn ht_42_no_file_descriptors_left() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut shell = Command::new("sh");
-    let script = "ulimit -n 64; exec \"$0\" \"$@\"";
-    shell
-        .args([
-            "-c",
-            script,
-            env!("CARGO_BIN_EXE_oip-server"),
-            "--model-repository",
-        ])
-        .arg(folder.path());
-    shell.args([
-        "--http-address",
-        "127.0.0.1:0",
-        "--grpc-address",
-        "127.0.0.1:0",
-        "--log",
-        "off",
-    ]);
-    let mut server = Server::spawn(&mut shell);
-    server.wait_until_loaded();
-
+    let (server, _folder) = Server::with_few_descriptors();
     let crowd: Vec<_> = (0..200).map(|_| connect(server.http)).collect();
     thread::sleep(Duration::from_millis(300));
     let before = server.cpu_time();
@@ -59,44 +37,101 @@ fn ht_42_no_file_descriptors_left() {
     }
 }
 
-/// HT-13, HT-10, HT-11, HT-12: heads that no HTTP client may send are refused and the connection is closed.
-#[test]
-fn ht_12_requests_that_are_no_http() {
+const POST: &str = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n";
+
+/// Sends requests that no HTTP client may send, each on a connection of its own: they are refused and the server goes on.
+fn assert_refused(requests: &[String], statuses: &[u16]) {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
-    let post = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n";
-    for request in [
-        "GET /v2 HTTP/1.1\r\n\r\n".to_owned(),
-        "GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(),
-        "GET /v2 HTTP/1.1\r\nHost: x\r\nA\0: b\r\n\r\n".to_owned(),
-        "GET /v2 HTTP/1.1\r\nHost : x\r\n\r\n".to_owned(),
-        "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}".to_owned(),
-        "GET /v2 HTTP/2.1\r\nHost: x\r\n\r\n".to_owned(),
-        format!("{post}Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd"),
-        format!("{post}Content-Length: +4\r\n\r\nabcd"),
-        format!("{post}Content-Length: 18446744073709551616\r\n\r\n"),
-        format!("{post}Transfer-Encoding: xchunked\r\n\r\n"),
-        format!("{post}Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF1\r\n"),
-        format!("{post}Transfer-Encoding: chunked\r\n\r\n-1\r\n"),
-        format!(
-            "GET /v2 HTTP/1.1\r\nHost: x\r\n{}\r\n",
-            (0..101)
-                .map(|index| format!("h{index}: x\r\n"))
-                .collect::<String>()
-        ),
-    ] {
+    for request in requests {
         let mut stream = connect(server.http);
         std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
         let answer = try_receive(&mut stream);
-        // Without a model `m` a body that is never read is not judged: then its model is not found.
-        let is_refused = answer
-            .as_ref()
-            .is_ok_and(|answer| matches!(answer.status, 400 | 404 | 431));
+        let status = answer.as_ref().map(|answer| answer.status);
         assert!(
-            is_refused,
-            "{request:?}: {:?}",
-            answer.map(|answer| answer.status)
+            status.as_ref().is_ok_and(|status| statuses.contains(status)),
+            "{request:?}: {status:?}"
         );
     }
     assert_eq!(server.get("/v2/health/live").status, 200);
+}
+
+/// HT-10: sizes of chunks that are none. There is no model `m`: a body that nobody needs to read gets its 404, and then
+/// the connection is closed.
+#[test]
+fn ht_10_chunks_that_are_none() {
+    let chunked = |rest: &str| format!("{POST}Transfer-Encoding: chunked\r\n\r\n{rest}");
+    let extension = format!("1;{}\r\nA\r\n0\r\n\r\n", "x".repeat(64 << 10));
+    assert_refused(
+        &[
+            chunked("FFFFFFFFFFFFFFFF1\r\n"),
+            chunked("-1\r\n"),
+            chunked(&extension),
+            chunked("1\nA\n0\n\n"),
+        ],
+        &[400, 404],
+    );
+}
+
+/// HT-11: two lengths, lengths that are none, codings that are unknown.
+#[test]
+fn ht_11_lengths_that_contradict() {
+    let with = |headers: &str| format!("{POST}{headers}\r\n\r\nabcd");
+    assert_refused(
+        &[
+            with("Content-Length: 4\r\nContent-Length: 5"),
+            with("Content-Length: +4"),
+            with("Content-Length: 4, 5"),
+            with("Content-Length: 18446744073709551616"),
+            with("Transfer-Encoding: xchunked"),
+            with("Transfer-Encoding: chunked, identity"),
+        ],
+        &[400],
+    );
+    // Both, of which the coding holds, and the same length twice: what is not ambiguous may be answered.
+    assert_refused(
+        &[
+            with("Content-Length: 4\r\nTransfer-Encoding: chunked"),
+            with("Content-Length: 4, 4"),
+        ],
+        &[400, 404],
+    );
+}
+
+/// HT-12, HT-13: heads that are no HTTP, or name no host.
+#[test]
+fn ht_12_ht_13_heads_that_are_no_http() {
+    assert_refused(
+        &[
+            "GET /v2 HTTP/1.1\r\n\r\n".to_owned(),
+            "GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(),
+            "GET /v2 HTTP/1.1\r\nHost: x\r\nA\0: b\r\n\r\n".to_owned(),
+            "GET /v2 HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n".to_owned(),
+            "GET /v2 HTTP/1.1\r\nHost : x\r\n\r\n".to_owned(),
+            "\u{16}\u{3}\u{1}\u{2}\0\u{1}\0\u{1}".to_owned(),
+            "\u{7f}".repeat(64),
+            "GET /v2 HTTP/2.1\r\nHost: x\r\n\r\n".to_owned(),
+        ],
+        &[400],
+    );
+}
+
+/// HT-06: a head of too many headers, or of a line without end.
+#[test]
+fn ht_06_heads_that_are_too_large() {
+    let headers: String = (0..101).map(|index| format!("h{index}: x\r\n")).collect();
+    assert_refused(
+        &[
+            format!("GET /v2 HTTP/1.1\r\nHost: x\r\n{headers}\r\n"),
+            format!(
+                "GET /v2 HTTP/1.1\r\nHost: x\r\na: {}\r\n\r\n",
+                "x".repeat(500_000)
+            ),
+        ],
+        &[431],
+    );
+    assert_refused(
+        &[format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(70_000))],
+        &[414, 431],
+    );
 }

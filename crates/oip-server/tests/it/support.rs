@@ -59,6 +59,32 @@ impl Server {
         }
     }
 
+    /// A server without models that may open 64 descriptors.
+    pub(crate) fn with_few_descriptors() -> (Self, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut shell = Command::new("sh");
+        let script = "ulimit -n 64; exec \"$0\" \"$@\"";
+        shell
+            .args([
+                "-c",
+                script,
+                env!("CARGO_BIN_EXE_oip-server"),
+                "--model-repository",
+            ])
+            .arg(folder.path())
+            .args([
+                "--http-address",
+                "127.0.0.1:0",
+                "--grpc-address",
+                "127.0.0.1:0",
+                "--log",
+                "off",
+            ]);
+        let mut server = Self::spawn(&mut shell);
+        server.wait_until_loaded();
+        (server, folder)
+    }
+
     /// Waits until everything is loaded; returns what was printed by then.
     pub(crate) fn wait_until_loaded(&mut self) -> String {
         let mut printed = String::new();

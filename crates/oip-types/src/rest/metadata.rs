@@ -139,6 +139,11 @@ mod tests {
             outputs: vec![TensorMetadata::new("y", DataType::BYTES, &[-1])],
         };
         let json = json_body(&metadata);
+        // What is optional, and any number of leading dimensions, have no form there.
+        let mut optional = metadata.clone();
+        optional.inputs[0].optional = true;
+        optional.inputs[0].shape = crate::ShapePattern::with_any_leading(vec![Some(64)]);
+        assert_eq!(json_body(&optional), json);
         assert_eq!(
             json,
             r#"{"name":"m","versions":["1"],"platform":"onnx_onnxv1","inputs":[{"name":"x","datatype":"FP32","shape":[-1,64]}],"outputs":[{"name":"y","datatype":"BYTES","shape":[-1]}]}"#

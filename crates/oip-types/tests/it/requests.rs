@@ -176,9 +176,9 @@ fn ht_21_duplicate_members() {
     }
 }
 
-/// HT-22, HT-23: shapes whose bytes overflow.
+/// HT-22: shapes whose number of elements overflows; HT-23: shapes whose number of bytes does.
 #[test]
-fn ht_22_shapes_that_overflow() {
+fn ht_22_ht_23_shapes_that_overflow() {
     for (shape, data) in [
         ("[16,1152921504606846978]", "[1.0]"),
         ("[4,1152921504606846978]", "[1.0]"),

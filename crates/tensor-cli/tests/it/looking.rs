@@ -28,6 +28,21 @@ fn inspect_shows_a_table() {
     );
 }
 
+/// Values can be as large as the file; people see how they begin, programs see all.
+#[test]
+fn inspect_shortens_long_metadata() {
+    let place = Place::new();
+    let tokens = "ä".repeat(600);
+    place.write("a.safetensors", &[("tokens", &tokens)], &[("w", &matrix())]);
+    let shown = place.good(&["inspect", "a.safetensors"]);
+    let expected = format!(
+        "  tokens: {}… (100 characters more; --json has them)\n",
+        "ä".repeat(500)
+    );
+    assert!(shown.contains(&expected), "{shown}");
+    assert_eq!(place.inspect("a.safetensors")["metadata"]["tokens"], tokens);
+}
+
 #[test]
 fn inspect_gives_json() {
     let place = Place::new();

@@ -3,5 +3,13 @@
 
 mod converting;
 mod editing;
+#[cfg(unix)]
+mod killed;
+#[cfg(feature = "client")]
+mod inferring;
 mod looking;
+#[cfg(feature = "client")]
+mod measuring;
+#[cfg(feature = "client")]
+mod server;
 mod support;

@@ -4,9 +4,9 @@ use std::{cell::Cell, fs, ops::ControlFlow};
 
 use fmt_core::{ErrorKind::*, Metadata};
 use tensor_core::DType;
-use tensor_files::{ConvertOptions, Loss, convert, diff, format_of_path, formats, losses, verify};
+use tensor_files::{ConvertOptions, Loss, convert, diff, format_of_path, losses, verify};
 
-use crate::support::{names, open, tensor, write, write_sparse};
+use crate::support::{names, open, tensor, writable, write, write_sparse};
 
 fn allowing() -> ConvertOptions<'static> {
     ConvertOptions {
@@ -21,20 +21,65 @@ fn from_everywhere_to_everywhere() {
     let folder = tempfile::tempdir().unwrap();
     // Larger than a piece, so that it is copied in rows.
     let large = tensor(DType::F32, &[300, 10_000]);
-    for from in formats() {
+    for from in writable() {
         let name = format!("from.{}", from.extensions()[0]);
         let path = write(folder.path(), &name, &[("0", &large)], &Metadata::new());
         let reader = open(&path);
-        for to in formats() {
+        for to in writable() {
             let target = folder.path().join(format!("to.{}", to.extensions()[0]));
-            assert!(losses(&*reader, *to, &ConvertOptions::default()).is_empty());
-            let converted = convert(&*reader, *to, &target, &ConvertOptions::default()).unwrap();
+            assert!(losses(&*reader, to, &ConvertOptions::default()).is_empty());
+            let converted = convert(&*reader, to, &target, &ConvertOptions::default()).unwrap();
             assert_eq!(converted.len, fs::metadata(&target).unwrap().len());
             let copy = open(&target);
             assert_eq!(diff(&*reader, &*copy, Default::default()), []);
             assert!(verify(&*copy).unwrap().is_sound());
         }
     }
+}
+
+/// GGUF is read: its plain tensors go anywhere, its quantised ones are a loss, and none go back.
+#[test]
+fn from_gguf_but_not_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("a.gguf");
+    let mut file = b"GGUF\x03\0\0\0".to_vec();
+    [2u64, 0, 1]
+        .iter()
+        .for_each(|word| file.extend(word.to_le_bytes()));
+    // I16[4] and 32 elements of Q8_0.
+    file.extend(b"w\x01\0\0\0\x04\0\0\0\0\0\0\0\x19\0\0\0\0\0\0\0\0\0\0\0");
+    file.extend(b"\x01\0\0\0\0\0\0\0q\x01\0\0\0\x20\0\0\0\0\0\0\0\x08\0\0\0\x20\0\0\0\0\0\0\0");
+    file.resize(file.len().next_multiple_of(32), 0);
+    file.extend((0..32 + 34).collect::<Vec<u8>>());
+    fs::write(&source, file).unwrap();
+    let reader = open(&source);
+    assert_eq!(reader.format(), "gguf");
+
+    let target = folder.path().join("b.safetensors");
+    let format = format_of_path(&target).unwrap();
+    let refused = convert(&*reader, format, &target, &ConvertOptions::default()).unwrap_err();
+    assert!(
+        refused.to_string().contains("quantised, as GGML's Q8_0"),
+        "{refused}"
+    );
+    let converted = convert(&*reader, format, &target, &allowing()).unwrap();
+    assert_eq!(converted.losses.len(), 1);
+    assert_eq!(open(&target).tensor(0).unwrap(), reader.tensor(0).unwrap());
+
+    let back = folder.path().join("c.gguf");
+    let error = convert(
+        &*open(&target),
+        format_of_path(&back).unwrap(),
+        &back,
+        &allowing(),
+    )
+    .unwrap_err();
+    assert_eq!(error.kind(), Unsupported);
+    assert!(
+        error.to_string().contains("GGUF files are read, not written"),
+        "{error}"
+    );
+    assert!(!back.exists());
 }
 
 /// A file converted over itself.

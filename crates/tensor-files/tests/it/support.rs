@@ -2,9 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use fmt_core::{Metadata, Plan, PlannedEntry, TensorReader};
+use fmt_core::{Format, Metadata, Plan, PlannedEntry, TensorReader};
 use tensor_core::{DType, Shape, SparseCoo, Tensor, TensorSpec};
 use tensor_files::format;
+
+/// The formats that files can be written in.
+pub(crate) fn writable() -> impl Iterator<Item = &'static dyn Format> {
+    let all = tensor_files::formats().iter().copied();
+    all.filter(|format| format.id() != "gguf")
+}
 
 pub(crate) fn tensor(dtype: DType, dims: &[u64]) -> Tensor {
     let spec = TensorSpec::new(dtype, Shape::new(dims).unwrap()).unwrap();

@@ -7,7 +7,7 @@ use tensor_core::{DType, Element, Shape, Tensor};
 
 use crate::proto::InferTensorContents;
 
-/// Reads an input's typed contents; only the field of its datatype may be filled.
+/// Reads a tensor's typed contents; only the field of its datatype may be filled.
 pub(crate) fn read(
     datatype: DataType,
     shape: Shape,
@@ -47,7 +47,7 @@ pub(crate) fn read(
     }
 }
 
-/// An output as typed contents; `None` for the datatypes that have none.
+/// A tensor as typed contents; `None` for the datatypes that have none.
 pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
     let mut contents = InferTensorContents::default();
     let tensor = match value {
@@ -73,6 +73,15 @@ pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
         DType::F16 | DType::BF16 => return None,
     }
     Some(contents)
+}
+
+/// Dimensions as the wire has them. Those of tensors in memory fit.
+pub(crate) fn wire_dims(shape: &Shape) -> Vec<i64> {
+    shape
+        .dims()
+        .iter()
+        .map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX))
+        .collect()
 }
 
 /// The field that holds a datatype's elements.

@@ -1,0 +1,57 @@
+//! Tensor files as models, for servers of the Open Inference Protocol: an embedding table or a feature store without any
+//! code.
+//!
+//! A file of any format of [`tensor_files`], called `model.safetensors`, `model.zt`, `model.tbuf`, `model.btf`, `model.npz`,
+//! `model.npy` or `model.gguf`, is a model whose outputs are its tensors:
+//!
+//! - A request names the outputs it wants and gets whole tensors: the file's own bytes, never copied.
+//! - With an input `<tensor>.rows` (INT64, any shape) it gets rows of `<tensor>`, entries along axis 0. The answer has the
+//!   shape of the input and then that of a row: rows `[32, 7]` of a tensor `[50000, 256]` are `[32, 7, 256]`. Rows that follow
+//!   each other are copied as one piece, or not at all if there is just one such piece.
+//! - A request that names no outputs gets those that it gives rows for, or else all of them.
+//!
+//! Inputs are optional, and the metadata shows rows as `[-1]` and outputs as `[-1, 256]`, since the protocol has no words for any
+//! number of dimensions: [`oip_types::ShapePattern::with_any_leading`].
+//!
+//! Everything is proven when a file is loaded. What is compressed, big-endian or checksummed is decoded and verified then, once;
+//! sparse tensors, and those that the format's crate cannot read, are left out with a warning in the log.
+//!
+//! ```
+//! use backend_tensors::TensorsBackend;
+//! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+//! use oip_types::{InferRequest, ModelRef};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use fmt_core::{Plan, PlannedEntry};
+//! # let table = Tensor::from_vec(Shape::new(&[3, 2])?, vec![0.0f32, 0.1, 1.0, 1.1, 2.0, 2.1])?;
+//! # let plan = Plan { entries: vec![PlannedEntry::dense("embed", table.spec().clone())], ..Plan::default() };
+//! # let mut file = Vec::new();
+//! # let format = tensor_files::format("safetensors").ok_or("no such format")?;
+//! # let mut writer = format.create(Box::new(&mut file), plan)?;
+//! # writer.write(table.bytes())?;
+//! # writer.finish()?;
+//! let source = ModelSource {
+//!     name: "words".into(),
+//!     version: "1".into(),
+//!     path: "models/words/1/model.safetensors".into(),
+//!     content: file.into(), // with one tensor, `embed`, FP32[3, 2]
+//! };
+//! let model = TensorsBackend::new().load(&source, &LoadContext::default())?;
+//!
+//! let rows = Tensor::from_vec(Shape::vector(2), vec![2i64, 0])?;
+//! let request = InferRequest::new(ModelRef::new("words", None)?).with_input("embed.rows", rows);
+//! model.metadata().check_request(&request)?;
+//! let outputs = model.infer(request, &CancelToken::new(None))?;
+//! assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<f32>()?, [2.0, 2.1, 0.0, 0.1]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod backend;
+mod load;
+mod memory;
+mod model;
+mod table;
+
+pub use backend::TensorsBackend;

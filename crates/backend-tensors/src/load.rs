@@ -1,0 +1,157 @@
+//! From a file in memory to its tensors, all of them decoded and verified.
+
+use std::{path::Path, sync::Arc, time::Instant};
+
+use fmt_core::{Encoding, Entry, Error, Layout, Limits, ReadOptions, TensorReader, Verification};
+use oip_service::ModelSource;
+use oip_types::{ErrorCode, ServiceError};
+use tensor_core::{Quoted, Tensor};
+
+use crate::memory;
+
+/// What is served of a file.
+pub(crate) struct Loaded {
+    /// The format's short name.
+    pub(crate) format: &'static str,
+    /// Names and tensors in the file's order.
+    pub(crate) tensors: Vec<(String, Tensor)>,
+}
+
+/// Memory that may be taken where the system does not say how much there is.
+const UNKNOWN_MEMORY: u64 = 4 << 30;
+
+/// Opens a file and reads all tensors that can be served; `memory` bounds what decoding them takes.
+pub(crate) fn load(
+    source: &ModelSource,
+    deadline: Option<Instant>,
+    memory: Option<u64>,
+) -> Result<Loaded, ServiceError> {
+    let file_name = source.path.file_name().unwrap_or_default().display();
+    let refused = |error: &Error| ServiceError::invalid(format!("{file_name}: {error}"));
+    check_beside(&source.path)?;
+    let budget = memory.or_else(memory::available).unwrap_or(UNKNOWN_MEMORY);
+    let options = ReadOptions {
+        limits: Limits {
+            decoded_bytes: budget,
+            ..Limits::default()
+        },
+        ..ReadOptions::default()
+    };
+    let opened = tensor_files::open_source(Arc::new(source.content.clone()), Some(&source.path), &options);
+    let reader = opened.map_err(|error| refused(&error))?;
+
+    let entries = || reader.entries().iter().enumerate();
+    warn_of_omissions(source, reader.entries());
+    let decoded = entries().filter(|(_, entry)| is_served(entry) && !is_view(entry));
+    let decoded = decoded.map(|(_, entry)| entry.byte_len().unwrap_or(u64::MAX));
+    let needed = decoded.fold(0, u64::saturating_add);
+    if needed > budget {
+        return Err(ServiceError::invalid(format!(
+            "{file_name}: its tensors take {needed} bytes once decoded, and {budget} are free"
+        )));
+    }
+    let mut tensors = Vec::new();
+    for (index, entry) in entries().filter(|(_, entry)| is_served(entry)) {
+        // Nobody waits any more for what is left to decode.
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(ServiceError::new(
+                ErrorCode::DeadlineExceeded,
+                format!("{file_name}: loading took too long"),
+            ));
+        }
+        // Reading verifies what it copies; what is served from the file's own bytes is verified here.
+        if is_view(entry) {
+            let verified = reader.verify(index).map_err(|error| refused(&error))?;
+            if let Verification::UnknownChecksum(kind) = verified {
+                let (model, version) = (&source.name, &source.version);
+                tracing::warn!(
+                    model,
+                    version,
+                    tensor = entry.name,
+                    kind,
+                    "the checksum is of no known kind"
+                );
+            }
+        }
+        let tensor = reader.tensor(index).map_err(|error| refused(&error))?;
+        tensors.push((entry.name.clone(), tensor));
+    }
+    if tensors.is_empty() {
+        let reason = reader.entries().first().map_or_else(
+            || "it has no tensors".to_owned(),
+            |first| {
+                let (count, name) = (reader.entries().len(), Quoted(&first.name));
+                format!(
+                    "none of its {count} tensors can be served; {name}: {}",
+                    why_not(first)
+                )
+            },
+        );
+        return Err(ServiceError::invalid(format!("{file_name}: {reason}")));
+    }
+    warn_of_lints(source, &*reader);
+    Ok(Loaded {
+        format: reader.format(),
+        tensors,
+    })
+}
+
+/// A BTF file's names stand in a file beside it, which is read by name: a link could lead anywhere.
+fn check_beside(path: &Path) -> Result<(), ServiceError> {
+    let mut names = path.as_os_str().to_owned();
+    names.push(".names.json");
+    if Path::new(&names).is_symlink() {
+        let name = Path::new(&names).file_name().unwrap_or_default().display();
+        return Err(ServiceError::invalid(format!(
+            "{name} is a link; it must be a file"
+        )));
+    }
+    Ok(())
+}
+
+fn is_served(entry: &Entry) -> bool {
+    entry.unsupported.is_none() && entry.layout == Layout::Dense && entry.spec().is_some()
+}
+
+/// Whether a tensor is served from the file's own bytes.
+fn is_view(entry: &Entry) -> bool {
+    entry.encoding == Encoding::Raw && !entry.is_big_endian
+}
+
+/// Says in the log which tensors are not served, and why the first of them is not.
+fn warn_of_omissions(source: &ModelSource, entries: &[Entry]) {
+    let omitted = || entries.iter().filter(|entry| !is_served(entry));
+    if let Some(first) = omitted().next() {
+        tracing::warn!(
+            model = source.name,
+            version = source.version,
+            count = omitted().count(),
+            first = %Quoted(&first.name),
+            reason = why_not(first),
+            "tensors of the file are not served"
+        );
+    }
+}
+
+/// Why a tensor is not served.
+fn why_not(entry: &Entry) -> &str {
+    match (&entry.unsupported, &entry.layout) {
+        (Some(reason), _) => reason,
+        (None, Layout::Dense) => "its dtype is not known",
+        (None, _) => "it is sparse",
+    }
+}
+
+/// Says in the log what is legal but odd, names that do not fit above all.
+fn warn_of_lints(source: &ModelSource, reader: &dyn TensorReader) {
+    let lints = reader.lints().unwrap_or_default();
+    if let Some(first) = lints.first() {
+        tracing::warn!(
+            model = source.name,
+            version = source.version,
+            count = lints.len(),
+            first = first.message,
+            "the file is odd"
+        );
+    }
+}

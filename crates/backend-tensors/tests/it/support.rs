@@ -1,0 +1,91 @@
+//! Files, models of them, and requests.
+
+use std::path::Path;
+
+use backend_tensors::TensorsBackend;
+use bytes::Bytes;
+use fmt_core::{Plan, PlannedEntry};
+use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_types::{InferOutput, InferRequest, ModelRef, ServiceError};
+use tensor_core::{Shape, Tensor};
+
+/// A file of dense tensors, in the format that such a name has.
+pub(crate) fn file(name: &str, tensors: &[(&str, &Tensor)]) -> Bytes {
+    let entries = tensors
+        .iter()
+        .map(|(name, tensor)| PlannedEntry::dense(*name, tensor.spec().clone()));
+    let plan = Plan {
+        entries: entries.collect(),
+        ..Plan::default()
+    };
+    let format = tensor_files::format_of_path(name.as_ref()).unwrap();
+    let mut out = Vec::new();
+    let mut writer = format.create(Box::new(&mut out), plan).unwrap();
+    tensors
+        .iter()
+        .for_each(|(_, tensor)| writer.write(tensor.bytes()).unwrap());
+    writer.finish().unwrap();
+    out.into()
+}
+
+pub(crate) fn load_with(
+    backend: &TensorsBackend,
+    path: &Path,
+    content: Bytes,
+) -> Result<Box<dyn Model>, ServiceError> {
+    let source = ModelSource {
+        name: "m".to_owned(),
+        version: "1".to_owned(),
+        path: path.to_owned(),
+        content,
+    };
+    backend.load(&source, &LoadContext::default())
+}
+
+/// A model from a file in memory, called so in a folder that does not exist.
+pub(crate) fn load(name: &str, content: Bytes) -> Result<Box<dyn Model>, ServiceError> {
+    load_with(&TensorsBackend::new(), &Path::new("/nowhere").join(name), content)
+}
+
+/// The model of a safetensors file with `embed` FP32[4, 2], `ids` INT64[3] and `scale` FP64[].
+pub(crate) fn model() -> Box<dyn Model> {
+    model_with(&TensorsBackend::new())
+}
+
+pub(crate) fn model_with(backend: &TensorsBackend) -> Box<dyn Model> {
+    let tensors = [
+        ("embed", &embed()),
+        ("ids", &vector(&[7, 8, 9])),
+        ("scale", &Tensor::scalar(0.5f64)),
+    ];
+    let content = file("model.safetensors", &tensors);
+    load_with(backend, "/nowhere/model.safetensors".as_ref(), content).unwrap()
+}
+
+/// Rows `[0, 0.5]`, `[1, 1.5]` and so on.
+pub(crate) fn embed() -> Tensor {
+    let elements = (0..8u8).map(|element| f32::from(element) / 2.0).collect();
+    Tensor::from_vec(Shape::new(&[4, 2]).unwrap(), elements).unwrap()
+}
+
+pub(crate) fn vector(elements: &[i64]) -> Tensor {
+    Tensor::from_vec(Shape::vector(elements.len() as u64), elements.to_vec()).unwrap()
+}
+
+pub(crate) fn request() -> InferRequest {
+    InferRequest::new(ModelRef::new("m", None).unwrap())
+}
+
+/// What the engine does around a model: checks, runs, picks.
+pub(crate) fn run(model: &dyn Model, request: InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
+    model.metadata().check_request(&request)?;
+    let requested = request.outputs.clone();
+    let outputs = model.infer(request, &CancelToken::new(None))?;
+    model.metadata().pick_outputs(&requested, outputs)
+}
+
+/// Names and tensors of an answer.
+pub(crate) fn tensors(outputs: Vec<InferOutput>) -> Vec<(String, Tensor)> {
+    let fixed = |output: InferOutput| (output.name, output.value.as_fixed().unwrap().clone());
+    outputs.into_iter().map(fixed).collect()
+}

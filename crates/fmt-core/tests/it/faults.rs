@@ -1,0 +1,234 @@
+//! WR-02 and WR-03: a disk that fails or is full, as the kernel would tell it.
+//!
+//! A seccomp filter answers chosen calls of one thread with an error, without making them. It cannot be taken away again,
+//! so each test has a thread of its own, which ends with it.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Write,
+    os::fd::{AsRawFd, RawFd},
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use fmt_core::{AppendFile, AtomicFile, ByteSource, Error, ErrorKind, FileSource};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen,
+    SeccompCmpOp::{self, Eq, Ne},
+    SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
+};
+use tempfile::TempDir;
+
+const EIO: u32 = libc::EIO as u32;
+const ENOSPC: u32 = libc::ENOSPC as u32;
+
+/// Descriptors are the process's: tests that count on which number comes next run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// From now on this thread's `call` fails if its first argument, a descriptor, compares so with all of these.
+fn fail(call: libc::c_long, error: u32, descriptors: &[(SeccompCmpOp, RawFd)]) {
+    let conditions = descriptors.iter().map(|(compares, descriptor)| {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, compares.clone(), *descriptor as u64).unwrap()
+    });
+    let rule = SeccompRule::new(conditions.collect()).unwrap();
+    let filter = SeccompFilter::new(
+        BTreeMap::from([(call, vec![rule])]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(error),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    apply_filter(&program).unwrap();
+}
+
+/// The descriptors of the open files whose paths begin so.
+fn descriptors_of(prefix: &Path) -> Vec<RawFd> {
+    let prefix = prefix.to_string_lossy().into_owned();
+    let open = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+    let matching = open.filter(|entry| {
+        fs::read_link(entry.path()).is_ok_and(|path| path.to_string_lossy().starts_with(&prefix))
+    });
+    matching
+        .map(|entry| entry.file_name().to_string_lossy().parse().unwrap())
+        .collect()
+}
+
+fn names(folder: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path()).unwrap();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Begins to replace `old` by `new`, and gives the file and its descriptor to a thread that may break its own system.
+fn replace(
+    content: &'static [u8],
+    and: impl FnOnce(AtomicFile, RawFd) -> Result<(), Error> + Send + 'static,
+) -> (Result<(), Error>, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("a");
+    fs::write(&target, "old").unwrap();
+    let outcome = thread::spawn(move || {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // Descriptors go by the lowest free number: what is opened later gets one of these, not the file's.
+        let lower: Vec<File> = (0..64)
+            .map(|_| File::open("/proc/self/status").unwrap())
+            .collect();
+        let mut file = AtomicFile::create(&target).unwrap();
+        drop(lower);
+        let descriptor = descriptors_of(&target.with_file_name("a.tmp-"))[0];
+        file.write_all(content).unwrap();
+        and(file, descriptor)
+    });
+    (outcome.join().unwrap(), folder)
+}
+
+fn is_io(outcome: Result<(), Error>, says: &str, code: u32) {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    let system = std::io::Error::from_raw_os_error(code as i32);
+    assert_eq!(error.to_string(), format!("{says}: {system}"));
+}
+
+#[test]
+fn wr_03_a_file_that_does_not_reach_the_disk_is_not_published() {
+    let (outcome, folder) = replace(b"new", |file, descriptor| {
+        fail(libc::SYS_fsync, EIO, &[(Eq, descriptor)]);
+        file.publish()
+    });
+    is_io(outcome, "the file cannot be brought to the disk", EIO);
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old");
+    assert_eq!(names(&folder), ["a"], "the temporary file is still there");
+}
+
+/// After a failed fsync the kernel may take the pages for clean and the next fsync succeeds, so the bytes have to be
+/// written again: publishing consumes the file, and who tries again begins a new one.
+#[test]
+fn wr_03_trying_again_writes_again() {
+    let (outcome, folder) = replace(b"lost", |file, descriptor| {
+        let folder = fs::read_link(format!("/proc/self/fd/{descriptor}")).unwrap();
+        let target = folder.with_file_name("a");
+        fail(libc::SYS_fsync, EIO, &[(Eq, descriptor)]);
+        assert!(file.publish().is_err());
+        let lower = File::open("/proc/self/status").unwrap();
+        assert_ne!(lower.as_raw_fd(), descriptor, "the next file would fail too");
+        drop(lower);
+        let mut again = AtomicFile::create(&target)?;
+        again.write_all(b"written again").unwrap();
+        again.publish()
+    });
+    outcome.unwrap();
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"written again");
+    assert_eq!(names(&folder), ["a"]);
+}
+
+/// The name has gone to the new file by then, and whether it stays there after a power cut nobody knows: an error.
+#[test]
+fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
+    let (outcome, folder) = replace(b"new", |file, descriptor| {
+        fail(libc::SYS_fsync, EIO, &[(Ne, descriptor)]);
+        file.publish()
+    });
+    is_io(outcome, "the folder cannot be brought to the disk", EIO);
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"new");
+    assert_eq!(names(&folder), ["a"]);
+}
+
+/// What close could complain of was asked by fsync before, and that was good: the file is published, whole.
+#[test]
+fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
+    let (outcome, folder) = replace(b"new", |file, descriptor| {
+        fail(libc::SYS_close, EIO, &[(Eq, descriptor)]);
+        file.publish()
+    });
+    outcome.unwrap();
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"new");
+    assert_eq!(names(&folder), ["a"]);
+}
+
+/// Small content stays in the buffer until it is published, large content meets the full disk while it is written.
+#[test]
+fn wr_02_a_full_disk_leaves_the_target() {
+    let (outcome, folder) = replace(b"new", |file, descriptor| {
+        fail(libc::SYS_write, ENOSPC, &[(Eq, descriptor)]);
+        file.publish()
+    });
+    is_io(outcome, "the file cannot be written", ENOSPC);
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old");
+    assert_eq!(names(&folder), ["a"]);
+
+    let (outcome, folder) = replace(b"new", |mut file, descriptor| {
+        fail(libc::SYS_write, ENOSPC, &[(Eq, descriptor)]);
+        file.write_all(&vec![1; 3 << 20])
+            .map_err(|error| Error::io("writing", error))
+    });
+    is_io(outcome, "writing", ENOSPC);
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old");
+    assert_eq!(names(&folder), ["a"]);
+}
+
+/// Appends to a file on a thread whose system fails from just before the commit on, as `breaking` has it; that is given
+/// the descriptors that the file is open under.
+fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error>, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    fs::write(&path, "old end.").unwrap();
+    let outcome = thread::spawn(move || {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = FileSource::open(&path).unwrap();
+        let mut file = AppendFile::open(&path, &opened, 0..opened.len()).unwrap();
+        drop(opened);
+        file.write_all(b" new").unwrap();
+        breaking(&descriptors_of(&path));
+        file.commit(b" end.")
+    });
+    (outcome.join().unwrap(), folder)
+}
+
+#[test]
+fn wr_02_wr_03_a_change_in_place_that_fails_is_undone() {
+    for (call, error) in [
+        (libc::SYS_write, ENOSPC),
+        (libc::SYS_fdatasync, EIO),
+        (libc::SYS_fdatasync, ENOSPC),
+    ] {
+        let (outcome, folder) = append(move |files| {
+            files.iter().for_each(|file| fail(call, error, &[(Eq, *file)]));
+        });
+        is_io(outcome, "the file cannot be brought to the disk", error);
+        assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old end.");
+        assert_eq!(names(&folder), ["a"]);
+    }
+}
+
+/// When not even the cut reaches the disk, the journal stays, and with it what a later process does the cut by.
+#[test]
+fn wr_03_a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
+    let (outcome, folder) = append(|files| {
+        files
+            .iter()
+            .for_each(|file| fail(libc::SYS_fsync, EIO, &[(Eq, *file)]));
+    });
+    is_io(outcome, "the file cannot be brought to the disk", EIO);
+    let path = folder.path().join("a");
+    assert_eq!(names(&folder), ["a", "a.append-journal"]);
+    AppendFile::recover(&path, |_| Ok(())).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"old end.");
+    assert_eq!(names(&folder), ["a"]);
+}
+
+/// A journal that comes back after a power cut would undo a change of which somebody was told that it succeeded.
+#[test]
+fn wr_03_a_change_in_place_counts_when_the_journal_is_gone_from_the_disk() {
+    let (outcome, folder) = append(|files| {
+        let others: Vec<_> = files.iter().map(|file| (Ne, *file)).collect();
+        fail(libc::SYS_fsync, EIO, &others);
+    });
+    is_io(outcome, "the folder cannot be brought to the disk", EIO);
+    assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old end. new end.");
+    assert_eq!(names(&folder), ["a"]);
+}

@@ -1,0 +1,37 @@
+//! GGUF files (llama.cpp's models) as one tensor file format among others, for reading.
+//!
+//! The crate [`gguf-rs-lib`](https://docs.rs/gguf-rs-lib) knows the format and proves the header; this crate gives its
+//! tensors behind the traits of [`fmt_core`], from any source, each as one slice of it.
+//!
+//! Tensors of plain elements (F32, F16, BF16, F64 and the integers) can be read. Quantised tensors are listed with the
+//! reason why not: what their blocks mean is GGML's business, and no dtype of `tensor-core` says it. Files are not written.
+//!
+//! ```
+//! use fmt_core::TensorReader;
+//! use fmt_gguf::GgufReader;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let mut file = b"GGUF\x03\0\0\0".to_vec();
+//! # for word in [1u64, 0, 1] { file.extend(word.to_le_bytes()); } // one tensor, no metadata, a name of one byte
+//! # file.extend(b"w\x02\0\0\0");
+//! # for dim in [3u64, 1] { file.extend(dim.to_le_bytes()); }
+//! # file.extend([0; 12]); // F32, at the beginning of the data
+//! # file.resize(file.len().next_multiple_of(32), 0);
+//! # for element in [1.0f32, 2.0, 3.0] { file.extend(element.to_le_bytes()); }
+//! let reader = GgufReader::from_bytes(file)?;
+//! let index = reader.find("w").ok_or("no such tensor")?;
+//! // GGUF names the dimension that changes fastest first; here it is last, as everywhere else.
+//! assert_eq!(reader.entries()[index].shape.dims(), [1, 3]);
+//! assert_eq!(reader.tensor(index)?.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! docs/formats/gguf.md says where a decision was made.
+
+mod format;
+mod header;
+mod reader;
+
+pub use format::Gguf;
+pub use reader::GgufReader;

@@ -1,0 +1,99 @@
+use std::{fmt, ops::Range, path::Path, sync::Arc};
+
+use fmt_core::{
+    ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader, Verification,
+};
+use tensor_core::{Bytes, Tensor};
+
+use crate::header::{FORMAT, Header};
+
+/// An open GGUF file.
+///
+/// Opening reads the header and proves it; then each tensor is one slice of the source: without a copy where the source is
+/// memory, one read where it is a file. Metadata is given as text: strings as they are, everything else as JSON.
+///
+/// Quantised tensors are listed, say so in [`Entry::unsupported`], and are refused when they are read.
+///
+/// The crate's page has an example.
+pub struct GgufReader {
+    source: Arc<dyn ByteSource>,
+    header: Header,
+}
+
+impl GgufReader {
+    /// Opens a file of any source.
+    ///
+    /// # Errors
+    /// What is wrong with it: [`Error::broken_rule`] has the rule of docs/formats/gguf.md.
+    pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
+        let header = Header::read(&source, options)?;
+        Ok(Self { source, header })
+    }
+
+    /// Opens a file on disk, whose tensors are read when they are asked for.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`] and [`GgufReader::open`].
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open(
+            Arc::new(FileSource::open(path.as_ref())?),
+            &ReadOptions::default(),
+        )
+    }
+
+    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
+    ///
+    /// # Errors
+    /// As [`GgufReader::open`].
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
+        RawTensor::new(&*self.source, &self.header.entries[index]).map_err(|error| error.rule("G4"))
+    }
+}
+
+impl TensorReader for GgufReader {
+    fn format(&self) -> &'static str {
+        FORMAT
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.header.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.header.metadata
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        self.raw(index)?.tensor()
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        self.raw(index)?.rows(rows)
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        self.raw(index)?.read_into(out)
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        // The format has no checksums.
+        self.raw(index).map(|_| Verification::Unchecked)
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+impl fmt::Debug for GgufReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GgufReader")
+            .field("tensors", &self.header.entries.len())
+            .field("bytes", &self.source.len())
+            .finish()
+    }
+}

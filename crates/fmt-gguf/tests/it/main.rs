@@ -1,0 +1,6 @@
+//! GGUF files as the format's page has them, and damaged ones.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod hostile;
+mod reading;
+mod support;

@@ -1,0 +1,95 @@
+//! What a sound file comes to.
+
+use fmt_core::{ErrorKind, ReadOptions, StoredDType, TensorReader, testing::open_hostile};
+use fmt_gguf::{Gguf, GgufReader};
+use tensor_core::{Bytes, DType};
+
+use crate::support::{Raw, file, sample};
+
+#[test]
+fn plain_tensors_are_slices_of_the_file() {
+    let bytes = Bytes::from(sample());
+    let reader = GgufReader::from_bytes(bytes.clone()).unwrap();
+    let specs: Vec<String> = reader
+        .entries()
+        .iter()
+        .map(|entry| format!("{} {} {}", entry.name, entry.dtype, entry.shape))
+        .collect();
+    assert_eq!(
+        specs,
+        [
+            "embed f32 [2, 3]",
+            "half f16 [4]",
+            "brain bf16 [2, 1, 2]",
+            "quantised Q8_0 [2, 32]",
+            "ids i64 [2]"
+        ]
+    );
+    let embed = reader.tensor(0).unwrap();
+    assert_eq!(embed.to_vec::<f32>().unwrap(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    let at = reader.entries()[0].range.start as usize;
+    assert_eq!(embed.bytes().as_ptr(), bytes[at..].as_ptr(), "it was copied");
+    assert_eq!(
+        reader.rows(0, 1..2).unwrap().to_vec::<f32>().unwrap(),
+        [3.0, 4.0, 5.0]
+    );
+    assert_eq!(reader.tensor(4).unwrap().to_vec::<i64>().unwrap(), [7, -1]);
+    // All ways of reading agree, in memory and on disk.
+    open_hostile(&Gguf, &bytes, &ReadOptions::default()).unwrap();
+}
+
+#[test]
+fn quantised_tensors_are_listed_and_refused() {
+    let reader = GgufReader::from_bytes(sample()).unwrap();
+    let entry = &reader.entries()[3];
+    assert_eq!(entry.dtype, StoredDType::Unknown("Q8_0".to_owned()));
+    assert_eq!(entry.stored_size(), 68);
+    let error = reader.tensor(3).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.broken_rule()),
+        (ErrorKind::Unsupported, Some("G4"))
+    );
+    assert_eq!(
+        error.to_string(),
+        "tensor 'quantised': it is quantised, as GGML's Q8_0"
+    );
+}
+
+#[test]
+fn every_plain_type() {
+    for (number, dtype) in [
+        (0, DType::F32),
+        (1, DType::F16),
+        (24, DType::I8),
+        (25, DType::I16),
+        (26, DType::I32),
+        (27, DType::I64),
+        (28, DType::F64),
+        (30, DType::BF16),
+    ] {
+        let bytes: Vec<u8> = (0..dtype.size() as u8 * 3).collect();
+        let reader = GgufReader::from_bytes(file(&[], &[Raw("w", &[3], number, bytes.clone())])).unwrap();
+        assert_eq!(reader.entries()[0].dtype, StoredDType::Known(dtype));
+        assert_eq!(reader.tensor(0).unwrap().bytes()[..], bytes);
+    }
+}
+
+#[test]
+fn metadata_is_text() {
+    let reader = GgufReader::from_bytes(sample()).unwrap();
+    let metadata: Vec<(&str, &str)> = reader
+        .metadata()
+        .iter()
+        .map(|(key, value)| (&**key, &**value))
+        .collect();
+    assert_eq!(
+        metadata,
+        [
+            ("general.file_type", "7"),
+            ("general.name", "tiny"),
+            ("tiny.limit", "\"inf\""),
+            ("tiny.rope.scale", "0.1"),
+            ("tokenizer.tokens", r#"["<s>","\"a\""]"#),
+        ]
+    );
+}

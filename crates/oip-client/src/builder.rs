@@ -1,0 +1,263 @@
+use std::{marker::PhantomData, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
+use oip_types::Limits;
+
+use crate::{
+    ClientError, ErrorKind, InferenceClient, RetryPolicy,
+    endpoint::{Endpoint, Transport},
+};
+
+/// How a client is to work; made by [`HttpClient::builder`](crate::HttpClient::builder),
+/// [`GrpcClient::builder`](crate::GrpcClient::builder) or, for whichever the URL asks for, [`builder`](crate::builder).
+///
+/// Nothing is sent before the first call. Clients are cheap to clone, and clones share their connections.
+///
+/// ```
+/// use oip_client::{Compression, HttpClient, TensorForm};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), oip_client::ClientError> {
+/// let client = HttpClient::builder("http://localhost:8080")
+///     .connect_timeout(Duration::from_secs(2))
+///     .request_timeout(Duration::from_secs(10))
+///     .header("authorization", "Bearer 1234")
+///     .tensor_form(TensorForm::Typed)
+///     .compress_requests(Compression::Gzip)
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder<C> {
+    url: String,
+    settings: Settings,
+    headers: Vec<(String, String)>,
+    client: PhantomData<fn() -> C>,
+}
+
+/// In which form tensors travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TensorForm {
+    /// As they are in memory: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller and much faster.
+    #[default]
+    Raw,
+    /// As values: JSON over HTTP, typed contents over gRPC, for servers that know nothing else. Over gRPC a request with
+    /// 16-bit floats goes raw all the same, since these have no typed form.
+    Typed,
+}
+
+/// How bodies and messages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// The format of gzip.
+    Gzip,
+    /// The format of zlib, which is what HTTP and gRPC call "deflate".
+    Deflate,
+}
+
+/// What both transports are told.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) request_timeout: Option<Duration>,
+    pub(crate) sends_timeout: bool,
+    pub(crate) headers: HeaderMap,
+    pub(crate) form: TensorForm,
+    pub(crate) compression: Option<Compression>,
+    pub(crate) accepts_compressed: bool,
+    pub(crate) max_answer_bytes: usize,
+    pub(crate) limits: Limits,
+    pub(crate) retry: RetryPolicy,
+    #[cfg(feature = "http")]
+    pub(crate) non_finite: oip_types::rest::NonFinite,
+}
+
+impl<C> Builder<C> {
+    pub(crate) fn new(url: impl Into<String>) -> Self {
+        let max_answer_bytes = 256 << 20;
+        Self {
+            url: url.into(),
+            headers: Vec::new(),
+            client: PhantomData,
+            settings: Settings {
+                connect_timeout: Duration::from_secs(5),
+                request_timeout: Some(Duration::from_secs(60)),
+                sends_timeout: true,
+                headers: HeaderMap::new(),
+                form: TensorForm::default(),
+                compression: None,
+                accepts_compressed: false,
+                max_answer_bytes,
+                limits: Limits {
+                    tensor_bytes: max_answer_bytes,
+                    ..Limits::default()
+                },
+                retry: RetryPolicy::default(),
+                #[cfg(feature = "http")]
+                non_finite: oip_types::rest::NonFinite::Error,
+            },
+        }
+    }
+
+    /// How long it may take to connect (5 s).
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a call may take, with all its attempts and pauses (60 s). A stream may take any time.
+    ///
+    /// The server is told: how much of it is left by gRPC's header for that (`grpc-timeout`), how much it is by the parameter
+    /// `timeout` of inference requests over HTTP, in microseconds, unless they have one. Servers that know neither do more
+    /// than is needed when time is over, no worse.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.request_timeout = Some(timeout);
+        self
+    }
+
+    /// Lets calls take any time.
+    pub fn no_request_timeout(mut self) -> Self {
+        self.settings.request_timeout = None;
+        self
+    }
+
+    /// Whether the server is told of the timeout (yes).
+    pub fn send_timeout(mut self, sends: bool) -> Self {
+        self.settings.sends_timeout = sends;
+        self
+    }
+
+    /// Sends a header, or metadata as gRPC calls it, with every call.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// In which form tensors travel (raw).
+    pub fn tensor_form(mut self, form: TensorForm) -> Self {
+        self.settings.form = form;
+        self
+    }
+
+    /// Compresses inference requests. Floats of trained models hardly become smaller; text, images and ids may.
+    pub fn compress_requests(mut self, compression: Compression) -> Self {
+        self.settings.compression = Some(compression);
+        self
+    }
+
+    /// Whether the server may compress inference answers, with gzip or deflate (no). However much they expand to, the limit
+    /// on the size of answers holds.
+    pub fn accept_compressed(mut self, accepts: bool) -> Self {
+        self.settings.accepts_compressed = accepts;
+        self
+    }
+
+    /// Bytes that an answer may have, as it is sent, again once it is decompressed, and again as tensors (256 MiB).
+    pub fn max_answer_bytes(mut self, bytes: usize) -> Self {
+        self.settings.max_answer_bytes = bytes;
+        self.settings.limits.tensor_bytes = bytes;
+        self
+    }
+
+    /// When calls are tried again (when nothing was sent, and when the server asks for patience; three attempts).
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.settings.retry = policy;
+        self
+    }
+
+    /// How floats without a JSON form are written in requests (not at all: such a request fails, with the advice to send
+    /// raw tensors).
+    #[cfg(feature = "http")]
+    pub fn non_finite(mut self, non_finite: oip_types::rest::NonFinite) -> Self {
+        self.settings.non_finite = non_finite;
+        self
+    }
+
+    /// Where the server is, and how it is to be talked to.
+    pub(crate) fn finish(mut self) -> Result<(Endpoint, Settings), ClientError> {
+        let endpoint = Endpoint::parse(&self.url)?;
+        let headers = &mut self.settings.headers;
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("oip-client/", env!("CARGO_PKG_VERSION"))),
+        );
+        for (name, value) in self.headers {
+            let wrong = |what: &str| {
+                let name = tensor_core::Quoted(&name);
+                ClientError::new(ErrorKind::Usage, format!("header {name}: {what}")).at(&endpoint.url)
+            };
+            let parsed = HeaderName::try_from(&name).map_err(|_| wrong("the name is none"))?;
+            let value = HeaderValue::try_from(value)
+                .map_err(|_| wrong("the value has characters that are not allowed"))?;
+            if RESERVED.contains(&parsed.as_str()) {
+                return Err(wrong("the client sets it itself"));
+            }
+            if parsed == USER_AGENT {
+                headers.insert(parsed, value);
+            } else {
+                headers.append(parsed, value);
+            }
+        }
+        Ok((endpoint, self.settings))
+    }
+}
+
+/// Headers that say how a message is to be read; others than the client's own would make it unreadable.
+const RESERVED: &[&str] = &[
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "grpc-encoding",
+    "grpc-timeout",
+    "host",
+    "inference-header-content-length",
+    "te",
+    "transfer-encoding",
+];
+
+#[cfg(feature = "http")]
+impl Builder<crate::HttpClient> {
+    /// The client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
+    pub fn build(self) -> Result<crate::HttpClient, ClientError> {
+        let (endpoint, settings) = self.finish()?;
+        crate::HttpClient::new(endpoint, settings)
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl Builder<crate::GrpcClient> {
+    /// The client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
+    pub fn build(self) -> Result<crate::GrpcClient, ClientError> {
+        let (endpoint, settings) = self.finish()?;
+        crate::GrpcClient::new(endpoint, settings)
+    }
+}
+
+impl Builder<Box<dyn InferenceClient>> {
+    /// The client that the URL's scheme asks for: `http://` or `grpc://`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is none, or asks for what there is not.
+    pub fn build(self) -> Result<Box<dyn InferenceClient>, ClientError> {
+        let (endpoint, settings) = self.finish()?;
+        let wrong = |message: &str| Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
+        match endpoint.transport {
+            #[cfg(feature = "http")]
+            Transport::Http => Ok(Box::new(crate::HttpClient::new(endpoint, settings)?)),
+            #[cfg(feature = "grpc")]
+            Transport::Grpc => Ok(Box::new(crate::GrpcClient::new(endpoint, settings)?)),
+            Transport::Open => wrong("expected http:// or grpc:// before the host"),
+            #[cfg(not(all(feature = "http", feature = "grpc")))]
+            _ => wrong("this program was built without that transport"),
+        }
+    }
+}

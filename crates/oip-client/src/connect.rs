@@ -1,0 +1,105 @@
+//! Connections, and what it means when they fail.
+
+use std::{error::Error, io, time::Duration};
+
+use hyper_util::{
+    client::legacy::{self, Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use oip_types::causes;
+
+use crate::{ClientError, ErrorKind, builder::Settings};
+
+/// Connections that nobody uses are closed after this long, before most servers would.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// What a pool of connections is made with.
+pub(crate) fn pool(settings: &Settings) -> (legacy::Builder, HttpConnector) {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(settings.connect_timeout));
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE);
+    (builder, connector)
+}
+
+/// What it means that a request got no answer. `hint` says what else may speak there; it is given when what came is not of
+/// the protocol that was expected, or when nothing came.
+pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str) -> ClientError {
+    let error = error.into();
+    let chain = || causes(&*error);
+    let io_kind = chain().find_map(|cause| cause.downcast_ref::<io::Error>().map(io::Error::kind));
+    let hyper = || chain().filter_map(|cause| cause.downcast_ref::<hyper::Error>());
+    // What stands deepest knows best.
+    let deepest = chain().last().map(ToString::to_string).unwrap_or_default();
+    let is_connect = chain().any(|cause| {
+        cause
+            .downcast_ref::<legacy::Error>()
+            .is_some_and(legacy::Error::is_connect)
+    });
+    let (kind, message) = if is_connect && hyper().next().is_none() {
+        let message = match io_kind {
+            Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),
+            Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
+            _ => format!("no connection: {deepest}"),
+        };
+        (ErrorKind::Connect, message)
+    } else if hyper().any(hyper::Error::is_parse) || speaks_first(&deepest) || is_no_http2(&*error) {
+        let message = format!("the answer cannot be read ({deepest}); {hint}");
+        (ErrorKind::Protocol, message)
+    } else if is_refused_stream(&*error) {
+        let message = "the server did not take the request on".to_owned();
+        (ErrorKind::Connect, message)
+    } else if hyper().any(hyper::Error::is_canceled) {
+        let message = "the connection was closed before the request was sent".to_owned();
+        (ErrorKind::Connect, message)
+    } else {
+        let message = format!("the connection broke ({deepest}); {hint}");
+        (ErrorKind::Broken, message)
+    };
+    ClientError::new(kind, message).caused_by(error)
+}
+
+/// What it means that an answer has no end. `place` says how far it went.
+pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
+    let kind = match error.is_parse() || is_no_http2(&error) {
+        true => ErrorKind::Protocol,
+        false => ErrorKind::Broken,
+    };
+    let why = causes(&error).last().map(ToString::to_string).unwrap_or_default();
+    let message = format!("the answer is incomplete: it broke off{place} ({why})");
+    ClientError::new(kind, message).caused_by(error)
+}
+
+/// HTTP servers wait for a request, gRPC servers do not; hyper says so in no other way.
+fn speaks_first(message: &str) -> bool {
+    message == "received unexpected message from connection"
+}
+
+/// Whether what came cannot be HTTP/2.
+#[cfg(feature = "grpc")]
+fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
+    let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
+    // What this side finds wrong with the frames, rather than what the other side says.
+    of_http2.any(|error| error.is_library() && error.is_go_away())
+}
+
+/// Whether the server says that it has done nothing for the request.
+#[cfg(feature = "grpc")]
+fn is_refused_stream(error: &(dyn Error + 'static)) -> bool {
+    let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
+    of_http2.any(|error| error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
+#[cfg(not(feature = "grpc"))]
+fn is_no_http2(_: &(dyn Error + 'static)) -> bool {
+    false
+}
+
+#[cfg(not(feature = "grpc"))]
+fn is_refused_stream(_: &(dyn Error + 'static)) -> bool {
+    false
+}

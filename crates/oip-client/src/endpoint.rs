@@ -1,0 +1,137 @@
+use http::{Uri, uri::Authority};
+
+use crate::{ClientError, ErrorKind};
+
+/// Where a server is, and what is spoken there.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    /// As the user wrote it, for messages.
+    pub(crate) url: String,
+    pub(crate) transport: Transport,
+    pub(crate) authority: Authority,
+    /// What stands before every path, without a slash at its end.
+    #[cfg_attr(
+        not(feature = "http"),
+        expect(dead_code, reason = "gRPC has no paths of its own")
+    )]
+    pub(crate) prefix: String,
+}
+
+/// What a URL's scheme asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Http,
+    Grpc,
+    /// No scheme was given.
+    Open,
+}
+
+impl Endpoint {
+    /// Reads `http://host:port/prefix`, `grpc://host:port` or `host:port`.
+    pub(crate) fn parse(url: &str) -> Result<Self, ClientError> {
+        let wrong = |message: String| ClientError::new(ErrorKind::Usage, message).at(url);
+        let (scheme, rest) = match url.split_once("://") {
+            Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
+            None => (String::new(), url),
+        };
+        let transport = match &*scheme {
+            "http" => Transport::Http,
+            "grpc" => Transport::Grpc,
+            "" => Transport::Open,
+            "https" | "grpcs" => {
+                let plain = scheme.trim_end_matches('s');
+                return Err(wrong(format!(
+                    "TLS is not supported; expected {plain}://, with a proxy in front that speaks TLS if need be"
+                )));
+            }
+            other => return Err(wrong(format!("expected http:// or grpc://, found {other}://"))),
+        };
+        // The crate knows URIs by schemes of its own.
+        let uri = format!("http://{rest}").parse::<Uri>();
+        let uri = uri.map_err(|error| wrong(format!("expected a URL such as http://host:8000: {error}")))?;
+        let authority = uri.authority().cloned();
+        let authority = authority.filter(|authority| !authority.host().is_empty());
+        let authority = authority.ok_or_else(|| wrong("the URL names no host".to_owned()))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong(
+                "names and passwords in URLs are not supported; send a header instead".to_owned(),
+            ));
+        }
+        let has_port = authority.as_str().len() > authority.host().len();
+        if has_port && authority.port_u16().is_none() {
+            return Err(wrong("expected a port up to 65535 behind the host".to_owned()));
+        }
+        if uri.query().is_some() {
+            return Err(wrong("expected no query (?) in the URL".to_owned()));
+        }
+        let prefix = uri.path().trim_end_matches('/').to_owned();
+        // The `v2` of the protocol's own paths is added to each.
+        let prefix = match transport {
+            Transport::Grpc => prefix,
+            _ => prefix.strip_suffix("/v2").map_or(prefix.clone(), str::to_owned),
+        };
+        if transport == Transport::Grpc && !prefix.is_empty() {
+            return Err(wrong("expected no path: gRPC has none".to_owned()));
+        }
+        Ok(Self {
+            url: url.to_owned(),
+            transport,
+            authority,
+            prefix,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let parsed = |url: &str| {
+            let endpoint = Endpoint::parse(url).unwrap();
+            (
+                endpoint.transport,
+                endpoint.authority.to_string(),
+                endpoint.prefix,
+            )
+        };
+        let expected =
+            |transport, authority: &str, prefix: &str| (transport, authority.to_owned(), prefix.to_owned());
+        assert_eq!(parsed("http://a:8000"), expected(Transport::Http, "a:8000", ""));
+        assert_eq!(parsed("HTTP://a/"), expected(Transport::Http, "a", ""));
+        assert_eq!(
+            parsed("http://a/serving/x/"),
+            expected(Transport::Http, "a", "/serving/x")
+        );
+        assert_eq!(parsed("http://a/v2/"), expected(Transport::Http, "a", ""));
+        assert_eq!(
+            parsed("grpc://[::1]:8001"),
+            expected(Transport::Grpc, "[::1]:8001", "")
+        );
+        assert_eq!(
+            parsed("localhost:9000"),
+            expected(Transport::Open, "localhost:9000", "")
+        );
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_with_a_reason() {
+        for (url, reason) in [
+            ("https://a", "TLS is not supported; expected http://"),
+            ("grpcs://a:1", "TLS is not supported; expected grpc://"),
+            ("ftp://a", "expected http:// or grpc://, found ftp://"),
+            ("http://", "expected a URL such as"),
+            ("http://a b", "expected a URL such as"),
+            ("http://a:99999", "expected a port up to 65535"),
+            ("http://user:secret@a", "send a header instead"),
+            ("http://a?x=1", "expected no query"),
+            ("grpc://a:1/b", "gRPC has none"),
+            ("", "expected a URL such as"),
+        ] {
+            let error = Endpoint::parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The protocol over gRPC.
+
+mod calls;
+mod status;
+mod transport;
+
+use std::{sync::Arc, time::Duration};
+
+use http::{Uri, uri::PathAndQuery};
+use oip_grpc::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
+use tonic::{Request, Response, codec::CompressionEncoding, metadata::MetadataMap};
+
+use self::transport::{Record, Watched};
+use crate::{
+    Builder, ClientError, Compression, ErrorKind, Result,
+    builder::Settings,
+    endpoint::{Endpoint, Transport},
+    retry::Call,
+};
+
+/// The protocol over gRPC, on one HTTP/2 connection that clones share.
+///
+/// The messages are the superset of KServe's and Triton's, so it talks to both.
+#[derive(Clone, Debug)]
+pub struct GrpcClient {
+    client: Client,
+    shared: Arc<Shared>,
+}
+
+/// The generated client over this crate's transport.
+type Client = GrpcInferenceServiceClient<Watched>;
+
+#[derive(Debug)]
+struct Shared {
+    endpoint: Endpoint,
+    settings: Settings,
+}
+
+impl GrpcClient {
+    /// Begins a client for `grpc://host:port`.
+    pub fn builder(url: impl Into<String>) -> Builder<Self> {
+        Builder::new(url)
+    }
+
+    pub(crate) fn new(endpoint: Endpoint, settings: Settings) -> Result<Self> {
+        let wrong = |message: &str| ClientError::new(ErrorKind::Usage, message).at(&endpoint.url);
+        if endpoint.transport == Transport::Http {
+            return Err(wrong("expected grpc://, since this is a client for gRPC"));
+        }
+        let origin = Uri::builder()
+            .scheme("http")
+            .authority(endpoint.authority.clone())
+            .path_and_query(PathAndQuery::from_static("/"))
+            .build()
+            .map_err(|error| wrong("expected a URL such as grpc://host:8001").caused_by(error))?;
+        let mut client = GrpcInferenceServiceClient::with_origin(Watched::new(&settings), origin)
+            .max_decoding_message_size(settings.max_answer_bytes)
+            .max_encoding_message_size(usize::MAX);
+        if settings.accepts_compressed {
+            client = client
+                .accept_compressed(CompressionEncoding::Gzip)
+                .accept_compressed(CompressionEncoding::Deflate);
+        }
+        Ok(Self {
+            client,
+            shared: Arc::new(Shared { endpoint, settings }),
+        })
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    fn url(&self) -> &str {
+        &self.shared.endpoint.url
+    }
+
+    /// The generated client, for inferences: their messages are compressed if that is wanted.
+    fn inference_client(&self) -> Client {
+        let client = self.client.clone();
+        match self.settings().compression {
+            None => client,
+            Some(Compression::Gzip) => client.send_compressed(CompressionEncoding::Gzip),
+            Some(Compression::Deflate) => client.send_compressed(CompressionEncoding::Deflate),
+        }
+    }
+
+    /// A request with the headers, the time that is left, and a record of what becomes of it.
+    fn request<M>(&self, message: M, left: Option<Duration>) -> (Request<M>, Arc<Record>) {
+        let mut request = Request::new(message);
+        *request.metadata_mut() = MetadataMap::from_headers(self.settings().headers.clone());
+        if let Some(left) = left.filter(|_| self.settings().sends_timeout) {
+            request.set_timeout(left);
+        }
+        let record = Arc::new(Record::default());
+        request.extensions_mut().insert(record.clone());
+        (request, record)
+    }
+
+    /// Makes a call with one message and one answer, with as many attempts as are safe.
+    async fn unary<M, T, F>(
+        &self,
+        client: &Client,
+        is_read: bool,
+        message: impl Fn() -> M,
+        send: impl Fn(Client, Request<M>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = std::result::Result<Response<T>, tonic::Status>>,
+    {
+        let call = Call {
+            policy: &self.settings().retry,
+            timeout: self.settings().request_timeout,
+            is_read,
+        };
+        let attempt = |left| {
+            let (request, record) = self.request(message(), left);
+            let answer = send(client.clone(), request);
+            async move {
+                let failed =
+                    |status: tonic::Status| status::error(&status, &record, self.settings().max_answer_bytes);
+                answer.await.map(Response::into_inner).map_err(failed)
+            }
+        };
+        call.run(attempt).await.map_err(|error| error.at(self.url()))
+    }
+
+    /// What a client says of an answer that does not fit the protocol.
+    fn broken(&self, error: oip_types::ServiceError) -> ClientError {
+        let message = format!("the answer breaks the protocol: {}", error.message());
+        ClientError::new(ErrorKind::Protocol, message)
+            .caused_by(error)
+            .at(self.url())
+    }
+}

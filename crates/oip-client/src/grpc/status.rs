@@ -1,0 +1,68 @@
+//! Statuses of calls that failed, and what they mean.
+
+use std::time::Duration;
+
+use oip_types::ErrorCode;
+use tonic::Code;
+
+use super::transport::Record;
+use crate::{ClientError, ErrorKind, Status};
+
+/// The error of a call that came to a status: what the transport knows, what the server said, or what this side could not
+/// read.
+pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
+    if let Some(failure) = record.take_failure() {
+        return failure;
+    }
+    if !record.has_status() {
+        return unreadable(status, max_answer_bytes);
+    }
+    let pushback = status.metadata().get("grpc-retry-pushback-ms");
+    let pushback = pushback.map(|value| value.to_str().ok().and_then(|value| value.parse().ok()));
+    let seconds = status.metadata().get("retry-after");
+    let seconds = seconds.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let delay = pushback.flatten().map(Duration::from_millis);
+    let message = match status.message() {
+        "" => "no reason given",
+        message => message,
+    };
+    let number = Status::Grpc(status.code() as i32);
+    ClientError::refused(code(status), number, message)
+        .retry_after(delay.or(seconds.map(Duration::from_secs)))
+        // A pushback that is no number of milliseconds asks for no more attempts.
+        .finally(pushback == Some(None))
+}
+
+/// The answer came whole, and this side could not read it.
+fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
+    if status.code() == Code::OutOfRange || is_bomb(status) {
+        let message = format!("the answer is larger than {max_answer_bytes} bytes, the client's limit");
+        return ClientError::new(ErrorKind::TooLarge, message);
+    }
+    let message = format!("the answer breaks the protocol: {}", status.message());
+    ClientError::new(ErrorKind::Protocol, message)
+}
+
+/// tonic stops to decompress at the limit, and says so in no other way.
+fn is_bomb(status: &tonic::Status) -> bool {
+    status.code() == Code::ResourceExhausted || status.message().contains("failed to write whole buffer")
+}
+
+/// What a code means in the protocol's terms, with any of its servers.
+fn code(status: &tonic::Status) -> Option<ErrorCode> {
+    // gRPC has one code for what is too large and for who is too busy. Libraries word the former alike.
+    let is_too_large = status.message().contains("larger than") || status.message().contains("too large");
+    Some(match status.code() {
+        // OVMS gives the second for malformed requests.
+        Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => ErrorCode::InvalidArgument,
+        Code::NotFound => ErrorCode::NotFound,
+        Code::ResourceExhausted if is_too_large => ErrorCode::TooLarge,
+        Code::ResourceExhausted => ErrorCode::Overloaded,
+        Code::Unimplemented => ErrorCode::Unimplemented,
+        Code::Unavailable => ErrorCode::Unavailable,
+        Code::DeadlineExceeded => ErrorCode::DeadlineExceeded,
+        Code::Cancelled => ErrorCode::Cancelled,
+        Code::Internal | Code::Unknown | Code::DataLoss => ErrorCode::Internal,
+        _ => return None,
+    })
+}

@@ -1,0 +1,379 @@
+//! What servers answer, and what it means: those of this protocol, and whatever else may stand behind a URL.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, StatusCode,
+    header::{CONTENT_ENCODING, CONTENT_TYPE, LOCATION, RETRY_AFTER},
+    response,
+};
+use oip_types::{
+    ErrorCode, ServiceError,
+    rest::{HEADER_LENGTH, parse_header_length},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::encoding;
+use crate::{ClientError, Compression, ErrorKind, Result, Status};
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// Characters of a foreign answer that are shown.
+const SHOWN: usize = 200;
+
+impl Answer {
+    pub(super) fn new(head: response::Parts, body: Bytes) -> Self {
+        Self {
+            status: head.status,
+            headers: head.headers,
+            body,
+        }
+    }
+
+    /// The answer if it is no refusal.
+    pub(super) fn success(self) -> Result<Self> {
+        if self.status.is_success() {
+            return Ok(self);
+        }
+        let status = self.status.as_u16();
+        let code = code(status);
+        let message = self.refusal();
+        let retry_after = self.retry_after();
+        Err(ClientError::refused(code, Status::Http(status), message).retry_after(retry_after))
+    }
+
+    /// Whether a server or model is well. Servers differ: the protocol's text wants a body, Triton and MLServer send none;
+    /// what is not ready is 503 here and with KServe, 400 with Triton and MLServer, a server that is not live 500 with
+    /// some.
+    pub(super) fn health(self) -> Result<bool> {
+        match self.status.as_u16() {
+            400 | 500 | 503 => Ok(false),
+            _ => {
+                let answer = self.success()?;
+                if answer.is_html() {
+                    return Err(answer.foreign());
+                }
+                let said = serde_json::from_slice::<Value>(&answer.body).ok();
+                let said = said
+                    .as_ref()
+                    .and_then(|said| said.get("ready").or(said.get("live"))?.as_bool());
+                Ok(said.unwrap_or(true))
+            }
+        }
+    }
+
+    /// The answer with its body decompressed.
+    pub(super) fn decompressed(mut self, limit: usize) -> Result<Self> {
+        let Some(encoding) = self.headers.get(CONTENT_ENCODING) else {
+            return Ok(self);
+        };
+        let encoding = String::from_utf8_lossy(encoding.as_bytes())
+            .trim()
+            .to_ascii_lowercase();
+        let compression = match &*encoding {
+            "" | "identity" => return Ok(self),
+            "gzip" | "x-gzip" => Compression::Gzip,
+            "deflate" => Compression::Deflate,
+            other => {
+                let found = tensor_core::Quoted(other).to_string();
+                let expected = "expected a Content-Encoding of gzip or deflate";
+                return Err(broken(ServiceError::invalid(format!(
+                    "{expected}, found {found}"
+                ))));
+            }
+        };
+        self.body = encoding::decompress(compression, &self.body, limit)?;
+        Ok(self)
+    }
+
+    /// How many bytes of the body are JSON, if it says so.
+    pub(super) fn header_length(&self) -> Result<Option<usize>> {
+        let header = self.headers.get(HEADER_LENGTH);
+        let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
+        match parsed.transpose().map_err(broken)? {
+            // Only requests may do without JSON.
+            Some(0) => Err(broken(ServiceError::invalid(
+                "Inference-Header-Content-Length: expected a number from 1, found 0",
+            ))),
+            length => Ok(length),
+        }
+    }
+
+    /// Reads a body that is JSON.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        self.expect_json()?;
+        let read = serde_json::from_slice(&self.body);
+        read.map_err(|error| broken(ServiceError::invalid(error.to_string())))
+    }
+
+    /// Tells bodies that are certainly no JSON by what they are.
+    pub(super) fn expect_json(&self) -> Result<()> {
+        if self.body.is_empty() {
+            let what = format!(
+                "expected JSON, found an empty body (HTTP {})",
+                self.status.as_u16()
+            );
+            return Err(broken(ServiceError::invalid(what)));
+        }
+        match self.is_html() {
+            true => Err(self.foreign()),
+            false => Ok(()),
+        }
+    }
+
+    /// The answer is of no inference server.
+    fn foreign(&self) -> ClientError {
+        let message = format!(
+            "expected JSON, found a web page{}; is this the address of an inference server?",
+            self.title()
+        );
+        ClientError::new(ErrorKind::Protocol, message)
+    }
+
+    fn is_html(&self) -> bool {
+        let content_type = self.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+        content_type.is_some_and(|content_type| content_type.to_ascii_lowercase().starts_with(b"text/html"))
+            || self.body.trim_ascii_start().first() == Some(&b'<')
+    }
+
+    /// What a page calls itself.
+    fn title(&self) -> String {
+        let text = String::from_utf8_lossy(&self.body);
+        let lower = text.to_ascii_lowercase();
+        let title = lower.find("<title>").and_then(|start| {
+            let start = start + "<title>".len();
+            let end = start + lower[start..].find("</title>")?;
+            text.get(start..end)
+        });
+        title.map_or(String::new(), |title| format!(" ({})", one_line(title)))
+    }
+
+    /// Why the server refused, in its own words as far as there are any.
+    fn refusal(&self) -> String {
+        if self.status.is_redirection() {
+            let to = self
+                .headers
+                .get(LOCATION)
+                .map_or("elsewhere".into(), |to| String::from_utf8_lossy(to.as_bytes()));
+            return format!("the server is at {}; redirects are not followed", one_line(&to));
+        }
+        let reason = self.status.canonical_reason().unwrap_or("no reason given");
+        // Errors may be compressed too, by proxies that compress everything.
+        let Ok(body) = self.decompressed_error() else {
+            return reason.to_owned();
+        };
+        if let Ok(json) = serde_json::from_slice::<Value>(&body) {
+            return self_described(&json).unwrap_or_else(|| one_line(&json.to_string()));
+        }
+        if body.is_empty() {
+            return format!("{reason}, without a word of explanation");
+        }
+        if self.is_html() {
+            return format!("{reason}, said by a web page{}", self.title());
+        }
+        one_line(&String::from_utf8_lossy(&body))
+    }
+
+    fn decompressed_error(&self) -> Result<Bytes> {
+        const LIMIT: usize = 64 << 10;
+        let copy = Self {
+            status: self.status,
+            headers: self.headers.clone(),
+            body: self.body.clone(),
+        };
+        Ok(copy.decompressed(LIMIT)?.body)
+    }
+
+    /// The header that says when to come back, in seconds. Dates, which the header may have too, depend on clocks that
+    /// agree; they count as not given.
+    fn retry_after(&self) -> Option<Duration> {
+        let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
+        value.trim().parse().ok().map(Duration::from_secs)
+    }
+}
+
+/// The answer is of this protocol, but not as it should be.
+pub(super) fn broken(error: ServiceError) -> ClientError {
+    let message = format!("the answer breaks the protocol: {}", error.message());
+    ClientError::new(ErrorKind::Protocol, message).caused_by(error)
+}
+
+/// What an error's body says: `error` in this protocol, `detail` with servers on `FastAPI` (a string, or a list of what is
+/// wrong and where), `message` with some proxies.
+fn self_described(json: &Value) -> Option<String> {
+    let text = |value: &Value| value.as_str().map(one_line);
+    if let Some(error) = json.get("error") {
+        // Istio and others wrap it once more.
+        return text(error).or_else(|| text(error.get("message")?));
+    }
+    let detail = json.get("detail").or(json.get("message"))?;
+    if let Some(text) = text(detail) {
+        return Some(text);
+    }
+    let each = detail.as_array()?.iter().filter_map(|entry| {
+        let path = entry.get("loc").and_then(Value::as_array).into_iter().flatten();
+        let path: Vec<String> = path
+            .map(|part| text(part).unwrap_or_else(|| part.to_string()))
+            .collect();
+        Some(format!("{}: {}", path.join("."), text(entry.get("msg")?)?))
+    });
+    let each: Vec<String> = each.take(3).collect();
+    (!each.is_empty()).then(|| each.join("; "))
+}
+
+/// Foreign text as one short line.
+fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.extend(word.chars().filter(|char| !char.is_control()));
+        if line.chars().count() > SHOWN * 4 {
+            break;
+        }
+    }
+    match line.char_indices().nth(SHOWN * 4) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
+/// What a status means in the protocol's terms, with any of its servers. OVMS sends 406 and 412 for malformed requests,
+/// those on `FastAPI` 422, proxies 502 for a server that is gone.
+fn code(status: u16) -> Option<ErrorCode> {
+    let of_this_protocol = ErrorCode::ALL
+        .into_iter()
+        .find(|code| code.http_status() == status);
+    of_this_protocol.or(match status {
+        406 | 409 | 411 | 412 | 414 | 422 | 431 => Some(ErrorCode::InvalidArgument),
+        405 => Some(ErrorCode::Unimplemented),
+        502 => Some(ErrorCode::Unavailable),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Answer {
+        let mut map = HeaderMap::new();
+        headers.iter().for_each(|(name, value)| {
+            map.insert(*name, value.parse().unwrap());
+        });
+        Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: map,
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        }
+    }
+
+    fn refusal(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> ClientError {
+        answer(status, headers, body).success().unwrap_err()
+    }
+
+    #[test]
+    fn refusals_of_all_servers_are_readable() {
+        let long = "x".repeat(5000);
+        for (status, body, code, message) in [
+            (
+                404,
+                r#"{"error":"Request for unknown model: 'zz' is not found"}"#,
+                Some(ErrorCode::NotFound),
+                "Request for unknown model: 'zz' is not found",
+            ),
+            (
+                422,
+                r#"{"detail":[{"loc":["body","inputs",0,"shape"],"msg":"field required","type":"missing"}]}"#,
+                Some(ErrorCode::InvalidArgument),
+                "body.inputs.0.shape: field required",
+            ),
+            (
+                404,
+                r#"{"detail":"Not Found"}"#,
+                Some(ErrorCode::NotFound),
+                "Not Found",
+            ),
+            (
+                500,
+                r#"{"error":{"message":"wrapped"}}"#,
+                Some(ErrorCode::Internal),
+                "wrapped",
+            ),
+            (401, r#"{"message":"no key"}"#, None, "no key"),
+            (400, r#"["odd"]"#, Some(ErrorCode::InvalidArgument), r#"["odd"]"#),
+            (
+                503,
+                "",
+                Some(ErrorCode::Unavailable),
+                "Service Unavailable, without a word of explanation",
+            ),
+            (
+                502,
+                "<html><head><title>502 Bad\nGateway</title>",
+                Some(ErrorCode::Unavailable),
+                "Bad Gateway, said by a web page (502 Bad Gateway)",
+            ),
+            (
+                500,
+                "Traceback (most recent\n call last)\u{1b}[31m",
+                Some(ErrorCode::Internal),
+                "Traceback (most recent call last)[31m",
+            ),
+            (418, &long, None, &(long[..800].to_owned() + "…")),
+        ] {
+            let error = refusal(status, &[], body);
+            assert_eq!(error.kind(), ErrorKind::Refused);
+            assert_eq!((error.code(), error.message()), (code, message));
+            assert_eq!(error.status(), Some(Status::Http(status)));
+        }
+        let moved = refusal(301, &[("location", "https://a/v2")], "");
+        assert_eq!(
+            moved.message(),
+            "the server is at https://a/v2; redirects are not followed"
+        );
+    }
+
+    #[test]
+    fn retry_after_is_read_in_seconds() {
+        let after = |value| refusal(503, &[("retry-after", value)], "").retry_delay();
+        assert_eq!(after("7"), Some(Duration::from_secs(7)));
+        assert_eq!(after("Fri, 31 Dec 1999 23:59:59 GMT"), None);
+        assert_eq!(after("-1"), None);
+    }
+
+    #[test]
+    fn health_is_told_in_every_servers_way() {
+        let health = |status, body: &str| answer(status, &[], body).health();
+        for (status, body, well) in [
+            (200, "", true),
+            (200, r#"{"live":true,"ready":true}"#, true),
+            (200, r#"{"live":true,"ready":false}"#, false),
+            (200, r#"{"live":false}"#, false),
+            (200, r#"{"name":"m","ready":true}"#, true),
+            (200, "true", true),
+            (400, "", false),
+            (
+                503,
+                r#"{"live":true,"ready":false,"error":"models not ready: a"}"#,
+                false,
+            ),
+            (500, "", false),
+        ] {
+            assert_eq!(health(status, body).unwrap(), well, "{status} {body}");
+        }
+        assert_eq!(health(404, "").unwrap_err().code(), Some(ErrorCode::NotFound));
+        let page = health(200, "<!DOCTYPE html><title>Welcome</title>").unwrap_err();
+        assert_eq!(page.kind(), ErrorKind::Protocol);
+        assert!(page.message().contains("a web page (Welcome)"), "{page}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Bodies on their way out and in.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, header::CONTENT_LENGTH};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use oip_types::rest::EncodedBody;
+
+use crate::{ClientError, ErrorKind, Result, connect};
+
+/// A body of known length in pieces that are sent one by one, without being joined.
+#[derive(Debug)]
+pub(super) struct Parts(VecDeque<Bytes>);
+
+impl Parts {
+    pub(super) fn new(body: EncodedBody) -> Self {
+        Self(body.into_parts().collect())
+    }
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
+    }
+}
+
+/// Reads an answer's body, as long as it is not larger than `limit`. One that comes in one frame is not copied.
+pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) -> Result<Bytes> {
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|announced| announced > limit as u64) {
+        return Err(too_large(limit));
+    }
+    let mut first = Bytes::new();
+    let mut joined = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let found = first.len().max(joined.len());
+            let of = announced.map_or(String::new(), |announced| format!(" of {announced}"));
+            connect::broken_off(error, &format!(" after {found}{of} bytes"))
+        })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len().max(joined.len()) + data.len() > limit {
+            return Err(too_large(limit));
+        }
+        if first.is_empty() && joined.is_empty() {
+            first = data;
+            continue;
+        }
+        if joined.is_empty() {
+            // The announced length is within the limit, and memory that is not written to costs nothing.
+            joined.reserve(announced.unwrap_or_default() as usize);
+            joined.extend_from_slice(&first);
+        }
+        joined.extend_from_slice(&data);
+    }
+    Ok(if joined.is_empty() { first } else { joined.freeze() })
+}
+
+/// The answer is larger than the client takes.
+pub(super) fn too_large(limit: usize) -> ClientError {
+    let message = format!("the answer is larger than {limit} bytes, the client's limit");
+    ClientError::new(ErrorKind::TooLarge, message)
+}

@@ -1,0 +1,152 @@
+//! Each call of the protocol over HTTP.
+
+use oip_types::{
+    InferRequest, InferResponse, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelMetadata,
+    ModelRef, ModelStatistics, ServerMetadata, SharedMemoryRegion, UnloadOptions,
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::{HttpClient, Message, answer, encoded, json, model_path};
+use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result};
+
+impl HttpClient {
+    /// Makes a call that is answered with JSON.
+    async fn fetch<T: DeserializeOwned>(&self, is_read: bool, message: Message) -> Result<T> {
+        let answer = self.call(is_read, &message).await?;
+        answer.json().map_err(|error| error.at(self.url()))
+    }
+
+    /// Makes a call whose answer says no more than that it was heard. Servers differ in what they put there.
+    async fn command(&self, is_read: bool, path: String, body: serde_json::Value) -> Result<()> {
+        let message = Message::post(path, &body);
+        self.call(is_read, &message).await.map(drop)
+    }
+
+    async fn health(&self, path: String) -> Result<bool> {
+        let answer = self.call(true, &Message::health(path)).await?;
+        answer.health().map_err(|error| error.at(self.url()))
+    }
+}
+
+impl InferenceClient for HttpClient {
+    fn server_live(&self) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(self.health("/v2/health/live".to_owned()))
+    }
+
+    fn server_ready(&self) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(self.health("/v2/health/ready".to_owned()))
+    }
+
+    fn server_metadata(&self) -> BoxFuture<'_, Result<ServerMetadata>> {
+        Box::pin(async {
+            let server: json::Server = self.fetch(true, Message::get("/v2")).await?;
+            Ok(server.into())
+        })
+    }
+
+    fn model_ready<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(self.health(format!("{}/ready", model_path(model))))
+    }
+
+    fn model_metadata<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelMetadata>> {
+        Box::pin(async move {
+            let model: json::Model = self.fetch(true, Message::get(model_path(model))).await?;
+            let broken = |error| answer::broken(error).at(self.url());
+            model.into_metadata().map_err(broken)
+        })
+    }
+
+    fn infer<'a>(&'a self, request: &'a InferRequest) -> BoxFuture<'a, Result<InferResponse>> {
+        Box::pin(self.run(request))
+    }
+
+    fn infer_stream(
+        &self,
+        _: BoxStream<InferRequest>,
+    ) -> BoxFuture<'_, Result<BoxStream<Result<InferResponse>>>> {
+        Box::pin(async {
+            let message = "the protocol has no streams over HTTP; expected grpc://";
+            Err(ClientError::new(ErrorKind::Usage, message).at(self.url()))
+        })
+    }
+
+    fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>> {
+        Box::pin(async move {
+            let body = match is_ready {
+                true => json!({ "ready": true }),
+                false => json!({}),
+            };
+            let entries: Vec<json::IndexEntry> = self
+                .fetch(true, Message::post("/v2/repository/index", &body))
+                .await?;
+            Ok(entries.into_iter().map(Into::into).collect())
+        })
+    }
+
+    fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>> {
+        let body = match &options.config {
+            Some(config) => json!({ "parameters": { "config": config } }),
+            None => json!({}),
+        };
+        let path = format!("/v2/repository/models/{}/load", encoded(name));
+        Box::pin(self.command(false, path, body))
+    }
+
+    fn unload_model<'a>(&'a self, name: &'a str, options: UnloadOptions) -> BoxFuture<'a, Result<()>> {
+        let body = match options.unload_dependents {
+            true => json!({ "parameters": { "unload_dependents": true } }),
+            false => json!({}),
+        };
+        let path = format!("/v2/repository/models/{}/unload", encoded(name));
+        Box::pin(self.command(false, path, body))
+    }
+
+    fn model_config<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelConfig>> {
+        Box::pin(self.fetch(true, Message::get(format!("{}/config", model_path(model)))))
+    }
+
+    fn statistics<'a>(&'a self, model: Option<ModelRef<'a>>) -> BoxFuture<'a, Result<Vec<ModelStatistics>>> {
+        Box::pin(async move {
+            let path = model.map_or_else(|| "/v2/models".to_owned(), model_path);
+            let answer: json::Statistics = self.fetch(true, Message::get(format!("{path}/stats"))).await?;
+            Ok(answer.model_stats)
+        })
+    }
+
+    fn log_settings<'a>(&'a self, changes: &'a LogSettings) -> BoxFuture<'a, Result<LogSettings>> {
+        let path = "/v2/logging";
+        let message = match changes.is_empty() {
+            true => Message::get(path),
+            false => Message::post(path, &json!(changes)),
+        };
+        Box::pin(self.fetch(true, message))
+    }
+
+    fn shared_memory_status<'a>(
+        &'a self,
+        name: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>> {
+        let path = format!("{}/status", shared_memory(name));
+        Box::pin(self.fetch(true, Message::get(path)))
+    }
+
+    fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>> {
+        let path = format!("{}/register", shared_memory(Some(&region.name)));
+        let body = json!({ "key": region.key, "offset": region.offset, "byte_size": region.byte_size });
+        Box::pin(self.command(false, path, body))
+    }
+
+    fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>> {
+        let path = format!("{}/unregister", shared_memory(name));
+        Box::pin(self.command(true, path, json!({})))
+    }
+}
+
+/// The path of a region of shared memory, or of all of them.
+fn shared_memory(name: Option<&str>) -> String {
+    match name {
+        None => "/v2/systemsharedmemory".to_owned(),
+        Some(name) => format!("/v2/systemsharedmemory/region/{}", encoded(name)),
+    }
+}

@@ -1,0 +1,85 @@
+//! Bodies without tensors, as servers write them: what one leaves out or sets to null is empty.
+
+use oip_types::{
+    DataType, ModelIndexEntry, ModelMetadata, ModelState, ModelStatistics, ServerMetadata, ServiceError,
+    TensorMetadata,
+};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+pub(super) struct Server {
+    name: Option<String>,
+    version: Option<String>,
+    extensions: Option<Vec<String>>,
+}
+
+impl From<Server> for ServerMetadata {
+    fn from(server: Server) -> Self {
+        Self {
+            name: server.name.unwrap_or_default(),
+            version: server.version.unwrap_or_default(),
+            extensions: server.extensions.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Model {
+    name: String,
+    versions: Option<Vec<String>>,
+    platform: Option<String>,
+    inputs: Option<Vec<Tensor>>,
+    outputs: Option<Vec<Tensor>>,
+}
+
+#[derive(Deserialize)]
+struct Tensor {
+    name: String,
+    datatype: String,
+    shape: Vec<i64>,
+}
+
+impl Model {
+    pub(super) fn into_metadata(self) -> Result<ModelMetadata, ServiceError> {
+        let tensors = |tensors: Option<Vec<Tensor>>| -> Result<Vec<_>, ServiceError> {
+            let read = |tensor: Tensor| {
+                let datatype = DataType::from_name(&tensor.datatype)
+                    .map_err(|error| error.within(tensor_core::Quoted(&tensor.name)))?;
+                Ok(TensorMetadata::new(tensor.name, datatype, &tensor.shape))
+            };
+            tensors.unwrap_or_default().into_iter().map(read).collect()
+        };
+        Ok(ModelMetadata {
+            inputs: tensors(self.inputs)?,
+            outputs: tensors(self.outputs)?,
+            name: self.name,
+            versions: self.versions.unwrap_or_default(),
+            platform: self.platform.unwrap_or_default(),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct IndexEntry {
+    name: String,
+    version: Option<String>,
+    state: Option<String>,
+    reason: Option<String>,
+}
+
+impl From<IndexEntry> for ModelIndexEntry {
+    fn from(entry: IndexEntry) -> Self {
+        let filled = |text: Option<String>| text.filter(|text| !text.is_empty());
+        Self {
+            name: entry.name,
+            version: filled(entry.version),
+            state: filled(entry.state).map(|state| ModelState::from_name(&state)),
+            reason: entry.reason.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Statistics {
+    pub(super) model_stats: Vec<ModelStatistics>,
+}

@@ -1,0 +1,285 @@
+//! The protocol over HTTP/1.1.
+
+mod answer;
+mod body;
+mod calls;
+mod encoding;
+mod json;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use hyper_util::client::legacy::{Client, connect::HttpConnector};
+use oip_types::{
+    InferRequest, InferResponse, ModelRef, ParameterValue, ServiceError,
+    rest::{EncodedBody, HEADER_LENGTH, RequestEncoding, decode_response, encode_request},
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use tokio::task::spawn_blocking;
+
+use self::{answer::Answer, body::Parts};
+use crate::{
+    Builder, ClientError, ErrorKind, Result, TensorForm,
+    builder::Settings,
+    connect,
+    endpoint::{Endpoint, Transport},
+    retry::Call,
+};
+
+/// The protocol over HTTP/1.1, with connections that are kept and shared by clones.
+///
+/// Paths are the protocol's and Triton's; model names may have any characters.
+#[derive(Clone, Debug)]
+pub struct HttpClient {
+    client: Client<HttpConnector, Parts>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    endpoint: Endpoint,
+    settings: Settings,
+}
+
+/// What a request is made of, again for each attempt.
+#[derive(Clone)]
+struct Message {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: EncodedBody,
+    /// Whether statuses that else are failures are what is asked for.
+    is_health: bool,
+}
+
+impl Message {
+    fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            headers: HeaderMap::new(),
+            is_health: false,
+            body: EncodedBody {
+                json: Bytes::new(),
+                binary: Vec::new(),
+            },
+        }
+    }
+
+    fn health(path: impl Into<String>) -> Self {
+        Self {
+            is_health: true,
+            ..Self::get(path)
+        }
+    }
+
+    fn post(path: impl Into<String>, body: &serde_json::Value) -> Self {
+        let content_type = HeaderValue::from_static("application/json");
+        Self {
+            method: Method::POST,
+            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, content_type)]),
+            body: EncodedBody {
+                json: body.to_string().into(),
+                binary: Vec::new(),
+            },
+            ..Self::get(path)
+        }
+    }
+}
+
+/// Bytes of JSON above which printing and parsing leave the reactor's thread: at a nanosecond or so per byte, that is
+/// when other calls would begin to notice.
+const LARGE: usize = 64 << 10;
+
+/// What may stand in a path as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
+impl HttpClient {
+    /// Begins a client for `http://host:port`, with or without a path before `/v2`.
+    pub fn builder(url: impl Into<String>) -> Builder<Self> {
+        Builder::new(url)
+    }
+
+    pub(crate) fn new(endpoint: Endpoint, settings: Settings) -> Result<Self> {
+        if endpoint.transport == Transport::Grpc {
+            let message = "expected http://, since this is a client for HTTP";
+            return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
+        }
+        let (builder, connector) = connect::pool(&settings);
+        Ok(Self {
+            client: builder.build(connector),
+            shared: Arc::new(Shared { endpoint, settings }),
+        })
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    fn url(&self) -> &str {
+        &self.shared.endpoint.url
+    }
+
+    /// Makes a call, with as many attempts as are safe.
+    async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
+        let call = Call {
+            policy: &self.settings().retry,
+            timeout: self.settings().request_timeout,
+            is_read,
+        };
+        let attempt = |_| async {
+            let answer = self.send(message.clone()).await?;
+            match message.is_health {
+                true => Ok(answer),
+                false => answer.success(),
+            }
+        };
+        call.run(attempt).await.map_err(|error| error.at(self.url()))
+    }
+
+    /// One attempt: sends a request and reads all of its answer, whatever its status.
+    async fn send(&self, message: Message) -> Result<Answer> {
+        let Shared { endpoint, settings } = &*self.shared;
+        let uri = Uri::builder()
+            .scheme("http")
+            .authority(endpoint.authority.clone())
+            .path_and_query(format!("{}{}", endpoint.prefix, message.path))
+            .build()
+            .map_err(|error| ClientError::new(ErrorKind::Request, error.to_string()))?;
+        let mut request = Request::new(Parts::new(message.body));
+        *request.method_mut() = message.method;
+        *request.uri_mut() = uri;
+        let headers = request.headers_mut();
+        headers.extend(settings.headers.clone());
+        headers.extend(message.headers);
+        let response = self.client.request(request).await.map_err(|error| {
+            connect::failed(error, "if this is a gRPC port, it wants grpc:// for http://")
+        })?;
+        let (head, body) = response.into_parts();
+        let body = body::read(&head.headers, body, settings.max_answer_bytes).await?;
+        Ok(Answer::new(head, body))
+    }
+
+    async fn run(&self, request: &InferRequest) -> Result<InferResponse> {
+        let settings = self.settings();
+        let encoded = self.encode(request).await.map_err(|error| error.at(self.url()))?;
+        let path = format!("{}/infer", model_path(request.model()));
+        let answer = self.call(false, &self.infer_message(path, encoded)).await?;
+        self.decode(answer, settings)
+            .await
+            .map_err(|error| error.at(self.url()))
+    }
+
+    fn infer_message(&self, path: String, (body, compressed): (EncodedBody, Option<Bytes>)) -> Message {
+        let mut headers = HeaderMap::new();
+        let content_type = match body.header_length() {
+            Some(length) => {
+                headers.insert(HeaderName::from_static(HEADER_LENGTH), HeaderValue::from(length));
+                "application/octet-stream"
+            }
+            None => "application/json",
+        };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if self.settings().accepts_compressed {
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
+        }
+        let body = match (compressed, self.settings().compression) {
+            (Some(compressed), Some(compression)) => {
+                let name = HeaderValue::from_static(encoding::name(compression));
+                headers.insert(header::CONTENT_ENCODING, name);
+                EncodedBody {
+                    json: compressed,
+                    binary: Vec::new(),
+                }
+            }
+            _ => body,
+        };
+        Message {
+            method: Method::POST,
+            path,
+            headers,
+            body,
+            is_health: false,
+        }
+    }
+
+    /// The body of an inference request, and its compressed form if it is to be sent so.
+    async fn encode(&self, request: &InferRequest) -> Result<(EncodedBody, Option<Bytes>)> {
+        let settings = self.settings();
+        let is_raw = settings.form == TensorForm::Raw;
+        let encoding = RequestEncoding {
+            binary_inputs: is_raw,
+            binary_outputs: is_raw,
+            non_finite: settings.non_finite,
+        };
+        let compression = settings.compression;
+        let mut request = request.clone();
+        if let Some(timeout) = settings.request_timeout.filter(|_| settings.sends_timeout) {
+            let micros = i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX).max(1);
+            request
+                .parameters
+                .entry("timeout".to_owned())
+                .or_insert(ParameterValue::Int64(micros));
+        }
+        let bytes: usize = request.inputs.iter().map(|input| input.value.raw().len()).sum();
+        let is_large = bytes > LARGE && (!is_raw || compression.is_some());
+        let encode = move || -> Result<_> {
+            let wrong =
+                |error: ServiceError| ClientError::new(ErrorKind::Request, error.message()).caused_by(error);
+            let body = encode_request(&request, encoding).map_err(wrong)?;
+            let compressed = compression.map(|compression| encoding::compress(compression, &body));
+            Ok((body, compressed))
+        };
+        offload(is_large, encode).await
+    }
+
+    async fn decode(&self, answer: Answer, settings: &Settings) -> Result<InferResponse> {
+        let limits = settings.limits.clone();
+        let max_bytes = settings.max_answer_bytes;
+        let is_compressed = answer.headers.contains_key(header::CONTENT_ENCODING);
+        let json_len = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
+        let is_large = json_len > LARGE || is_compressed;
+        let decode = move || {
+            let answer = answer.decompressed(max_bytes)?;
+            let header_length = answer.header_length()?;
+            answer.expect_json()?;
+            decode_response(&answer.body, header_length, &limits).map_err(answer::broken)
+        };
+        offload(is_large, decode).await
+    }
+}
+
+/// Does work where it disturbs nobody.
+async fn offload<T: Send + 'static>(
+    is_large: bool,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if !is_large {
+        return work();
+    }
+    // Only a panic or the end of the runtime keeps it from coming back.
+    let lost = |error| ClientError::new(ErrorKind::Request, "the work on the body was lost").caused_by(error);
+    spawn_blocking(work).await.map_err(lost)?
+}
+
+/// The path of a model, percent-encoded.
+fn model_path(model: ModelRef<'_>) -> String {
+    match model.version() {
+        None => format!("/v2/models/{}", encoded(model.name())),
+        Some(version) => format!(
+            "/v2/models/{}/versions/{}",
+            encoded(model.name()),
+            encoded(version)
+        ),
+    }
+}
+
+/// A name as a part of a path.
+fn encoded(name: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(name, PLAIN)
+}

@@ -1,0 +1,82 @@
+//! A client of the Open Inference Protocol (KServe V2) over HTTP and gRPC, for Tensorwire's server as for Triton, MLServer,
+//! KServe and their like.
+//!
+//! [`HttpClient`] and [`GrpcClient`] are the two transports, [`InferenceClient`] is what they have in common, and
+//! [`builder`] picks one by a URL. Requests, answers and metadata are the nouns of [`oip_types`].
+//!
+//! ```
+//! # use std::{convert::Infallible, sync::Arc};
+//! # use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+//! # use oip_service::testing::TestService;
+//! use oip_client::{HttpClient, InferenceClient};
+//! use oip_types::{InferRequest, ModelRef};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let listener = listen("127.0.0.1:0".parse()?)?;
+//! # let url = format!("http://{}", listener.local_addr()?);
+//! # let app = oip_http::router(Arc::new(TestService::default()), oip_http::HttpConfig::default());
+//! # tokio::spawn(serve(listener, Protocol::Http1, app, Limits::default(), Shutdown::new()));
+//! let client = HttpClient::builder(url).build()?;
+//! let model = ModelRef::new("identity_fp32", None)?;
+//! assert!(client.model_ready(model).await?);
+//! assert_eq!(client.model_metadata(model).await?.inputs[0].to_string(), "'x' (FP32[-1])");
+//!
+//! let x = Tensor::from_vec(Shape::vector(2), vec![1.5f32, -2.0])?;
+//! let response = client.infer(&InferRequest::new(model).with_input("x", x)).await?;
+//! let y = response.output("y").and_then(|y| y.as_fixed()).expect("FP32 is of fixed width");
+//! assert_eq!(y.to_vec::<f32>()?, [1.5, -2.0]);
+//!
+//! let error = client.model_metadata(ModelRef::new("zz", None)?).await.unwrap_err();
+//! assert_eq!(error.code(), Some(oip_types::ErrorCode::NotFound));
+//! assert_eq!(error.message(), "model 'zz' does not exist");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It needs a Tokio runtime with timers and I/O. TLS is not built in: `https://` is an error that says so.
+//!
+//! # What is safe to try again
+//!
+//! A request that was never sent is sent again, and so is one that the server refuses for now (429, 503, `UNAVAILABLE`,
+//! `RESOURCE_EXHAUSTED`), after a pause that the server may set. An inference whose answer broke off is not, unless
+//! [`RetryOn::Broken`] says that running the model twice does no harm. See [`RetryPolicy`].
+//!
+//! # Features
+//!
+//! `http` and `grpc` are the transports, both on by default; at least one must be.
+
+#[cfg(not(any(feature = "http", feature = "grpc")))]
+compile_error!("oip-client needs one of its features `http` and `grpc`");
+
+mod builder;
+mod client;
+mod connect;
+mod endpoint;
+mod error;
+#[cfg(feature = "grpc")]
+mod grpc;
+#[cfg(feature = "http")]
+mod http;
+mod retry;
+
+#[cfg(feature = "http")]
+pub use self::http::HttpClient;
+pub use builder::{Builder, Compression, TensorForm};
+pub use client::{BoxFuture, BoxStream, InferenceClient, Result};
+pub use error::{ClientError, ErrorKind, Status};
+#[cfg(feature = "grpc")]
+pub use grpc::GrpcClient;
+pub use retry::{RetryOn, RetryPolicy};
+
+/// Begins a client for whichever transport the URL asks for: `http://host:8000`, with or without a path before `/v2`, or
+/// `grpc://host:8001`.
+///
+/// ```
+/// let client = oip_client::builder("grpc://localhost:9000").build()?;
+/// # Ok::<(), oip_client::ClientError>(())
+/// ```
+pub fn builder(url: impl Into<String>) -> Builder<Box<dyn InferenceClient>> {
+    Builder::new(url)
+}

@@ -1,0 +1,221 @@
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{ClientError, ErrorKind};
+
+/// When a call is tried again, how often and for how long.
+///
+/// Pauses double from [`first_delay`](Self::first_delay) on, each shortened at random by up to half so that clients do
+/// not come back all at once, and are never shorter than what the server asks for (`Retry-After`, or
+/// `grpc-retry-pushback-ms`).
+///
+/// ```
+/// use oip_client::{RetryOn, RetryPolicy};
+/// use std::time::Duration;
+///
+/// let patient = RetryPolicy { attempts: 10, max_total: Duration::from_secs(120), ..RetryPolicy::default() };
+/// assert_eq!(patient.on, RetryOn::Refused);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// After which failures.
+    pub on: RetryOn,
+    /// Attempts at one call, the first included (3).
+    pub attempts: u32,
+    /// The first pause (100 ms).
+    pub first_delay: Duration,
+    /// The longest pause that is not asked for by the server (5 s).
+    pub max_delay: Duration,
+    /// No attempt begins later than this after the first (30 s).
+    pub max_total: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            on: RetryOn::default(),
+            attempts: 3,
+            first_delay: Duration::from_millis(100),
+            max_delay: Duration::from_secs(5),
+            max_total: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// One attempt, whatever happens.
+    #[must_use]
+    pub fn never() -> Self {
+        Self {
+            on: RetryOn::Nothing,
+            ..Self::default()
+        }
+    }
+
+    /// The pause before the next attempt, if there is to be one.
+    fn pause(&self, error: &ClientError, attempt: u32, is_read: bool, elapsed: Duration) -> Option<Duration> {
+        if attempt >= self.attempts || !self.on.covers(error, is_read) {
+            return None;
+        }
+        let doubled = 2u32.saturating_pow(attempt - 1);
+        let delay = self.first_delay.saturating_mul(doubled).min(self.max_delay);
+        let delay = delay.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let delay = delay.max(error.retry_delay().unwrap_or_default());
+        Some(delay).filter(|delay| elapsed.saturating_add(*delay) <= self.max_total)
+    }
+}
+
+/// After which failures a call is tried again; each choice includes those before it.
+///
+/// Calls that only read (metadata, health, statistics) do no harm when they are done twice, so a connection that breaks is
+/// a reason to try them again under all choices but [`RetryOn::Nothing`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RetryOn {
+    /// None.
+    Nothing,
+    /// No connection: the server never saw the request.
+    NotSent,
+    /// The server took nothing on and says that it may later: statuses 429 and 503, `UNAVAILABLE`, `RESOURCE_EXHAUSTED`.
+    #[default]
+    Refused,
+    /// The connection broke on the way. The model may run twice, which matters if running it changes anything.
+    Broken,
+}
+
+impl RetryOn {
+    fn covers(self, error: &ClientError, is_read: bool) -> bool {
+        let needed = match error.kind() {
+            ErrorKind::Connect => Self::NotSent,
+            ErrorKind::Broken if is_read => Self::NotSent,
+            ErrorKind::Broken => Self::Broken,
+            ErrorKind::Refused if error.is_refused_for_now() => Self::Refused,
+            _ => return false,
+        };
+        self >= needed
+    }
+}
+
+/// A call: how long all of it may take, and when it is tried again.
+pub(crate) struct Call<'c> {
+    pub(crate) policy: &'c RetryPolicy,
+    pub(crate) timeout: Option<Duration>,
+    /// Whether doing it twice does no harm.
+    pub(crate) is_read: bool,
+}
+
+impl Call<'_> {
+    /// Makes attempts until one succeeds, time is over, or another would not be safe. Each is told how much time is left.
+    pub(crate) async fn run<T, F>(
+        &self,
+        mut attempt: impl FnMut(Option<Duration>) -> F,
+    ) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let start = Instant::now();
+        let deadline = self.timeout.and_then(|timeout| start.checked_add(timeout));
+        let mut count = 1;
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let result = match deadline {
+                None => attempt(left).await,
+                Some(deadline) => {
+                    let over = |_| Err(self.time_is_over());
+                    timeout_at(deadline, attempt(left)).await.unwrap_or_else(over)
+                }
+            };
+            let error = match result {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let Some(pause) = self.policy.pause(&error, count, self.is_read, start.elapsed()) else {
+                return Err(error);
+            };
+            // Rather the error that is known now than a timeout later.
+            if deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+                return Err(error);
+            }
+            sleep(pause).await;
+            count += 1;
+        }
+    }
+
+    fn time_is_over(&self) -> ClientError {
+        let timeout = self.timeout.unwrap_or_default();
+        ClientError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::ErrorCode;
+
+    use super::*;
+    use crate::Status;
+
+    fn busy() -> ClientError {
+        ClientError::refused(Some(ErrorCode::Overloaded), Status::Http(429), "busy")
+    }
+
+    fn pauses(policy: &RetryPolicy, error: &ClientError) -> Vec<Option<Duration>> {
+        (1..8)
+            .map(|attempt| policy.pause(error, attempt, false, Duration::ZERO))
+            .collect()
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_limit() {
+        let policy = RetryPolicy {
+            attempts: 7,
+            max_delay: Duration::from_millis(900),
+            ..RetryPolicy::default()
+        };
+        for _ in 0..100 {
+            let pauses = pauses(&policy, &busy());
+            for (pause, longest) in pauses.iter().zip([100, 200, 400, 800, 900, 900]) {
+                let longest = Duration::from_millis(longest);
+                assert!((longest / 2..=longest).contains(&pause.unwrap()), "{pauses:?}");
+            }
+            assert_eq!(pauses[6], None, "seven attempts are six pauses");
+        }
+    }
+
+    #[test]
+    fn the_servers_wish_is_respected_as_long_as_it_is_within_the_total() {
+        let policy = RetryPolicy::default();
+        let after = |seconds| busy().retry_after(Some(Duration::from_secs(seconds)));
+        let pause = |error: &ClientError| policy.pause(error, 1, false, Duration::from_secs(1));
+        assert_eq!(pause(&after(7)), Some(Duration::from_secs(7)));
+        assert_eq!(pause(&after(29)), Some(Duration::from_secs(29)));
+        assert_eq!(pause(&after(30)), None);
+        assert_eq!(pause(&after(u64::MAX)), None);
+    }
+
+    #[test]
+    fn only_what_is_safe_is_tried_again() {
+        let errors = [
+            ClientError::new(ErrorKind::Connect, "x"),
+            busy(),
+            ClientError::new(ErrorKind::Broken, "x"),
+            ClientError::new(ErrorKind::Timeout, "x"),
+            ClientError::new(ErrorKind::Protocol, "x"),
+            ClientError::refused(Some(ErrorCode::Internal), Status::Http(500), "x"),
+            ClientError::refused(Some(ErrorCode::TooLarge), Status::Grpc(8), "x"),
+            busy().finally(true),
+        ];
+        let covered = |on: RetryOn, is_read| errors.iter().filter(|error| on.covers(error, is_read)).count();
+        let choices = [
+            RetryOn::Nothing,
+            RetryOn::NotSent,
+            RetryOn::Refused,
+            RetryOn::Broken,
+        ];
+        assert_eq!(choices.map(|on| covered(on, false)), [0, 1, 2, 3]);
+        assert_eq!(choices.map(|on| covered(on, true)), [0, 2, 3, 3]);
+        assert!(
+            !RetryOn::Refused.covers(&errors[2], false),
+            "an answer that broke is not asked for again"
+        );
+    }
+}

@@ -1,0 +1,12 @@
+//! The client against this workspace's servers, and against servers made up here: those of others, slow, broken and
+//! hostile ones. All of them on real sockets.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod extensions;
+mod failing;
+mod hostile;
+mod others;
+mod retries;
+mod round_trips;
+mod streams;
+mod support;

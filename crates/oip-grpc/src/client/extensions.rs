@@ -1,0 +1,166 @@
+//! The nouns of the protocol's extensions, and their messages.
+
+use std::collections::BTreeMap;
+
+use oip_types::{
+    BatchStatistics, InferStatistics, LoadOptions, LogSetting, LogSettings, MemoryUsage, ModelIndexEntry,
+    ModelState, ModelStatistics, SharedMemoryRegion, StatisticDuration, UnloadOptions,
+};
+
+use crate::proto::{
+    self, LogSettingsRequest, LogSettingsResponse, ModelRepositoryParameter, ModelStatisticsResponse,
+    RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelUnloadRequest,
+    SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusResponse, log_settings_request,
+    log_settings_response, model_repository_parameter::ParameterChoice,
+};
+
+/// Reads the repository's index.
+#[must_use]
+pub fn decode_index(message: RepositoryIndexResponse) -> Vec<ModelIndexEntry> {
+    let filled = |text: String| Some(text).filter(|text| !text.is_empty());
+    let entry = |model: proto::repository_index_response::ModelIndex| ModelIndexEntry {
+        name: model.name,
+        version: filled(model.version),
+        // MLServer sends the names of its enumeration.
+        state: filled(model.state)
+            .map(|state| ModelState::from_name(state.strip_prefix("State.").unwrap_or(&state))),
+        reason: model.reason,
+    };
+    message.models.into_iter().map(entry).collect()
+}
+
+fn parameters<const N: usize>(
+    parameters: [(&str, Option<ParameterChoice>); N],
+) -> BTreeMap<String, ModelRepositoryParameter> {
+    let given = parameters.into_iter().filter(|(_, choice)| choice.is_some());
+    given
+        .map(|(name, parameter_choice)| (name.to_owned(), ModelRepositoryParameter { parameter_choice }))
+        .collect()
+}
+
+/// Writes a request to load a model.
+#[must_use]
+pub fn encode_load(model: &str, options: &LoadOptions) -> RepositoryModelLoadRequest {
+    let config = options.config.clone().map(ParameterChoice::StringParam);
+    RepositoryModelLoadRequest {
+        repository_name: String::new(),
+        model_name: model.to_owned(),
+        parameters: parameters([("config", config)]),
+    }
+}
+
+/// Writes a request to unload a model.
+#[must_use]
+pub fn encode_unload(model: &str, options: UnloadOptions) -> RepositoryModelUnloadRequest {
+    let dependents = options
+        .unload_dependents
+        .then_some(ParameterChoice::BoolParam(true));
+    RepositoryModelUnloadRequest {
+        repository_name: String::new(),
+        model_name: model.to_owned(),
+        parameters: parameters([("unload_dependents", dependents)]),
+    }
+}
+
+/// Reads statistics. What a server leaves out is 0.
+#[must_use]
+pub fn decode_statistics(message: ModelStatisticsResponse) -> Vec<ModelStatistics> {
+    let duration = |duration: Option<proto::StatisticDuration>| {
+        duration.map_or_else(StatisticDuration::default, |duration| StatisticDuration {
+            count: duration.count,
+            ns: duration.ns,
+        })
+    };
+    let batch = |batch: proto::InferBatchStatistics| BatchStatistics {
+        batch_size: batch.batch_size,
+        compute_input: duration(batch.compute_input),
+        compute_infer: duration(batch.compute_infer),
+        compute_output: duration(batch.compute_output),
+    };
+    let memory = |memory: proto::MemoryUsage| MemoryUsage {
+        kind: memory.r#type,
+        id: memory.id,
+        byte_size: memory.byte_size,
+    };
+    let model = |model: proto::ModelStatistics| {
+        let infer = model.inference_stats.unwrap_or_default();
+        ModelStatistics {
+            name: model.name,
+            version: model.version,
+            last_inference: model.last_inference,
+            inference_count: model.inference_count,
+            execution_count: model.execution_count,
+            inference_stats: InferStatistics {
+                success: duration(infer.success),
+                fail: duration(infer.fail),
+                queue: duration(infer.queue),
+                compute_input: duration(infer.compute_input),
+                compute_infer: duration(infer.compute_infer),
+                compute_output: duration(infer.compute_output),
+                cache_hit: duration(infer.cache_hit),
+                cache_miss: duration(infer.cache_miss),
+            },
+            batch_stats: model.batch_stats.into_iter().map(batch).collect(),
+            memory_usage: model.memory_usage.into_iter().map(memory).collect(),
+            ..ModelStatistics::default()
+        }
+    };
+    message.model_stats.into_iter().map(model).collect()
+}
+
+/// Writes changes of log settings.
+#[must_use]
+pub fn encode_log_settings(changes: &LogSettings) -> LogSettingsRequest {
+    use log_settings_request::{SettingValue, setting_value::ParameterChoice};
+    let setting = |(name, value): (&String, &LogSetting)| {
+        let choice = match value {
+            LogSetting::Bool(value) => ParameterChoice::BoolParam(*value),
+            LogSetting::Uint32(value) => ParameterChoice::Uint32Param(*value),
+            LogSetting::String(value) => ParameterChoice::StringParam(value.clone()),
+        };
+        let parameter_choice = Some(choice);
+        (name.clone(), SettingValue { parameter_choice })
+    };
+    LogSettingsRequest {
+        settings: changes.iter().map(setting).collect(),
+    }
+}
+
+/// Reads log settings. Those without a value are left out.
+#[must_use]
+pub fn decode_log_settings(message: LogSettingsResponse) -> LogSettings {
+    use log_settings_response::{SettingValue, setting_value::ParameterChoice};
+    let setting = |(name, value): (String, SettingValue)| {
+        let value = match value.parameter_choice? {
+            ParameterChoice::BoolParam(value) => LogSetting::Bool(value),
+            ParameterChoice::Uint32Param(value) => LogSetting::Uint32(value),
+            ParameterChoice::StringParam(value) => LogSetting::String(value),
+        };
+        Some((name, value))
+    };
+    message.settings.into_iter().filter_map(setting).collect()
+}
+
+/// Writes a request to register shared memory.
+#[must_use]
+pub fn encode_region(region: &SharedMemoryRegion) -> SystemSharedMemoryRegisterRequest {
+    SystemSharedMemoryRegisterRequest {
+        name: region.name.clone(),
+        key: region.key.clone(),
+        offset: region.offset,
+        byte_size: region.byte_size,
+    }
+}
+
+/// Reads the regions that are registered, by name.
+#[must_use]
+pub fn decode_regions(message: SystemSharedMemoryStatusResponse) -> Vec<SharedMemoryRegion> {
+    let regions = message.regions.into_values();
+    let region = |region: proto::system_shared_memory_status_response::RegionStatus| SharedMemoryRegion {
+        name: region.name,
+        key: region.key,
+        offset: region.offset,
+        byte_size: region.byte_size,
+    };
+    regions.map(region).collect()
+}

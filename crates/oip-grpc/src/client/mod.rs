@@ -1,0 +1,166 @@
+//! The protocol's nouns as messages, from a client's side: requests are written, responses are read.
+//!
+//! The transport is up to the client: [`proto`](crate::proto) has a generated one, `oip-client` a whole one.
+//!
+//! ```
+//! use oip_grpc::client::encode_request;
+//! use oip_types::{InferRequest, ModelRef};
+//! use tensor_core::Tensor;
+//!
+//! let request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", Tensor::scalar(1.5f32));
+//! let message = encode_request(&request, true);
+//! assert_eq!(message.raw_input_contents[0], 1.5f32.to_le_bytes()[..]);
+//! let message = encode_request(&request, false);
+//! assert_eq!(message.inputs[0].contents.as_ref().unwrap().fp32_contents, [1.5]);
+//! ```
+
+mod config;
+mod extensions;
+
+use bytes::Bytes;
+use oip_types::{
+    DataType, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ServiceError, TensorMetadata,
+    TensorValue,
+};
+use tensor_core::Quoted;
+
+pub use self::{
+    config::decode_config,
+    extensions::{
+        decode_index, decode_log_settings, decode_regions, decode_statistics, encode_load,
+        encode_log_settings, encode_region, encode_unload,
+    },
+};
+use crate::{
+    contents,
+    parameters::{read_parameters, write_parameters},
+    proto::{
+        ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
+        model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
+        model_infer_response::InferOutputTensor,
+        model_metadata_response,
+    },
+};
+
+/// Writes an inference request. Raw inputs share the tensors' bytes; typed ones are copied, and a request with an input
+/// that has no typed form (16-bit floats) is raw all the same.
+#[must_use]
+pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest {
+    let typed = match is_raw {
+        true => None,
+        // The two forms cannot be mixed.
+        false => request
+            .inputs
+            .iter()
+            .map(|input| contents::write(&input.value))
+            .collect::<Option<Vec<_>>>(),
+    };
+    let raw = match &typed {
+        Some(_) => Vec::new(),
+        None => request
+            .inputs
+            .iter()
+            .map(|input| input.value.raw().clone())
+            .collect(),
+    };
+    let mut typed = typed.into_iter().flatten();
+    let inputs = request.inputs.iter().map(|input| InferInputTensor {
+        name: input.name.clone(),
+        datatype: input.value.datatype().name().to_owned(),
+        shape: contents::wire_dims(input.value.shape()),
+        parameters: write_parameters(input.parameters.clone()),
+        contents: typed.next(),
+    });
+    let outputs = request.outputs.iter().map(|output| InferRequestedOutputTensor {
+        name: output.name.clone(),
+        parameters: write_parameters(output.parameters.clone()),
+    });
+    let model = request.model();
+    ModelInferRequest {
+        model_name: model.name().to_owned(),
+        model_version: model.version().unwrap_or_default().to_owned(),
+        id: request.id.clone().unwrap_or_default(),
+        parameters: write_parameters(request.parameters.clone()),
+        inputs: inputs.collect(),
+        outputs: outputs.collect(),
+        raw_input_contents: raw,
+    }
+}
+
+/// Reads an inference response, raw or typed, from any server. Raw outputs stay slices of the message.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) that says what is wrong and where.
+pub fn decode_response(message: ModelInferResponse, limits: &Limits) -> Result<InferResponse, ServiceError> {
+    limits.check_tensors(message.outputs.len())?;
+    let (expected, found) = (message.outputs.len(), message.raw_output_contents.len());
+    if found != 0 && expected != found {
+        let message = format!("expected {expected} raw_output_contents, one per output, found {found}");
+        return Err(ServiceError::invalid(message));
+    }
+    let mut raw = message.raw_output_contents.into_iter();
+    let outputs = message.outputs.into_iter().map(|mut output| {
+        let name = std::mem::take(&mut output.name);
+        read_output(output, raw.next(), limits)
+            .map_err(|error| error.within(format_args!("output {}", Quoted(&name))))
+            .map(|read| InferOutput { name, ..read })
+    });
+    Ok(InferResponse {
+        outputs: outputs.collect::<Result<_, _>>()?,
+        model_name: message.model_name,
+        model_version: Some(message.model_version).filter(|version| !version.is_empty()),
+        id: Some(message.id).filter(|id| !id.is_empty()),
+        parameters: read_parameters(message.parameters, limits)?,
+    })
+}
+
+fn read_output(
+    output: InferOutputTensor,
+    raw: Option<Bytes>,
+    limits: &Limits,
+) -> Result<InferOutput, ServiceError> {
+    let datatype = DataType::from_name(&output.datatype)?;
+    let shape = limits.shape(&output.shape)?;
+    let value = match (raw, output.contents) {
+        // Some servers set an empty message beside raw contents.
+        (Some(raw), _) => TensorValue::from_raw(datatype, shape, raw)?,
+        (None, Some(contents)) => contents::read(datatype, shape, contents)?,
+        (None, None) if shape.element_count() == 0 => TensorValue::from_raw(datatype, shape, Bytes::new())?,
+        (None, None) => {
+            return Err(ServiceError::invalid(
+                "expected contents or raw_output_contents, found neither",
+            ));
+        }
+    };
+    Ok(InferOutput {
+        parameters: read_parameters(output.parameters, limits)?,
+        ..InferOutput::new(String::new(), value)
+    })
+}
+
+/// Reads a model's metadata.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is none.
+pub fn decode_metadata(message: ModelMetadataResponse) -> Result<ModelMetadata, ServiceError> {
+    let read = |tensor: model_metadata_response::TensorMetadata| {
+        let datatype =
+            DataType::from_name(&tensor.datatype).map_err(|error| error.within(Quoted(&tensor.name)))?;
+        Ok(TensorMetadata::new(tensor.name, datatype, &tensor.shape))
+    };
+    Ok(ModelMetadata {
+        name: message.name,
+        versions: message.versions,
+        platform: message.platform,
+        inputs: message
+            .inputs
+            .into_iter()
+            .map(read)
+            .collect::<Result<_, ServiceError>>()?,
+        outputs: message
+            .outputs
+            .into_iter()
+            .map(read)
+            .collect::<Result<_, ServiceError>>()?,
+    })
+}

@@ -1,0 +1,55 @@
+//! Parameters between messages and nouns.
+
+use std::collections::BTreeMap;
+
+use oip_types::{Limits, ParameterValue, Parameters, ServiceError};
+use tensor_core::Quoted;
+
+use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
+
+/// Reads parameters, of which there may be so many.
+pub(crate) fn read_parameters(
+    parameters: BTreeMap<String, InferParameter>,
+    limits: &Limits,
+) -> Result<Parameters, ServiceError> {
+    limits.check_parameters(parameters.len())?;
+    let read = |(name, parameter): (String, InferParameter)| {
+        let value = match parameter.parameter_choice {
+            Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
+            Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),
+            Some(ParameterChoice::Uint64Param(value)) => ParameterValue::Uint64(value),
+            Some(ParameterChoice::DoubleParam(value)) => ParameterValue::Double(value),
+            Some(ParameterChoice::StringParam(value)) => ParameterValue::String(value),
+            None => {
+                return Err(ServiceError::invalid(format!(
+                    "parameter {} has no value",
+                    Quoted(&name)
+                )));
+            }
+        };
+        Ok((name, value))
+    };
+    parameters.into_iter().map(read).collect()
+}
+
+/// Writes parameters.
+pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
+    let write = |(name, value)| {
+        let choice = match value {
+            ParameterValue::Bool(value) => ParameterChoice::BoolParam(value),
+            ParameterValue::Int64(value) => ParameterChoice::Int64Param(value),
+            ParameterValue::Uint64(value) => ParameterChoice::Uint64Param(value),
+            ParameterValue::Double(value) => ParameterChoice::DoubleParam(value),
+            ParameterValue::String(value) => ParameterChoice::StringParam(value),
+            // New kinds of values show as text until they have a field here.
+            other => ParameterChoice::StringParam(other.to_string()),
+        };
+        (
+            name,
+            InferParameter {
+                parameter_choice: Some(choice),
+            },
+        )
+    };
+    parameters.into_iter().map(write).collect()
+}

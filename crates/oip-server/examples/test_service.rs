@@ -1,0 +1,35 @@
+//! A server of simple models for tests of foreign clients: identities of every datatype and rank, models that fail, and
+//! every extension, shared memory for real. `cargo xtask interop` drives it.
+//!
+//! It prints where it listens, and ends when it is killed.
+#![allow(clippy::print_stdout, reason = "a program says where it listens")]
+
+use std::sync::Arc;
+
+use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_service::{Extended, InferenceService, testing::TestService};
+use oip_shm::{Regions, RegionsConfig};
+
+fn main() -> std::io::Result<()> {
+    let service = Extended::new(Arc::new(TestService::default()))
+        .with_shared_memory(Arc::new(Regions::new(RegionsConfig::default())));
+    let service: Arc<dyn InferenceService> = Arc::new(service);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let anywhere = "127.0.0.1:0".parse().map_err(std::io::Error::other)?;
+        let (http, grpc) = (listen(anywhere)?, listen(anywhere)?);
+        println!("HTTP  http://{}", http.local_addr()?);
+        println!("gRPC  {}", grpc.local_addr()?);
+        let router = oip_http::router(service.clone(), oip_http::HttpConfig::default());
+        let calls = oip_grpc::service(service, oip_grpc::GrpcConfig::default());
+        let shutdown = Shutdown::new();
+        let http = serve(http, Protocol::Http1, router, Limits::default(), shutdown.clone());
+        let limits = Limits {
+            conversations: &[oip_grpc::MODEL_STREAM_INFER],
+            ..Limits::default()
+        };
+        tokio::spawn(http);
+        serve(grpc, Protocol::Http2, calls, limits, shutdown).await;
+        Ok(())
+    })
+}

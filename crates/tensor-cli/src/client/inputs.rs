@@ -1,0 +1,168 @@
+//! Inputs from files, as the model takes them.
+
+use std::{fs, path::Path};
+
+use fmt_core::{Error, ErrorKind, Layout};
+use oip_types::{BytesTensor, DataType, ModelMetadata, TensorMetadata, TensorValue};
+use tensor_core::{Shape, Tensor};
+
+use crate::{
+    client::{
+        cast::cast,
+        mismatch,
+        options::{Binding, Server, Source},
+    },
+    failure::{About, Outcome},
+    files, inspect, table,
+};
+
+/// Reads the inputs of a command and holds them against what the model says that it takes. Servers that say nothing get
+/// what there is.
+pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(String, TensorValue)>> {
+    let mut inputs: Vec<(String, TensorValue)> = Vec::new();
+    for binding in &server.inputs {
+        let name = &binding.name;
+        if inputs.iter().any(|(known, _)| known == name) {
+            return Err(mismatch(format!("input '{name}' is given more than once")));
+        }
+        let expected = expected(metadata, name)?;
+        let value = match &binding.source {
+            Source::File(source) => open(source)?.into(),
+            Source::Lines(path) => TensorValue::Bytes(lines(path)?),
+        };
+        let value = match expected {
+            Some(expected) => fit(server, metadata, expected, binding, value)?,
+            None => value,
+        };
+        inputs.push((name.clone(), value));
+    }
+    Ok(inputs)
+}
+
+/// What the model says about an input.
+fn expected<'m>(metadata: &'m ModelMetadata, name: &str) -> Outcome<Option<&'m TensorMetadata>> {
+    let found = metadata.inputs.iter().find(|input| input.name == name);
+    if found.is_some() || metadata.inputs.is_empty() {
+        return Ok(found);
+    }
+    let known: Vec<String> = metadata.inputs.iter().map(ToString::to_string).collect();
+    let (model, known) = (&metadata.name, known.join(", "));
+    Err(mismatch(format!(
+        "model '{model}' has no input '{name}'; it takes {known}"
+    )))
+}
+
+/// Reads `FILE` or `FILE#TENSOR`. A name of a file may have a `#` in it, too.
+fn open(source: &str) -> Outcome<Tensor> {
+    let whole = Path::new(source);
+    let (path, name) = match source.rsplit_once('#') {
+        Some((path, name)) if !whole.exists() => (Path::new(path), Some(name)),
+        _ => (whole, None),
+    };
+    let reader = files::open(path)?;
+    let entries = reader.entries();
+    let index = match (name, entries.len()) {
+        (Some(name), _) => inspect::find(&*reader, name).about(path)?,
+        (None, 1) => 0,
+        (None, count) => {
+            let names = entries.iter().take(3).map(|entry| table::text(&entry.name));
+            let names: Vec<String> = names.collect();
+            let what = format!("the file holds {}", table::tensors(count));
+            let error = Error::new(ErrorKind::OutOfBounds, what)
+                .expected("one, or the name of one behind a #")
+                .found(names.join(", "));
+            return Err(error).about(path);
+        }
+    };
+    if let Layout::Coo { .. } = entries[index].layout {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "the tensor is sparse; models take dense ones",
+        );
+        return Err(error.of_tensor(&entries[index].name)).about(path);
+    }
+    reader.tensor(index).about(path)
+}
+
+/// Reads a text file whose lines are the elements; a line's end belongs to the line before it.
+fn lines(path: &Path) -> Outcome<BytesTensor> {
+    let text = fs::read(path)
+        .map_err(|error| Error::io("the file cannot be read", error))
+        .about(path)?;
+    let mut elements: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    // What follows the last line's end is no line.
+    elements.pop_if(|last| last.is_empty());
+    let elements = elements
+        .iter()
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let count = elements.len() as u64;
+    BytesTensor::from_elements(Shape::vector(count), elements).map_err(mismatch)
+}
+
+/// Brings a value into the datatype and shape that the model takes, or says why it cannot be.
+fn fit(
+    server: &Server,
+    metadata: &ModelMetadata,
+    expected: &TensorMetadata,
+    binding: &Binding,
+    value: TensorValue,
+) -> Outcome<TensorValue> {
+    let (name, model) = (&binding.name, &metadata.name);
+    let source = match &binding.source {
+        Source::File(source) => source.clone(),
+        Source::Lines(path) => path.display().to_string(),
+    };
+    let value = match (value, expected.datatype) {
+        (value, datatype) if value.datatype() == datatype => value,
+        (TensorValue::Fixed(tensor), DataType::Fixed(dtype)) if server.cast => {
+            let cast = cast(&tensor, dtype);
+            let cast = cast.map_err(|error| mismatch(format!("input '{name}': {source}: {error}")))?;
+            cast.into()
+        }
+        (value, datatype) => {
+            let found = value.datatype();
+            let advice = match (&value, datatype) {
+                (TensorValue::Fixed(_), DataType::Fixed(_)) => "--cast converts it",
+                (TensorValue::Fixed(_), DataType::Bytes) => {
+                    "a text file of its elements is given as NAME=@FILE"
+                }
+                (TensorValue::Bytes(_), _) => "a file of tensors is given without the @",
+            };
+            let message = format!(
+                "input '{name}' of model '{model}' takes {datatype}, {source} holds {found}; {advice}"
+            );
+            return Err(mismatch(message));
+        }
+    };
+    let value = with_batch(expected, value);
+    if !expected.shape.matches(value.shape()) {
+        let (wanted, found) = (&expected.shape, value.shape());
+        let message =
+            format!("input '{name}' of model '{model}' takes shape {wanted}, {source} holds {found}");
+        return Err(mismatch(message));
+    }
+    Ok(value)
+}
+
+/// Lines of text have no shape of their own: they take the model's, when it has a dimension for each and for no more.
+fn with_batch(expected: &TensorMetadata, value: TensorValue) -> TensorValue {
+    let TensorValue::Bytes(bytes) = &value else {
+        return value;
+    };
+    let count = bytes.shape().element_count();
+    let free = expected.shape.dims().iter().filter(|dim| dim.is_none()).count();
+    let fixed: u64 = expected.shape.dims().iter().flatten().product();
+    if free > 1 || fixed == 0 || !count.is_multiple_of(fixed) {
+        return value;
+    }
+    let dims: Vec<u64> = expected
+        .shape
+        .dims()
+        .iter()
+        .map(|dim| dim.unwrap_or(count / fixed))
+        .collect();
+    let reshaped = Shape::new(&dims)
+        .ok()
+        .and_then(|shape| BytesTensor::new(shape, bytes.raw().clone()).ok());
+    reshaped.map_or(value, TensorValue::Bytes)
+}

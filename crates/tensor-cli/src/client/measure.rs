@@ -1,0 +1,248 @@
+//! Requests by the clock or one after the other, and how long each took.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use oip_client::{ClientError, InferenceClient};
+use oip_types::InferRequest;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+
+use crate::{client::unless_interrupted, progress};
+
+/// What is sent when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Requests a second by the clock; without it each client sends the next when it has an answer.
+    pub(super) rate: Option<f64>,
+    pub(super) warm_up: Duration,
+    pub(super) end: End,
+}
+
+/// When measuring ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    /// This long after the warm-up.
+    At(Duration),
+    /// After so many requests.
+    After(u64),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// Nanoseconds that answers took.
+    pub(super) latency: Histogram<u64>,
+    /// Requests that failed, by the kind of the failure.
+    pub(super) errors: BTreeMap<String, u64>,
+    /// The first failure, in full.
+    pub(super) first_error: Option<String>,
+    /// Requests that were due but not sent by the end.
+    pub(super) unsent: u64,
+    /// From the end of the warm-up to the last answer.
+    pub(super) elapsed: Duration,
+    /// Whether the user ended it.
+    pub(super) is_interrupted: bool,
+}
+
+/// What the clients write down together.
+struct Tally {
+    latency: Histogram<u64>,
+    errors: BTreeMap<String, u64>,
+    first_error: Option<String>,
+    last_answer: Instant,
+}
+
+struct Run {
+    load: Load,
+    requests: Arc<[InferRequest]>,
+    /// When measuring begins.
+    begin: Instant,
+    /// Measured requests that were begun.
+    begun: AtomicU64,
+    is_over: AtomicBool,
+    /// Requests that were due but not sent by the end.
+    unsent: AtomicU64,
+    tally: Mutex<Tally>,
+    /// Due times, for requests by the clock.
+    due: AsyncMutex<mpsc::UnboundedReceiver<Instant>>,
+}
+
+/// Sends requests with all clients until the end, or until the user ends it.
+pub(super) async fn run(
+    clients: Vec<Box<dyn InferenceClient>>,
+    requests: Arc<[InferRequest]>,
+    load: Load,
+) -> Measured {
+    // Three digits, from a microsecond to an hour.
+    let latency = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 3).expect("the bounds are sound");
+    let begin = Instant::now() + load.warm_up;
+    let (clock, due) = mpsc::unbounded_channel();
+    let run = Arc::new(Run {
+        load,
+        requests,
+        begin,
+        begun: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        unsent: AtomicU64::new(0),
+        tally: Mutex::new(Tally {
+            latency,
+            errors: BTreeMap::new(),
+            first_error: None,
+            last_answer: begin,
+        }),
+        due: AsyncMutex::new(due),
+    });
+    let ticking = load.rate.map(|rate| {
+        let run = run.clone();
+        thread::spawn(move || run.tick(rate, &clock))
+    });
+    let working: Vec<_> = clients
+        .into_iter()
+        .map(|client| tokio::spawn(run.clone().work(client)))
+        .collect();
+    let watching = tokio::spawn(run.clone().watch());
+    for worker in working {
+        // A worker ends by itself; what it wrote down counts in any case.
+        let _ = worker.await;
+    }
+    run.is_over.store(true, Ordering::SeqCst);
+    let _ = watching.await;
+    if let Some(ticking) = ticking {
+        let _ = ticking.join();
+    }
+    let mut due = run.due.lock().await;
+    let mut unsent = run.unsent.load(Ordering::SeqCst);
+    while due.try_recv().is_ok() {
+        unsent += 1;
+    }
+    let tally = run.tally();
+    Measured {
+        latency: tally.latency.clone(),
+        errors: tally.errors.clone(),
+        first_error: tally.first_error.clone(),
+        unsent,
+        elapsed: tally.last_answer.saturating_duration_since(begin),
+        is_interrupted: progress::is_interrupted(),
+    }
+}
+
+impl Run {
+    /// Says when requests are due, on a thread of its own: the runtime's timers are no finer than a millisecond.
+    fn tick(&self, rate: f64, clock: &mpsc::UnboundedSender<Instant>) {
+        let start = self.begin - self.load.warm_up;
+        let mut measured = 0;
+        for number in 0u64.. {
+            let due = start + Duration::from_secs_f64(number as f64 / rate);
+            match self.load.end {
+                End::At(duration) if due >= self.begin + duration => return,
+                End::After(count) if measured >= count => return,
+                _ => measured += u64::from(due >= self.begin),
+            }
+            // In short steps, to hear of the end.
+            loop {
+                let left = due.saturating_duration_since(Instant::now());
+                if self.is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                if left.is_zero() {
+                    break;
+                }
+                thread::sleep(left.min(Duration::from_millis(20)));
+            }
+            if clock.send(due).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Ends it when time is over or the user wants it to end.
+    async fn watch(self: Arc<Self>) {
+        const TICK: Duration = Duration::from_millis(20);
+        loop {
+            let is_late =
+                matches!(self.load.end, End::At(duration) if Instant::now() >= self.begin + duration);
+            if self.is_over.load(Ordering::SeqCst) || is_late || progress::is_interrupted() {
+                self.is_over.store(true, Ordering::SeqCst);
+                return;
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+
+    /// Sends one request after the other.
+    async fn work(self: Arc<Self>, client: Box<dyn InferenceClient>) {
+        let mut number = 0;
+        loop {
+            let Some(due) = self.next().await else { return };
+            let is_measured = due >= self.begin;
+            if is_measured
+                && let End::After(count) = self.load.end
+                && self.begun.fetch_add(1, Ordering::SeqCst) >= count
+            {
+                return;
+            }
+            let request = &self.requests[number % self.requests.len()];
+            number += 1;
+            let call = client.infer(request);
+            let answer = match unless_interrupted(call).await {
+                Ok(answer) => answer.map(drop),
+                // What was not answered by then is not counted.
+                Err(_) => return,
+            };
+            if is_measured {
+                self.note(due.elapsed(), answer);
+            }
+        }
+    }
+
+    /// When the next request is due: now, or by the clock.
+    async fn next(&self) -> Option<Instant> {
+        if self.is_over.load(Ordering::SeqCst) {
+            return None;
+        }
+        if self.load.rate.is_none() {
+            return Some(Instant::now());
+        }
+        let waiting = async { self.due.lock().await.recv().await };
+        let due = unless_interrupted(waiting).await.ok()??;
+        if self.is_over.load(Ordering::SeqCst) {
+            self.unsent.fetch_add(1, Ordering::SeqCst);
+            return None;
+        }
+        Some(due)
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, latency: Duration, answer: Result<(), ClientError>) {
+        let mut tally = self.tally();
+        tally.last_answer = Instant::now();
+        match answer {
+            Ok(()) => tally
+                .latency
+                .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX)),
+            Err(error) => {
+                *tally.errors.entry(kind(&error)).or_default() += 1;
+                tally.first_error.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+}
+
+/// What sort of failure it is, in a word or two.
+fn kind(error: &ClientError) -> String {
+    match error.status() {
+        Some(status) => format!("{} ({status})", error.kind()),
+        None => error.kind().to_string(),
+    }
+}

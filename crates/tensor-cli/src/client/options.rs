@@ -1,0 +1,230 @@
+//! The command line of the commands that talk to servers.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::Args;
+use oip_types::ParameterValue;
+
+/// A server's model, and how to talk to it.
+#[derive(Args, Debug)]
+pub(crate) struct Server {
+    /// The server: http://host:port, or grpc://host:port.
+    #[arg(long)]
+    pub(crate) url: String,
+    /// The model.
+    #[arg(long)]
+    pub(crate) model: String,
+    /// Its version, if not the server's choice.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) version: Option<String>,
+    /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=@FILE for a text file
+    /// whose lines are the elements (BYTES). Repeat it for each input.
+    #[arg(long = "input", short = 'i', value_name = "NAME=FILE", value_parser = binding)]
+    pub(crate) inputs: Vec<Binding>,
+    /// Convert inputs to the datatypes that the model takes; a value that does not fit is an error.
+    #[arg(long)]
+    pub(crate) cast: bool,
+    /// The outputs that are wanted, rather than all.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) outputs: Vec<String>,
+    /// A parameter of the request: true and false are booleans, then come integers, other numbers and strings; "5" in double
+    /// quotes is a string.
+    #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
+    pub(crate) parameters: Vec<(String, ParameterValue)>,
+    /// A header, or metadata of gRPC.
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) headers: Vec<(String, String)>,
+    /// How long one request may take.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Duration,
+    /// Send tensors in binary form, raw over gRPC (the default).
+    #[arg(long)]
+    pub(crate) binary: bool,
+    /// Send tensors as values: JSON over HTTP, typed contents over gRPC.
+    #[arg(long, conflicts_with = "binary")]
+    pub(crate) json_form: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Infer {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Where to: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
+    /// lines of text. Without it the outputs are printed.
+    #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
+    pub(crate) targets: Vec<Target>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    /// Requests at once, each on a connection of its own. Without --rate the next begins when one is answered (closed loop).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) concurrency: Option<u32>,
+    /// Requests a second, sent by the clock whether or not earlier ones are answered (open loop). Latency counts from when a
+    /// request was due, so that a stall shows in all requests it delayed.
+    #[arg(long, value_name = "REQUESTS", value_parser = rate)]
+    pub(crate) rate: Option<f64>,
+    /// What is not measured at the beginning.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub(crate) warm_up: Duration,
+    /// How long to measure.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration, conflicts_with = "requests")]
+    pub(crate) duration: Duration,
+    /// How many requests to measure.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+    /// The shape of an input that is made up. Without it the first free dimension is 1.
+    #[arg(long = "shape", value_name = "NAME=DIMS", value_parser = shape)]
+    pub(crate) shapes: Vec<(String, Vec<u64>)>,
+    /// Make inputs up from zeros rather than random values (floats from 0 to 1, integers from 0 to 99, words).
+    #[arg(long)]
+    pub(crate) zeros: bool,
+    /// The seed of random values.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Threads of the client.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: u16,
+    /// The report as JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// An input and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    pub(crate) name: String,
+    pub(crate) source: Source,
+}
+
+/// Where an input comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A file, and a tensor in it behind a `#`, if there is one.
+    File(String),
+    /// A text file whose lines are the elements.
+    Lines(PathBuf),
+}
+
+/// Where outputs go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// All into one file.
+    All(PathBuf),
+    /// One into a file.
+    One(String, PathBuf),
+    /// One of BYTES into a text file, an element a line.
+    Lines(String, PathBuf),
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}
+
+fn binding(text: &str) -> Result<Binding, String> {
+    let (name, value) = pair(text).map_err(|_| "expected NAME=FILE".to_owned())?;
+    let source = match value.strip_prefix('@') {
+        Some(path) => Source::Lines(path.into()),
+        None => Source::File(value),
+    };
+    Ok(Binding { name, source })
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    if !text.contains('=') {
+        return match text.strip_prefix('@') {
+            None => Ok(Target::All(text.into())),
+            Some(_) => Err("expected NAME=@FILE: text holds one output".to_owned()),
+        };
+    }
+    let (name, value) = pair(text).map_err(|_| "expected FILE or NAME=FILE".to_owned())?;
+    Ok(match value.strip_prefix('@') {
+        Some(path) => Target::Lines(name, path.into()),
+        None => Target::One(name, value.into()),
+    })
+}
+
+fn parameter(text: &str) -> Result<(String, ParameterValue), String> {
+    let (name, value) = pair(text).map_err(|_| "expected KEY=VALUE".to_owned())?;
+    let quoted = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    let value = if let Some(text) = quoted {
+        ParameterValue::String(text.to_owned())
+    } else if let Ok(value) = value.parse() {
+        ParameterValue::Bool(value)
+    } else if let Ok(value) = value.parse() {
+        ParameterValue::Int64(value)
+    } else {
+        let number = value.parse().ok().filter(|number: &f64| number.is_finite());
+        number.map_or(ParameterValue::String(value), ParameterValue::Double)
+    };
+    Ok((name, value))
+}
+
+fn shape(text: &str) -> Result<(String, Vec<u64>), String> {
+    let wrong = || "expected NAME=DIMS such as x=1,64".to_owned();
+    let (name, dims) = text.split_once('=').ok_or_else(wrong)?;
+    let dims = dims
+        .split(',')
+        .filter(|dim| !dim.is_empty())
+        .map(|dim| dim.trim().parse());
+    let dims = dims.collect::<Result<_, _>>().map_err(|_| wrong())?;
+    Ok((name.to_owned(), dims))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e7 => Ok(rate),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bindings_and_targets() {
+        let file = |name: &str, file: &str| Binding {
+            name: name.into(),
+            source: Source::File(file.into()),
+        };
+        assert_eq!(binding("x=a.npy"), Ok(file("x", "a.npy")));
+        assert_eq!(binding("x=a=b.zt#w"), Ok(file("x", "a=b.zt#w")));
+        assert_eq!(binding("s=@l.txt").unwrap().source, Source::Lines("l.txt".into()));
+        for wrong in ["x", "=a", "x="] {
+            assert!(binding(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(target("o.zt"), Ok(Target::All("o.zt".into())));
+        assert_eq!(target("y=o.npy"), Ok(Target::One("y".into(), "o.npy".into())));
+        assert_eq!(target("y=@o.txt"), Ok(Target::Lines("y".into(), "o.txt".into())));
+        assert!(target("@o.txt").is_err());
+    }
+
+    #[test]
+    fn parameters_have_the_type_that_they_look_like() {
+        for (text, value) in [
+            ("k=true", ParameterValue::Bool(true)),
+            ("k=-7", ParameterValue::Int64(-7)),
+            ("k=1e3", ParameterValue::Double(1000.0)),
+            ("k=abc", ParameterValue::String("abc".into())),
+            ("k=\"5\"", ParameterValue::String("5".into())),
+            ("k=inf", ParameterValue::String("inf".into())),
+        ] {
+            assert_eq!(parameter(text), Ok(("k".to_owned(), value)));
+        }
+    }
+
+    #[test]
+    fn shapes() {
+        assert_eq!(shape("x=1,64"), Ok(("x".into(), vec![1, 64])));
+        assert_eq!(shape("x="), Ok(("x".into(), vec![])));
+        assert!(shape("x=1,-1").is_err());
+    }
+}

@@ -1,0 +1,349 @@
+//! Outputs into files, and as a table.
+
+use std::{io::Write, ops::Range, path::PathBuf};
+
+use fmt_core::{
+    AtomicFile, Entry, Error, ErrorKind, Format, Lint, Metadata, Plan, PlannedEntry, StoredDType,
+    TensorReader, Verification,
+};
+use oip_types::{DataType, InferResponse, ModelMetadata, TensorValue};
+use tensor_core::{Shape, Tensor};
+use tensor_files::{ConvertOptions, Loss};
+
+use crate::{
+    client::{mismatch, options::Target},
+    failure::{About, Outcome},
+    table,
+};
+
+/// The outputs that targets name; none means all.
+pub(super) fn named(targets: &[Target]) -> Vec<String> {
+    let mut names = Vec::new();
+    for target in targets {
+        match target {
+            Target::All(_) => return Vec::new(),
+            Target::One(name, _) | Target::Lines(name, _) if !names.contains(name) => {
+                names.push(name.clone());
+            }
+            Target::One(..) | Target::Lines(..) => {}
+        }
+    }
+    names
+}
+
+/// Finds out whether the outputs could be written, as far as the model says what they are: a run may take long.
+pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
+    let promised = metadata.outputs.iter();
+    let promised = promised.filter(|output| wanted.is_empty() || wanted.contains(&output.name));
+    let example = promised.map(|output| {
+        let dims: Vec<u64> = output.shape.dims().iter().map(|dim| dim.unwrap_or(1)).collect();
+        let shape = Shape::new(&dims).unwrap_or_else(|_| Shape::vector(1));
+        (output.name.clone(), output.datatype, shape)
+    });
+    let example: Vec<_> = example.collect();
+    for target in targets {
+        let of_target = example.iter().filter(|(name, ..)| target.takes(name));
+        let entries = of_target
+            .map(|(name, datatype, shape)| target.entry(name, *datatype, shape.clone()))
+            .collect::<Outcome<Vec<_>>>()?;
+        if let Some((path, format)) = target.format()?
+            && !entries.is_empty()
+        {
+            accepted(&Outputs::of(entries, Vec::new()), format).about(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the outputs into files, each of which appears when it is complete.
+pub(super) fn write(targets: &[Target], response: &InferResponse) -> Outcome {
+    for target in targets {
+        let outputs = response
+            .outputs
+            .iter()
+            .filter(|output| target.takes(&output.name));
+        let outputs: Vec<_> = outputs.collect();
+        if outputs.is_empty() {
+            let wanted = target
+                .name()
+                .map_or("an output".to_owned(), |name| format!("output '{name}'"));
+            return Err(mismatch(format!("expected {wanted} in the answer, found none")));
+        }
+        let Some((path, format)) = target.format()? else {
+            write_lines(target, &outputs[0].value)?;
+            continue;
+        };
+        let (mut entries, mut tensors) = (Vec::new(), Vec::new());
+        for output in outputs {
+            entries.push(target.entry(
+                &output.name,
+                output.value.datatype(),
+                output.value.shape().clone(),
+            )?);
+            tensors.extend(output.value.as_fixed().cloned());
+        }
+        let outputs = Outputs::of(entries, tensors);
+        let options = accepted(&outputs, format).about(path)?;
+        tensor_files::convert(&outputs, format, path, &options).about(path)?;
+    }
+    Ok(())
+}
+
+/// How outputs are written in a format: a single one may lose its name, since the command line says which it is.
+fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'static>, Error> {
+    let mut options = ConvertOptions::default();
+    let losses = tensor_files::losses(outputs, format, &options);
+    let is_only_a_name = losses == [Loss::Names] && outputs.entries.len() == 1;
+    options.allow_loss = is_only_a_name;
+    if let Some(loss) = losses.first().filter(|_| !is_only_a_name) {
+        let what = format!("{} cannot hold {loss}", format.id());
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let entries = outputs.entries.iter().enumerate().filter_map(|(index, entry)| {
+        let name = if is_only_a_name {
+            index.to_string()
+        } else {
+            entry.name.clone()
+        };
+        Some(PlannedEntry::dense(name, entry.spec()?))
+    });
+    let plan = Plan {
+        entries: entries.collect(),
+        ..Plan::default()
+    };
+    // Names that a format keeps beside the file are refused here, and nowhere else.
+    match format.create(Box::new(std::io::sink()), plan).err() {
+        Some(error) if error.kind() != ErrorKind::BadName => Err(error),
+        _ => Ok(options),
+    }
+}
+
+fn write_lines(target: &Target, value: &TensorValue) -> Outcome {
+    let Target::Lines(name, path) = target else {
+        return Ok(());
+    };
+    let Some(bytes) = value.as_bytes() else {
+        return Err(no_lines(name, value.datatype()));
+    };
+    let mut file = AtomicFile::create(path).about(path)?;
+    for (index, element) in bytes.iter().enumerate() {
+        if element.contains(&b'\n') {
+            let message =
+                format!("output '{name}': element {index} has more than one line, and cannot be one");
+            return Err(mismatch(message));
+        }
+        let written = file.write_all(element).and_then(|()| file.write_all(b"\n"));
+        written
+            .map_err(|error| Error::io("the file cannot be written", error))
+            .about(path)?;
+    }
+    file.publish().about(path)
+}
+
+fn no_lines(name: &str, found: DataType) -> crate::failure::Failure {
+    mismatch(format!(
+        "output '{name}' is {found}, and only BYTES become lines of text; give a file of tensors without the @"
+    ))
+}
+
+impl Target {
+    /// The output it is for, if it is for one.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::All(_) => None,
+            Self::One(name, _) | Self::Lines(name, _) => Some(name),
+        }
+    }
+
+    fn takes(&self, output: &str) -> bool {
+        self.name().is_none_or(|name| name == output)
+    }
+
+    /// The file of tensors and its format; `None` for lines of text.
+    fn format(&self) -> Outcome<Option<(&PathBuf, &'static dyn Format)>> {
+        let (Self::All(path) | Self::One(_, path)) = self else {
+            return Ok(None);
+        };
+        let format = tensor_files::format_of_path(path).ok_or_else(|| {
+            let known: Vec<&str> = tensor_files::formats()
+                .iter()
+                .flat_map(|format| format.extensions())
+                .copied()
+                .collect();
+            Error::new(ErrorKind::Unsupported, "the format is not told by the extension")
+                .expected(format_args!("one of {}", known.join(", ")))
+        });
+        Ok(Some((path, format.about(path)?)))
+    }
+
+    /// What the target would hold of an output.
+    fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
+        match (self, datatype) {
+            (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),
+            (Self::All(_) | Self::One(..), DataType::Bytes) => Err(mismatch(format!(
+                "output '{name}' is BYTES, which files of tensors cannot hold; --output {name}=@FILE makes it lines of \
+                 text, and --outputs leaves it out"
+            ))),
+            // Lines need no entry; any will do.
+            (_, datatype) => {
+                let dtype = datatype.dtype().unwrap_or(tensor_core::DType::U8);
+                Ok(Entry::new(
+                    name.to_owned(),
+                    StoredDType::Known(dtype),
+                    shape,
+                    0..0,
+                ))
+            }
+        }
+    }
+}
+
+/// Outputs as a file in memory, for what writes files.
+struct Outputs {
+    entries: Vec<Entry>,
+    tensors: Vec<Tensor>,
+    metadata: Metadata,
+}
+
+impl Outputs {
+    fn of(entries: Vec<Entry>, tensors: Vec<Tensor>) -> Self {
+        Self {
+            entries,
+            tensors,
+            metadata: Metadata::new(),
+        }
+    }
+}
+
+impl TensorReader for Outputs {
+    fn format(&self) -> &'static str {
+        "memory"
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        Ok(self.tensors[index].clone())
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let taken = self.tensors[index].rows(rows);
+        taken.map_err(|error| Error::new(ErrorKind::OutOfBounds, error.to_string()))
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let bytes = self.tensors[index].bytes();
+        if bytes.len() != out.len() {
+            let error = Error::new(ErrorKind::SizeMismatch, "the buffer for a tensor");
+            return Err(error.expected(bytes.len()).found(out.len()));
+        }
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn verify(&self, _: usize) -> Result<Verification, Error> {
+        Ok(Verification::Unchecked)
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        Ok(Vec::new())
+    }
+}
+
+/// Prints the outputs: names, datatypes, shapes and the first values.
+pub(super) fn print(response: &InferResponse, out: &mut impl Write) -> Outcome {
+    let header = ["NAME", "DATATYPE", "SHAPE", "VALUES"].map(str::to_owned);
+    let rows = response.outputs.iter().map(|output| {
+        [
+            table::text(&output.name),
+            output.value.datatype().to_string(),
+            output.value.shape().to_string(),
+            first_values(&output.value),
+        ]
+    });
+    let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
+    Ok(table::print(out, &rows, &[])?)
+}
+
+/// The first values of a tensor, in one short line.
+fn first_values(value: &TensorValue) -> String {
+    /// Values that are shown.
+    const SHOWN: u64 = 6;
+    /// Characters of a byte string that are shown.
+    const LETTERS: usize = 24;
+    let count = value.shape().element_count();
+    let mut shown: Vec<String> = match value {
+        TensorValue::Bytes(bytes) => {
+            let text = |element: &[u8]| {
+                let text = table::text(&String::from_utf8_lossy(element));
+                match text.char_indices().nth(LETTERS) {
+                    Some((end, _)) => format!("\"{}…\"", &text[..end]),
+                    None => format!("\"{text}\""),
+                }
+            };
+            bytes.iter().take(SHOWN as usize).map(text).collect()
+        }
+        TensorValue::Fixed(tensor) => {
+            let first = tensor
+                .reshape(Shape::vector(count))
+                .and_then(|flat| flat.rows(0..count.min(SHOWN)));
+            let each = |first: Tensor| -> Vec<String> {
+                let single = |index| first.rows(index..index + 1).map(|one| one.to_string());
+                let values = (0..first.shape().element_count()).filter_map(|index| single(index).ok());
+                values
+                    .map(|text| text.trim_matches(['[', ']']).trim().to_owned())
+                    .collect()
+            };
+            first.map(each).unwrap_or_default()
+        }
+    };
+    if count > SHOWN {
+        shown.push("...".to_owned());
+    }
+    shown.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::{BytesTensor, InferOutput, Parameters};
+
+    use super::*;
+
+    /// An element of two lines would come back as two.
+    #[test]
+    fn elements_of_several_lines_do_not_become_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("y.txt");
+        std::fs::write(&path, "precious").unwrap();
+        let elements = BytesTensor::from_elements(Shape::vector(2), ["a", "b\nc"]).unwrap();
+        let response = InferResponse {
+            model_name: "m".into(),
+            model_version: None,
+            id: None,
+            parameters: Parameters::new(),
+            outputs: vec![InferOutput::new("y", elements)],
+        };
+        let error = write(&[Target::Lines("y".into(), path.clone())], &response).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("output 'y': element 1 has more than one line"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        let error = write(&[Target::Lines("z".into(), path)], &response).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("expected output 'z' in the answer, found none"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! `tensor infer`, against both transports.
+
+use std::{fs, sync::Arc};
+
+use oip_service::testing::TestService;
+use tensor_core::{Shape, Tensor};
+
+use crate::{
+    server::{Server, interrupt, wait_for},
+    support::{Place, matrix},
+};
+
+fn infer<'a>(url: &'a str, model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["infer", "--url", url, "--model", model], more].concat()
+}
+
+fn vector(values: &[f32]) -> Tensor {
+    Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
+}
+
+/// The fields of the table's rows, by one or more blanks.
+fn rows(table: &str) -> Vec<Vec<&str>> {
+    table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn outputs_are_printed_as_a_table() {
+    let (place, server) = (Place::new(), Server::new());
+    place.write(
+        "x.npy",
+        &[],
+        &[("0", &vector(&[1.5, -2.0, 0.1, 4.0, 5.0, 6.0, 7.0]))],
+    );
+    place.write(
+        "one.npy",
+        &[],
+        &[("0", &Tensor::from_vec(Shape::vector(1), vec![7i64]).unwrap())],
+    );
+    place.write("ab.zt", &[], &[("a", &matrix()), ("other", &vector(&[1.0]))]);
+    for url in server.urls() {
+        for form in ["--binary", "--json-form"] {
+            let table = place.good(&infer(url, "identity_fp32", &["--input", "x=x.npy", form]));
+            assert_eq!(
+                rows(&table),
+                [
+                    vec!["NAME", "DATATYPE", "SHAPE", "VALUES"],
+                    vec!["y", "FP32", "[7]", "1.5", "-2.", "0.1", "4.", "5.", "6.", "..."],
+                ]
+            );
+        }
+        let both = ["-i", "a=ab.zt#a", "-i", "b=one.npy", "--version", "1"];
+        let table = place.good(&infer(url, "matrix", &both));
+        assert_eq!(
+            rows(&table)[1..],
+            [
+                vec!["sum", "FP32", "[3]", "1.", "-2.5", "4."],
+                vec!["b", "INT64", "[1]", "7"]
+            ]
+        );
+        let only = [&both[..], &["--outputs", "b"]].concat();
+        assert_eq!(rows(&place.good(&infer(url, "matrix", &only))).len(), 2);
+    }
+}
+
+#[test]
+fn outputs_go_into_files_of_every_format() {
+    let (place, server) = (Place::new(), Server::new());
+    place.write("x.npy", &[], &[("0", &vector(&[1.5, -2.0]))]);
+    let sha256 = place.inspect("x.npy")["tensors"][0]["sha256"].clone();
+    for url in server.urls() {
+        for file in ["y.zt", "y.tbuf", "y.safetensors", "y.npz", "y.npy", "y.btf"] {
+            for output in [file.to_owned(), format!("y={file}")] {
+                let out = place.good(&infer(url, "identity_fp32", &["-i", "x=x.npy", "-o", &output]));
+                assert_eq!(out, "");
+                let tensor = place.inspect(file)["tensors"][0].clone();
+                assert_eq!(tensor["sha256"], sha256, "{output}");
+                let has_names = !file.ends_with(".npy") && !file.ends_with(".btf");
+                assert!(!has_names || tensor["name"] == "y", "{tensor}");
+                fs::remove_file(place.path(file)).unwrap();
+            }
+        }
+    }
+    // Several outputs, some of them wanted.
+    place.write("a.npy", &[], &[("0", &matrix())]);
+    place.write(
+        "b.npy",
+        &[],
+        &[("0", &Tensor::from_vec(Shape::vector(1), vec![7i64]).unwrap())],
+    );
+    let inputs = ["-i", "a=a.npy", "-i", "b=b.npy"];
+    let all = [&inputs[..], &["-o", "all.zt", "-o", "b=only.npy"]].concat();
+    place.good(&infer(&server.http, "matrix", &all));
+    assert_eq!(place.inspect("all.zt")["tensors"].as_array().unwrap().len(), 2);
+    assert_eq!(place.inspect("only.npy")["tensors"][0]["dtype"], "int64");
+    let two = [&inputs[..], &["-o", "both.npy"]].concat();
+    let refused = place.bad(&infer(&server.http, "matrix", &two));
+    assert!(
+        refused.starts_with("error[Unsupported]: both.npy: the number of tensors: expected 1"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn byte_strings_come_from_lines_and_become_lines() {
+    let (place, server) = (Place::new(), Server::new());
+    fs::write(place.path("words.txt"), "größe\r\n\nlast").unwrap();
+    for url in server.urls() {
+        place.good(&infer(
+            url,
+            "identity_bytes",
+            &["-i", "x=@words.txt", "-o", "y=@out.txt"],
+        ));
+        assert_eq!(
+            fs::read_to_string(place.path("out.txt")).unwrap(),
+            "größe\n\nlast\n"
+        );
+        let table = place.good(&infer(url, "identity_bytes", &["-i", "x=@words.txt"]));
+        assert_eq!(
+            rows(&table)[1],
+            ["y", "BYTES", "[3]", "\"größe\"", "\"\"", "\"last\""]
+        );
+        let refused = place.bad(&infer(
+            url,
+            "identity_bytes",
+            &["-i", "x=@words.txt", "-o", "y.zt"],
+        ));
+        assert!(
+            refused.contains("output 'y' is BYTES, which files of tensors cannot hold; --output y=@FILE"),
+            "{refused}"
+        );
+        let refused = place.bad(&infer(url, "identity_fp32", &["-i", "x=@words.txt"]));
+        assert!(refused.contains("takes FP32, words.txt holds BYTES"), "{refused}");
+        place.write("x.npy", &[], &[("0", &vector(&[1.0]))]);
+        let refused = place.bad(&infer(url, "identity_fp32", &["-i", "x=x.npy", "-o", "y=@y.txt"]));
+        assert!(
+            refused.contains("output 'y' is FP32, and only BYTES become lines"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_told_before_anything_is_sent() {
+    let (place, server) = (Place::new(), Server::new());
+    let doubles = Tensor::from_vec(Shape::vector(2), vec![1.0f64, 1e300]).unwrap();
+    place.write("d.npy", &[], &[("0", &doubles)]);
+    place.write("two.zt", &[], &[("a", &matrix()), ("b", &doubles)]);
+    place.write("x.npy", &[], &[("0", &vector(&[1.0]))]);
+    let x = |file: &str| format!("x={file}");
+    for (model, input, message) in [
+        (
+            "identity_fp32",
+            "d.npy",
+            "error[Mismatch]: input 'x' of model 'identity_fp32' takes FP32, d.npy holds FP64; --cast converts it",
+        ),
+        (
+            "identity_fp32",
+            "two.zt#a",
+            "error[Mismatch]: input 'x' of model 'identity_fp32' takes shape [-1], two.zt#a holds [3, 2]",
+        ),
+        (
+            "identity_fp32",
+            "two.zt",
+            "error[OutOfBounds]: two.zt: the file holds 2 tensors: expected one, or the name of one behind a #, found a, b",
+        ),
+        (
+            "identity_fp32",
+            "two.zt#c",
+            "error[OutOfBounds]: two.zt: tensor 'c': there is no such tensor",
+        ),
+        (
+            "identity_fp32",
+            "none.npy",
+            "error[Io]: none.npy: the file cannot be opened",
+        ),
+        (
+            "identity_bytes",
+            "x.npy",
+            "error[Mismatch]: input 'x' of model 'identity_bytes' takes BYTES, x.npy holds FP32; a text file of its elements is given as NAME=@FILE",
+        ),
+    ] {
+        let refused = place.bad(&infer(&server.http, model, &["-i", &x(input)]));
+        assert!(refused.starts_with(message), "{refused}");
+    }
+    let refused = place.bad(&infer(&server.grpc, "identity_fp32", &["-i", "q=x.npy"]));
+    assert_eq!(
+        refused,
+        "error[Mismatch]: model 'identity_fp32' has no input 'q'; it takes 'x' (FP32[-1])"
+    );
+    let refused = place.bad(&infer(
+        &server.grpc,
+        "identity_fp32",
+        &["-i", "x=x.npy", "--outputs", "y,z"],
+    ));
+    assert_eq!(
+        refused,
+        "error[Mismatch]: model 'identity_fp32' has no output 'z'; it gives 'y' (FP32[-1])"
+    );
+    let refused = place.bad(&infer(
+        &server.grpc,
+        "identity_fp32",
+        &["-i", "x=x.npy", "-i", "x=x.npy"],
+    ));
+    assert_eq!(refused, "error[Mismatch]: input 'x' is given more than once");
+    let refused = place.bad(&infer(&server.grpc, "identity_bool", &["-o", "y.tbuf"]));
+    assert!(
+        refused.starts_with("error[Unsupported]: y.tbuf: tbuf cannot hold tensor 'y'"),
+        "{refused}"
+    );
+    let refused = place.bad(&infer(&server.grpc, "identity_bool", &["-o", "y.xyz"]));
+    assert!(
+        refused.starts_with("error[Unsupported]: y.xyz: the format is not told by the extension"),
+        "{refused}"
+    );
+
+    let cast = place.bad(&infer(
+        &server.http,
+        "identity_fp32",
+        &["-i", "x=d.npy", "--cast"],
+    ));
+    assert!(cast.contains("input 'x': d.npy: element 1: 1000000"), "{cast}");
+    assert!(cast.ends_with(" does not fit FP32"), "{cast}");
+    let table = place.good(&infer(
+        &server.http,
+        "identity_int64",
+        &["-i", "x=x.npy", "--cast"],
+    ));
+    assert_eq!(rows(&table)[1], ["y", "INT64", "[1]", "1"]);
+}
+
+#[test]
+fn failures_of_servers_are_told_and_leave_the_target_alone() {
+    let (place, server) = (Place::new(), Server::new());
+    place.write("x.npy", &[], &[("0", &vector(&[1.0]))]);
+    fs::write(place.path("y.zt"), "precious").unwrap();
+    for (url, status) in server.urls().into_iter().zip(["HTTP 404", "gRPC NOT_FOUND"]) {
+        let refused = place.bad(&infer(url, "zz", &["-i", "x=x.npy", "-o", "y.zt"]));
+        assert_eq!(
+            refused,
+            format!("error[Refused]: {url}: model 'zz' does not exist ({status})")
+        );
+        let refused = place.bad(&infer(url, "failing", &["-i", "x=x.npy", "-o", "y.zt"]));
+        assert!(refused.contains("model 'failing': it failed"), "{refused}");
+        let late = place.bad(&infer(
+            url,
+            "slow",
+            &["-i", "x=x.npy", "-o", "y.zt", "--parameter", "timeout=50000"],
+        ));
+        assert!(late.contains("the deadline passed"), "{late}");
+        let late = place.bad(&infer(
+            url,
+            "slow",
+            &["-i", "x=x.npy", "-o", "y.zt", "--timeout", "50ms"],
+        ));
+        assert!(late.starts_with("error["), "{late}");
+    }
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let refused = place.bad(&infer(&format!("http://{closed}"), "m", &[]));
+    assert_eq!(
+        refused,
+        format!("error[Connect]: http://{closed}: connection refused: nothing listens there")
+    );
+    let refused = place.bad(&infer("https://localhost", "m", &[]));
+    assert!(
+        refused.starts_with("error[Usage]: https://localhost: TLS is not supported"),
+        "{refused}"
+    );
+    let refused = place.bad(&infer(&server.http, "../etc", &[]));
+    assert!(
+        refused.starts_with("error[Usage]: model name '../etc' must not contain"),
+        "{refused}"
+    );
+    assert_eq!(fs::read(place.path("y.zt")).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
+}
+
+#[test]
+fn ctrl_c_ends_a_request_and_leaves_the_target_alone() {
+    let service = Arc::new(TestService::default());
+    let (place, server) = (Place::new(), Server::of(service.clone()));
+    place.write("x.npy", &[], &[("0", &vector(&[1.0]))]);
+    fs::write(place.path("y.zt"), "precious").unwrap();
+    for url in server.urls() {
+        let mut child = place.spawn(&infer(url, "slow", &["-i", "x=x.npy", "-o", "y.zt"]));
+        wait_for("it is sent", || service.waiting() == 1);
+        interrupt(&child);
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        wait_for("the server gives up as well", || service.waiting() == 0);
+    }
+    assert_eq!(fs::read(place.path("y.zt")).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
+}

@@ -1,0 +1,57 @@
+//! WR-01: the program is killed while it writes.
+
+use std::{
+    fs,
+    os::unix::process::ExitStatusExt,
+    time::{Duration, Instant},
+};
+
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Place, vector};
+
+/// Kills for each format.
+const ROUNDS: u32 = 15;
+
+#[test]
+fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
+    let place = Place::new();
+    let numbers: Vec<u32> = (0..2 << 20).collect();
+    let large = Tensor::from_vec(Shape::new(&[2048, 1024]).unwrap(), numbers).unwrap();
+    place.write("a.safetensors", &[], &[("0", &large)]);
+    let mut kills = 0;
+    for target in ["b.tbuf", "b.btf", "b.zt", "b.npz"] {
+        let started = Instant::now();
+        place.good(&["convert", "a.safetensors", target]);
+        let duration = started.elapsed();
+        let new = fs::read(place.path(target)).unwrap();
+        place.write(target, &[], &[("0", &vector())]);
+        let old = fs::read(place.path(target)).unwrap();
+        assert_ne!(old, new);
+        for round in 0..ROUNDS {
+            let mut converting = place.spawn(&["convert", "a.safetensors", target]);
+            // Evenly over the time that it takes, and a little beyond, in an order that is none.
+            let part = (round * 7 % ROUNDS) as f64 / f64::from(ROUNDS) * 1.2;
+            std::thread::sleep(Duration::from_secs_f64(duration.as_secs_f64() * part));
+            converting.kill().unwrap();
+            kills += u32::from(converting.wait().unwrap().signal() == Some(9));
+            let found = fs::read(place.path(target)).unwrap();
+            assert!(
+                found == old || found == new,
+                "{target}: neither, after {part} of the time"
+            );
+            fs::write(place.path(target), &old).unwrap();
+        }
+        // The next writer sweeps up what the killed ones left.
+        place.good(&["convert", "a.safetensors", target]);
+        assert_eq!(fs::read(place.path(target)).unwrap(), new);
+        let names = fs::read_dir(place.path(""))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        let left: Vec<_> = names
+            .filter(|name| name.to_string_lossy().contains(".tmp-"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    assert!(kills > ROUNDS, "only {kills} were killed before they were done");
+}

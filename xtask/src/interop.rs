@@ -1,0 +1,168 @@
+//! Foreign clients against the servers: `xtask/interop/suite.py` in a virtual environment of its own.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::{cargo, workspace};
+
+/// Which Python to use, and what to run.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that the virtual environment is made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+    /// Show each check, not only those that fail
+    #[arg(long)]
+    verbose: bool,
+    /// Run only checks whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+/// The folder of the suite.
+const SUITE: &str = "xtask/interop";
+/// Where the virtual environment is kept, since filling it takes a while.
+const ENVIRONMENT: &str = "target/interop-venv";
+
+/// Builds and starts the servers, drives them, and fails when any check does.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let python = environment(&options.python)?;
+    cargo::run(
+        &[
+            "build",
+            "--package",
+            "oip-server",
+            "--bin",
+            "oip-server",
+            "--example",
+            "test_service",
+        ],
+        &[],
+    )?;
+    let programs = workspace::root().join("target/debug");
+    let simple = Server::start(&mut Command::new(programs.join("examples/test_service")))?;
+    let mut command = Command::new(programs.join("oip-server"));
+    command
+        .arg("--model-repository")
+        .arg(workspace::root().join("crates/oip-server/examples/models"))
+        .args([
+            "--http-address",
+            "127.0.0.1:0",
+            "--grpc-address",
+            "127.0.0.1:0",
+            "--system-shared-memory",
+        ]);
+    let mut real = Server::start(&mut command)?;
+    real.wait_for(" after ")?;
+
+    let mut suite = Command::new(python);
+    suite
+        .arg(workspace::root().join(SUITE).join("suite.py"))
+        .args([&simple.http, &simple.grpc, &real.http, &real.grpc])
+        .arg(workspace::root().join("crates/oip-server/examples/requests"));
+    if options.verbose {
+        suite.arg("--verbose");
+    }
+    if let Some(only) = &options.only {
+        suite.args(["--only", only]);
+    }
+    let status = suite.status().context("starting the suite")?;
+    ensure!(status.success(), "not everything passed");
+    Ok(())
+}
+
+/// The Python of the virtual environment, which is made anew when the requirements have changed.
+fn environment(python: &str) -> Result<PathBuf> {
+    let folder = workspace::root().join(ENVIRONMENT);
+    let program = folder.join("bin/python");
+    let requirements = workspace::root().join(SUITE).join("requirements.txt");
+    let wanted = fs::read(&requirements).context("reading the requirements")?;
+    let installed = folder.join("requirements.txt");
+    if fs::read(&installed).is_ok_and(|installed| installed == wanted) {
+        return Ok(program);
+    }
+    println!("filling {ENVIRONMENT}");
+    let call = |program: &Path, arguments: &[&str]| -> Result<()> {
+        let status = Command::new(program).args(arguments).status();
+        let status = status.with_context(|| format!("starting {}", program.display()))?;
+        match status.success() {
+            true => Ok(()),
+            false => bail!("`{} {}` failed", program.display(), arguments.join(" ")),
+        }
+    };
+    let text = |path: &Path| {
+        path.to_str()
+            .map(str::to_owned)
+            .context("the folder has no plain name")
+    };
+    call(Path::new(python), &["-m", "venv", "--clear", &text(&folder)?])?;
+    let install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--requirement",
+    ];
+    call(&program, &[&install[..], &[&text(&requirements)?]].concat())?;
+    fs::write(installed, wanted)?;
+    Ok(program)
+}
+
+/// A running server; killed when it is dropped.
+struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    http: String,
+    grpc: String,
+}
+
+impl Server {
+    /// Starts a server that prints where it listens.
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting a server")?;
+        let stdout = child.stdout.take().context("the server has no output")?;
+        let mut server = Self {
+            child,
+            stdout: BufReader::new(stdout),
+            http: String::new(),
+            grpc: String::new(),
+        };
+        let address = |line: String| {
+            let address = line.rsplit(' ').next().unwrap_or_default().trim();
+            address.trim_start_matches("http://").to_owned()
+        };
+        server.http = address(server.wait_for("HTTP")?);
+        server.grpc = address(server.wait_for("gRPC")?);
+        Ok(server)
+    }
+
+    /// The next line it prints that has a text in it.
+    fn wait_for(&mut self, text: &str) -> Result<String> {
+        loop {
+            let mut line = String::new();
+            ensure!(self.stdout.read_line(&mut line)? > 0, "the server ended");
+            if line.contains(text) {
+                return Ok(line);
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

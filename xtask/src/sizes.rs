@@ -1,0 +1,108 @@
+//! What the protocol's crates cost those who depend on them.
+
+use std::{
+    collections::BTreeSet,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{cargo, workspace};
+
+/// A crate with the features that somebody would choose.
+struct Choice {
+    package: &'static str,
+    features: &'static str,
+}
+
+const CHOICES: &[Choice] = &[
+    Choice {
+        package: "oip-types",
+        features: "",
+    },
+    Choice {
+        package: "oip-types",
+        features: "rest",
+    },
+    Choice {
+        package: "oip-http",
+        features: "",
+    },
+    Choice {
+        package: "oip-grpc",
+        features: "client",
+    },
+    Choice {
+        package: "oip-grpc",
+        features: "server",
+    },
+    Choice {
+        package: "oip-grpc",
+        features: "default",
+    },
+];
+
+/// Prints the table; builds each crate in an empty folder.
+pub(crate) fn run() -> Result<()> {
+    println!("| crate | features | crates below it | build from nothing |");
+    println!("|---|---|---|---|");
+    for choice in CHOICES {
+        let (count, time) = (choice.dependencies()?, choice.build()?);
+        let Choice { package, features } = choice;
+        println!(
+            "| {package} | {features} | {count} | {:.0} s |",
+            time.as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+impl Choice {
+    fn selection(&self) -> [&'static str; 5] {
+        [
+            "--package",
+            self.package,
+            "--no-default-features",
+            "--features",
+            self.features,
+        ]
+    }
+
+    /// Crates that are compiled for it, those of this workspace and of build scripts and macros too.
+    fn dependencies(&self) -> Result<usize> {
+        let output = Command::new(env!("CARGO"))
+            .arg("tree")
+            .args(self.selection())
+            .args(["--edges", "normal,build", "--prefix", "none", "--format", "{p}"])
+            .current_dir(workspace::root())
+            .output()
+            .context("starting cargo")?;
+        ensure!(
+            output.status.success(),
+            "`cargo tree` failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let tree = String::from_utf8(output.stdout)?;
+        // A crate that is shown again has a mark behind it.
+        let crates: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
+        Ok(crates.len().saturating_sub(1))
+    }
+
+    /// How long the crate and all below it take to compile, unoptimized.
+    fn build(&self) -> Result<Duration> {
+        let folder = tempfile::tempdir()?;
+        let folder = folder
+            .path()
+            .to_str()
+            .context("the temporary folder has no plain name")?;
+        let start = Instant::now();
+        let arguments = [
+            &["build", "--quiet", "--target-dir", folder][..],
+            &self.selection(),
+        ]
+        .concat();
+        cargo::run(&arguments, &[])?;
+        Ok(start.elapsed())
+    }
+}
