@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         &[],
     )?;
     let programs = workspace::root().join("target/debug");
-    let simple = Server::start(&mut Command::new(programs.join("examples/test_service")))?;
+    let mut simple = Server::start(&mut Command::new(programs.join("examples/test_service")))?;
     let mut command = Command::new(programs.join("oip-server"));
     command
         .arg("--model-repository")
@@ -74,6 +74,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         suite.args(["--only", only]);
     }
     let status = suite.status().context("starting the suite")?;
+    for (name, server) in [("test_service", &mut simple), ("oip-server", &mut real)] {
+        if let Some(status) = server.child.try_wait()? {
+            bail!("{name} ended while it was driven: {status}");
+        }
+    }
     ensure!(status.success(), "not everything passed");
     Ok(())
 }

@@ -6,7 +6,7 @@
 //!
 //! It serves the example models on this machine's loopback. Client and server share the processor, so figures are those
 //! of the pair. Connections are kept; every answer is read to its end. `GET /v2/health/live` is the floor: what HTTP
-//! itself costs without tensors or models.
+//! itself costs without tensors or models. HTTP requests are sent as bytes over plain sockets, gRPC requests by `oip-client`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -24,15 +24,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_grpc::proto::{
-    ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient,
-    model_infer_request::InferInputTensor,
-};
+use oip_client::{GrpcClient, InferenceClient};
 use oip_types::{
     Limits, ModelRef,
     rest::{RequestEncoding, decode_request, encode_request},
 };
-use tonic::transport::Endpoint;
 
 /// Starts that are timed.
 const STARTS: usize = 21;
@@ -247,24 +243,9 @@ fn grpc(
     json: &[u8],
     count: usize,
 ) -> (Vec<Duration>, Duration) {
-    let decoded = decode_request(
-        ModelRef::new("m", None).unwrap(),
-        &Bytes::copy_from_slice(json),
-        None,
-        &Limits::default(),
-    );
-    let input = decoded.unwrap().request.inputs.remove(0);
-    let request = ModelInferRequest {
-        model_name: model.to_owned(),
-        inputs: vec![InferInputTensor {
-            name: input.name,
-            datatype: input.value.datatype().name().to_owned(),
-            shape: input.value.shape().dims().iter().map(|&dim| dim as i64).collect(),
-            ..InferInputTensor::default()
-        }],
-        raw_input_contents: vec![input.value.into_raw()],
-        ..ModelInferRequest::default()
-    };
+    let model = ModelRef::new(model, None).unwrap();
+    let decoded = decode_request(model, &Bytes::copy_from_slice(json), None, &Limits::default());
+    let request = decoded.unwrap().request;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -272,23 +253,21 @@ fn grpc(
     runtime.block_on(async {
         let mut clients = Vec::new();
         for _ in 0..connections {
-            let channel = Endpoint::from_shared(format!("http://{address}"))
-                .unwrap()
-                .connect()
-                .await
-                .unwrap();
-            clients.push(GrpcInferenceServiceClient::new(channel).max_decoding_message_size(64 << 20));
+            let client = GrpcClient::builder(format!("grpc://{address}")).build().unwrap();
+            // Connects.
+            assert!(client.server_live().await.unwrap());
+            clients.push(client);
         }
         let start = Instant::now();
         let running: Vec<_> = clients
             .into_iter()
-            .map(|mut client| {
+            .map(|client| {
                 let request = request.clone();
                 tokio::spawn(async move {
                     let mut times = Vec::with_capacity(count / connections);
                     for _ in 0..count / connections {
                         let start = Instant::now();
-                        client.model_infer(request.clone()).await.unwrap();
+                        client.infer(&request).await.unwrap();
                         times.push(start.elapsed());
                     }
                     times

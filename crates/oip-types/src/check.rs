@@ -308,7 +308,7 @@ mod tests {
     /// Thousands of outputs are picked in thousands of steps, not in millions.
     #[test]
     fn many_outputs() {
-        const COUNT: usize = 20_000;
+        const COUNT: usize = 50_000;
         let outputs = || (0..COUNT).map(|index| format!("layer.{index}.weight"));
         let model = ModelMetadata {
             outputs: outputs()
@@ -322,7 +322,7 @@ mod tests {
         let start = std::time::Instant::now();
         assert_eq!(model.pick_outputs(&[], given.clone()).unwrap(), given);
         assert!(
-            start.elapsed() < std::time::Duration::from_secs(2),
+            start.elapsed() < std::time::Duration::from_secs(10),
             "{:?}",
             start.elapsed()
         );

@@ -3,10 +3,10 @@
 
 mod converting;
 mod editing;
-#[cfg(unix)]
-mod killed;
 #[cfg(feature = "client")]
 mod inferring;
+#[cfg(unix)]
+mod killed;
 mod looking;
 #[cfg(feature = "client")]
 mod measuring;
