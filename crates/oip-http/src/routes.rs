@@ -76,7 +76,7 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
             "/v2/trace/setting",
             get(extensions::trace_settings).post(extensions::trace_settings),
         ),
-        ("/v2/systemsharedmemory/status", get(extensions::region_status)),
+        ("/v2/systemsharedmemory/status", get(extensions::all_regions)),
         (
             "/v2/systemsharedmemory/region/{region}/status",
             get(extensions::region_status),
@@ -91,7 +91,7 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ),
         (
             "/v2/systemsharedmemory/unregister",
-            post(extensions::unregister_region),
+            post(extensions::unregister_all_regions),
         ),
     ];
     let cuda = [

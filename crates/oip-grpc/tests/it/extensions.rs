@@ -381,9 +381,11 @@ async fn log_settings_are_read_and_changed() {
     };
     let settings = |info, level, format: &str| {
         vec![
+            ("log_error".to_owned(), Found::BoolParam(true)),
             ("log_format".to_owned(), Found::StringParam(format.into())),
             ("log_info".to_owned(), Found::BoolParam(info)),
             ("log_verbose_level".to_owned(), Found::Uint32Param(level)),
+            ("log_warning".to_owned(), Found::BoolParam(true)),
         ]
     };
     let read = client.log_settings(request(&[])).await.unwrap();

@@ -7,4 +7,5 @@ mod endpoints;
 mod extensions;
 mod failures;
 mod forms;
+mod limits;
 mod support;
