@@ -96,7 +96,5 @@ fn load(path: &Path) -> Box<dyn Model> {
         path: path.into(),
         content: std::fs::read(path).unwrap().into(),
     };
-    OnnxBackend::new()
-        .load(&source, &LoadContext { deadline: None })
-        .unwrap()
+    OnnxBackend::new().load(&source, &LoadContext::default()).unwrap()
 }

@@ -281,7 +281,7 @@ fn run_case(case: &Case, change: Change) -> Outcome {
         path: case.model.clone(),
         content,
     };
-    let model = match OnnxBackend::new().load(&source, &LoadContext { deadline: None }) {
+    let model = match OnnxBackend::new().load(&source, &LoadContext::default()) {
         Ok(model) => model,
         Err(error) => return Outcome::Refused(chain(&error)),
     };

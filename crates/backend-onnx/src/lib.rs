@@ -22,7 +22,7 @@
 //!     content: std::fs::read(&path)?.into(),
 //!     path,
 //! };
-//! let model = OnnxBackend::new().load(&source, &LoadContext { deadline: None })?;
+//! let model = OnnxBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let flower = Tensor::from_vec(Shape::new(&[1, 4])?, vec![5.1f32, 3.5, 1.4, 0.2])?;
 //! let request = InferRequest::new(ModelRef::new("iris", None)?).with_input("X", flower);

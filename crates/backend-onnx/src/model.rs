@@ -20,6 +20,10 @@ impl Backend for OnnxBackend {
         "onnx"
     }
 
+    fn other_names(&self) -> &'static [&'static str] {
+        &["onnx_onnxv1", "onnxruntime", "onnxruntime_onnx"]
+    }
+
     fn file_names(&self) -> &[&str] {
         &["model.onnx"]
     }

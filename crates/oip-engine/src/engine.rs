@@ -1,19 +1,30 @@
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use futures_channel::oneshot;
+use oip_service::{
+    BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Statistics,
+};
 use oip_types::{
-    InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters, ServerMetadata, ServiceError,
+    ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,
+    ModelRef, ModelStatistics, Parameters, ServerMetadata, ServiceError, UnloadOptions,
 };
 use tensor_core::Quoted;
 
-use crate::{ModelStatus, Repository, loader::load_all, registry::Registry};
+use crate::{
+    BatchPolicy, ModelStatus, Repository, VersionMetrics,
+    control::{Action, Control, Task},
+    lifecycle::{Cause, Lifecycle},
+    poll::Poller,
+    registry::Registry,
+};
 
 /// How an engine works.
 #[derive(Clone, Debug)]
@@ -22,16 +33,41 @@ pub struct EngineConfig {
     pub server_name: String,
     /// The server's version, for its metadata.
     pub server_version: String,
-    /// Threads per model version (as many as the machine has cores).
+    /// Threads per model version, where its configuration does not say (as many as the machine has cores).
     pub instances: usize,
+    /// Rows of a batch that nobody configured ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 so that requests are only joined
+    /// where a configuration says so.
+    pub default_max_batch_size: u64,
+    /// How long an instance may go on with a request that nobody waits for any more before it counts as lost (5 s).
+    pub hang_timeout: Duration,
     /// Requests that may wait for one model version (256).
     pub queue_capacity: usize,
+    /// Which models are loaded, and when (all of them, at start).
+    pub control: ModelControl,
     /// Models that are loaded at the same time (as many as the machine has cores).
     pub parallel_loads: usize,
     /// How long loading one model may take (120 s).
     pub load_timeout: Duration,
     /// Whether one model that fails to load makes the server not ready (yes).
     pub strict_readiness: bool,
+}
+
+/// Which models of a repository are loaded, and when; by Triton's names for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelControl {
+    /// All, at start. What changes afterwards does not matter.
+    None,
+    /// All, at start, and whatever has come, changed or gone when the repository is looked at. A change counts once it
+    /// was seen twice in the same form.
+    Poll {
+        /// How often to look.
+        interval: Duration,
+    },
+    /// Those that are asked for.
+    Explicit {
+        /// Models to load at start; `*` stands for all.
+        load: Vec<String>,
+    },
 }
 
 impl Default for EngineConfig {
@@ -41,6 +77,9 @@ impl Default for EngineConfig {
             server_name: "tensorwire".to_owned(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             instances: cores,
+            default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,
+            hang_timeout: Duration::from_secs(5),
+            control: ModelControl::None,
             queue_capacity: 256,
             parallel_loads: cores,
             load_timeout: Duration::from_secs(120),
@@ -51,64 +90,232 @@ impl Default for EngineConfig {
 
 /// Loads and runs the models of a repository; see the [crate's page](crate).
 pub struct Engine {
-    registry: Arc<Registry>,
-    config: EngineConfig,
+    lifecycle: Arc<Lifecycle>,
+    control: Arc<Control>,
+    poller: Mutex<Option<Poller>>,
     is_draining: AtomicBool,
 }
 
 impl Engine {
-    /// Starts loading all models of a repository, in the background, and returns at once.
+    /// Starts loading the models of a repository, in the background, and returns at once.
     #[must_use]
     pub fn start(repository: Repository, config: EngineConfig) -> Self {
         let registry = Arc::new(Registry::default());
-        for model in &repository.models {
-            registry.insert_loading(&model.name, model.version.as_deref());
+        let all = || {
+            repository.model_names().unwrap_or_else(|error| {
+                tracing::error!(%error, "the model repository cannot be read");
+                Vec::new()
+            })
+        };
+        let models = match &config.control {
+            ModelControl::None | ModelControl::Poll { .. } => all(),
+            ModelControl::Explicit { load } if load.iter().any(|name| name == "*") => all(),
+            ModelControl::Explicit { load } => load.clone(),
+        };
+        models.iter().for_each(|name| registry.expect(name));
+        let lifecycle = Arc::new(Lifecycle::new(repository, registry, config));
+        let control = Control::new(lifecycle.clone());
+        for model in models {
+            let action = Action::Load {
+                config: None,
+                cause: Cause::Repository,
+            };
+            let submitted = control.submit(Task {
+                model,
+                action,
+                reply: None,
+            });
+            debug_assert!(submitted.is_ok(), "nobody has closed it yet");
         }
-        let loading = thread::Builder::new().name("load".to_owned()).spawn({
-            let (registry, config) = (registry.clone(), config.clone());
-            move || load_all(repository.models, &registry, &config)
-        });
-        if let Err(error) = loading {
-            // What was not loaded stays "loading", so the server never says that it is ready.
-            tracing::error!(%error, "the system gave no thread to load models");
-        }
+        let poller = match lifecycle.config.control {
+            ModelControl::Poll { interval } => Poller::start(lifecycle.clone(), control.clone(), interval)
+                .inspect_err(
+                    |error| tracing::error!(%error, "the system gave no thread to poll the repository"),
+                )
+                .ok(),
+            _ => None,
+        };
         Self {
-            registry,
-            config,
+            lifecycle,
+            control,
+            poller: Mutex::new(poller),
             is_draining: AtomicBool::new(false),
         }
     }
 
-    /// Waits until every model is loaded or has failed.
+    /// Waits until every model that is being loaded is, or has failed to.
     pub fn wait_until_loaded(&self) {
-        self.registry.wait_until_loaded();
+        self.control.wait_until_idle();
     }
 
-    /// All versions of all models and how they are.
+    /// All versions of all models that were loaded, or tried to be, and how they are.
     #[must_use]
     pub fn models(&self) -> Vec<ModelStatus> {
-        self.registry.statuses()
+        self.registry().statuses()
     }
 
-    /// From now on the server says that it is not ready; requests are still answered.
+    /// What happened to the requests to each version that is ready, by model and version.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<VersionMetrics> {
+        let served = self.registry().served();
+        served.iter().map(|served| served.instances.metrics()).collect()
+    }
+
+    /// From now on the server says that it is not ready; requests are still answered, but no more models are loaded.
     pub fn start_draining(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
+        drop(self.poller.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.control.close();
     }
 
     /// Takes no more requests, finishes those that are queued, and ends the threads. Returns whether all ended before
     /// the deadline; a thread that hangs in its model is left behind.
     pub fn stop(&self, deadline: Instant) -> bool {
-        let instances = self.registry.instances();
-        instances.iter().for_each(|instances| instances.stop());
-        instances.iter().all(|instances| instances.join(deadline))
+        self.start_draining();
+        let served = self.registry().served();
+        served.iter().for_each(|served| served.instances.stop());
+        let ended = served.iter().all(|served| served.instances.join(deadline));
+        self.lifecycle.retirement.finish(deadline) && ended
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.lifecycle.registry
+    }
+
+    fn config(&self) -> &EngineConfig {
+        &self.lifecycle.config
+    }
+
+    /// Has something done with a model by request of a client, and waits for the end of it.
+    fn request(&self, model: ModelRef<'_>, action: Action) -> BoxFuture<'_, Result<(), ServiceError>> {
+        let submitted = self.check_control(model).and_then(|()| {
+            let (reply, done) = oneshot::channel();
+            let task = Task {
+                model: model.name().to_owned(),
+                action,
+                reply: Some(reply),
+            };
+            self.control.submit(task).map(|()| done)
+        });
+        Box::pin(async {
+            let given_up = |_| {
+                Err(ServiceError::new(
+                    ErrorCode::Unavailable,
+                    "the server is shutting down",
+                ))
+            };
+            submitted?.await.unwrap_or_else(given_up)
+        })
+    }
+
+    fn check_control(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
+        if !matches!(self.config().control, ModelControl::Explicit { .. }) {
+            // The first half is Triton's message.
+            let message = "explicit model load / unload is not allowed if polling is enabled, or without \
+                           --model-control-mode=explicit";
+            return Err(ServiceError::new(ErrorCode::Unavailable, message));
+        }
+        match model.version() {
+            None => Ok(()),
+            Some(_) => Err(ServiceError::invalid(format!(
+                "{model}: models are loaded and unloaded as a whole; their version policy says which versions are served"
+            ))),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Nobody wants what waits to be loaded.
+        self.control.close();
+    }
+}
+
+/// What the repository holds and how it is; loading and unloading with [`ModelControl::Explicit`].
+impl ModelRepository for Engine {
+    fn index(&self) -> Vec<ModelIndexEntry> {
+        let mut index: Vec<ModelIndexEntry> = Vec::new();
+        for status in self.registry().statuses() {
+            index.push(ModelIndexEntry {
+                name: status.name,
+                version: status.version,
+                state: Some(status.state),
+                reason: status.reason,
+            });
+        }
+        let known = index.len();
+        for name in self.lifecycle.repository.model_names().unwrap_or_default() {
+            // Both are in the order of their names.
+            if index[..known]
+                .binary_search_by(|entry| entry.name.cmp(&name))
+                .is_err()
+            {
+                index.push(ModelIndexEntry {
+                    name,
+                    version: None,
+                    state: None,
+                    reason: String::new(),
+                });
+            }
+        }
+        // Stable: the versions of a model keep their order.
+        index.sort_by(|a, b| a.name.cmp(&b.name));
+        index
+    }
+
+    fn load(&self, model: ModelRef<'_>, options: LoadOptions) -> BoxFuture<'_, Result<(), ServiceError>> {
+        let action = Action::Load {
+            config: options.config,
+            cause: Cause::Request,
+        };
+        self.request(model, action)
+    }
+
+    fn unload(&self, model: ModelRef<'_>, _: UnloadOptions) -> BoxFuture<'_, Result<(), ServiceError>> {
+        self.request(model, Action::Unload { forget: false })
+    }
+}
+
+impl ModelConfiguration for Engine {
+    fn model_config(&self, model: ModelRef<'_>) -> Result<Arc<ModelConfig>, ServiceError> {
+        self.registry().find(model).map(|served| served.config.clone())
+    }
+}
+
+impl Statistics for Engine {
+    fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
+        let mut all = self.metrics();
+        if let Some(model) = model {
+            all.retain(|metrics| {
+                let statistics = &metrics.statistics;
+                let is_version = |version| statistics.version == version;
+                statistics.name == model.name() && model.version().is_none_or(is_version)
+            });
+            if all.is_empty() {
+                self.registry().find(model)?;
+            }
+        }
+        Ok(all.into_iter().map(|metrics| metrics.statistics).collect())
+    }
+}
+
+impl Classification for Engine {
+    fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes {
+        self.registry().find(model).map_or_else(
+            |_| Classes::default(),
+            |served| Classes {
+                is_batched: served.config.max_batch_size > 0,
+                labels: served.labels(output),
+            },
+        )
     }
 }
 
 impl InferenceService for Engine {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata {
-            name: self.config.server_name.clone(),
-            version: self.config.server_version.clone(),
+            name: self.config().server_name.clone(),
+            version: self.config().server_version.clone(),
             extensions: Vec::new(),
         }
     }
@@ -117,20 +324,20 @@ impl InferenceService for Engine {
         if self.is_draining.load(Ordering::Relaxed) {
             return Readiness::NotReady("the server is shutting down".to_owned());
         }
-        self.registry.readiness(self.config.strict_readiness)
+        self.registry().readiness(self.config().strict_readiness)
     }
 
     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
-        let instances = self.registry.find(model)?;
-        let versions = self.registry.ready_versions(model.name());
+        let served = self.registry().find(model)?;
+        let versions = self.registry().ready_versions(model.name());
         Ok(Arc::new(ModelMetadata {
             versions,
-            ..(**instances.metadata()).clone()
+            ..(**served.instances.metadata()).clone()
         }))
     }
 
     fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
-        self.registry.find(model).map(drop)
+        self.registry().find(model).map(drop)
     }
 
     fn infer(
@@ -139,11 +346,12 @@ impl InferenceService for Engine {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
-            let instances = self.registry.find(request.model())?;
+            // Held until the answer is there, so that nobody ends it before.
+            let served = self.registry().find(request.model())?;
+            let instances = &served.instances;
             let metadata = instances.metadata();
             let within_model =
                 |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
-            metadata.check_request(&request).map_err(within_model)?;
             let mut response = InferResponse {
                 model_name: metadata.name.clone(),
                 model_version: instances.version().map(str::to_owned),
@@ -151,17 +359,28 @@ impl InferenceService for Engine {
                 parameters: Parameters::new(),
                 outputs: Vec::new(),
             };
-            // When this future is dropped the token is set, and a request that still waits is never run.
-            let guard = cx.cancel().guard();
-            let answer = instances
-                .submit(request, cx.cancel().clone())
-                .map_err(within_model)?
-                .await;
-            guard.disarm();
-            // A thread that dies between taking a request and answering it would be a bug.
-            let lost = |_| Err(ServiceError::internal("the request was lost"));
-            response.outputs = answer.unwrap_or_else(lost).map_err(within_model)?;
+            response.outputs = instances.infer(request, &cx).await.map_err(within_model)?;
             Ok(response)
         })
+    }
+
+    fn repository(&self) -> Option<&dyn ModelRepository> {
+        Some(self)
+    }
+
+    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
+        Some(self)
+    }
+
+    fn classification(&self) -> Option<&dyn Classification> {
+        Some(self)
+    }
+
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        Some(self)
+    }
+
+    fn has_schedule_policy(&self) -> bool {
+        true
     }
 }

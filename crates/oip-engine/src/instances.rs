@@ -1,30 +1,64 @@
 use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use futures_channel::oneshot;
-use oip_service::{CancelToken, Model};
+use oip_service::{CancelToken, Model, RequestContext};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
 
-use crate::queue::{PushError, Queue};
+use crate::{
+    batch,
+    exit::Exit,
+    queue::{PushError, Queue},
+    scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
+    slots::Slots,
+    statistics::{Recorder, VersionMetrics},
+};
 
 /// The threads that run one version of a model, and the queue before them.
 pub(crate) struct Instances {
-    metadata: Arc<ModelMetadata>,
     version: Option<String>,
-    queue: Arc<Queue<Job>>,
+    shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
+/// How a version is run.
+#[derive(Clone, Debug)]
+pub(crate) struct InstanceSettings {
+    pub(crate) threads: usize,
+    pub(crate) queue_capacity: usize,
+    pub(crate) policy: BatchPolicy,
+    /// How long a thread may go on with what nobody waits for before it counts as lost.
+    pub(crate) hang_timeout: Duration,
+}
+
+/// What callers and threads share; `runner.rs` has the threads' side.
+pub(crate) struct Shared {
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) metadata: Arc<ModelMetadata>,
+    pub(crate) policy: BatchPolicy,
+    pub(crate) queue: Queue<Job>,
+    pub(crate) slots: Slots,
+    pub(crate) recorder: Recorder,
+    pub(crate) exit: Exit,
+}
+
 /// A request on its way to a thread.
-struct Job {
-    request: InferRequest,
-    cancel: CancelToken,
-    answer: oneshot::Sender<Answer>,
+pub(crate) struct Job {
+    pub(crate) request: InferRequest,
+    pub(crate) client: Client,
+}
+
+/// Who waits for the answer to a request.
+pub(crate) struct Client {
+    pub(crate) rows: u64,
+    pub(crate) arrival: u64,
+    pub(crate) received: Instant,
+    pub(crate) queued: Instant,
+    pub(crate) cancel: CancelToken,
+    pub(crate) answer: oneshot::Sender<Answer>,
 }
 
 /// What comes back from a thread.
@@ -39,22 +73,36 @@ impl Instances {
         model: Box<dyn Model>,
         metadata: ModelMetadata,
         version: Option<String>,
-        threads: usize,
-        queue_capacity: usize,
+        settings: InstanceSettings,
     ) -> std::io::Result<Self> {
-        let (model, metadata) = (Arc::<dyn Model>::from(model), Arc::new(metadata));
-        let queue = Arc::new(Queue::new(queue_capacity));
+        let InstanceSettings {
+            threads,
+            queue_capacity,
+            policy,
+            hang_timeout,
+        } = settings;
+        let threads = threads.max(1);
+        let shared = Arc::new(Shared {
+            model,
+            metadata: Arc::new(metadata),
+            queue: Queue::new(Scheduler::new(policy.clone(), queue_capacity), Instant::now),
+            slots: Slots::new(threads, hang_timeout),
+            recorder: Recorder::default(),
+            exit: Exit::new(policy.preserves_order()),
+            policy,
+        });
         let instances = Self {
-            metadata: metadata.clone(),
             version,
-            queue: queue.clone(),
+            shared: shared.clone(),
             threads: Mutex::default(),
         };
-        for index in 0..threads.max(1) {
-            let (model, metadata, queue) = (model.clone(), metadata.clone(), queue.clone());
-            let builder = thread::Builder::new().name(thread_name("run", &metadata.name, index));
+        for index in 0..threads {
+            let builder = thread::Builder::new().name(thread_name("run", &shared.metadata.name, index));
             let builder = builder.stack_size(STACK_SIZE);
-            let thread = builder.spawn(move || serve(&*model, &metadata, &queue));
+            let thread = builder.spawn({
+                let shared = shared.clone();
+                move || shared.serve(index)
+            });
             match thread {
                 Ok(thread) => instances.lock_threads().push(thread),
                 Err(error) => {
@@ -67,40 +115,49 @@ impl Instances {
     }
 
     pub(crate) fn metadata(&self) -> &Arc<ModelMetadata> {
-        &self.metadata
+        &self.shared.metadata
     }
 
     pub(crate) fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// Puts a request, which was checked, into the queue.
-    pub(crate) fn submit(
-        &self,
-        request: InferRequest,
-        cancel: CancelToken,
-    ) -> Result<oneshot::Receiver<Answer>, ServiceError> {
-        let (answer, receiver) = oneshot::channel();
-        match self.queue.push(Job {
-            request,
-            cancel,
-            answer,
-        }) {
-            Ok(()) => Ok(receiver),
-            Err(PushError::Full) => Err(ServiceError::new(
-                ErrorCode::Overloaded,
-                "its queue is full; try again later",
-            )),
-            Err(PushError::Closed) => Err(ServiceError::new(ErrorCode::Unavailable, "it is being unloaded")),
-        }
+    /// Checks a request, puts it into the queue, and waits for its answer.
+    ///
+    /// When the future is dropped the request leaves the queue; if it runs already, the model is told.
+    pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> Answer {
+        let shared = &*self.shared;
+        let (receiver, ticket) = shared.enqueue(request, cx).inspect_err(|error| {
+            shared.recorder.failure(error.code(), cx.received().elapsed());
+        })?;
+        let waiting = Waiting { shared, ticket, cx };
+        let answer = receiver.await;
+        std::mem::forget(waiting);
+        // A thread that dies between taking a request and answering it would be a bug.
+        answer.unwrap_or_else(|_| Err(ServiceError::internal("the request was lost")))
+    }
+
+    /// Why no request can be run although the model is loaded: all threads are lost.
+    pub(crate) fn unavailable(&self) -> Option<String> {
+        let shared = &self.shared;
+        shared.unavailable(shared.slots.look(Instant::now()))
+    }
+
+    /// What happened to its requests.
+    pub(crate) fn metrics(&self) -> VersionMetrics {
+        let shared = &self.shared;
+        shared
+            .recorder
+            .snapshot(&shared.metadata.name, self.version(), shared.queue.len())
     }
 
     /// Takes no more requests; those in the queue are still answered.
     pub(crate) fn stop(&self) {
-        self.queue.close();
+        self.shared.queue.close();
     }
 
-    /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did.
+    /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did. Requests that still
+    /// wait at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let threads = std::mem::take(&mut *self.lock_threads());
         let mut all = true;
@@ -111,10 +168,11 @@ impl Instances {
             }
             all &= thread.is_finished() && thread.join().is_ok();
         }
+        self.shared.refuse_all("it is being unloaded");
         all
     }
 
-    fn lock_threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+    fn lock_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,6 +183,106 @@ impl Drop for Instances {
     }
 }
 
+impl Shared {
+    fn enqueue(
+        &self,
+        mut request: InferRequest,
+        cx: &RequestContext,
+    ) -> Result<(oneshot::Receiver<Answer>, Ticket), ServiceError> {
+        self.metadata.check_request(&request)?;
+        // These are the scheduler's: requests that differ in them are the same to the model.
+        let timeout = request
+            .parameters
+            .remove("timeout")
+            .and_then(|timeout| timeout.as_u64());
+        request.parameters.remove("priority");
+        let ask = Ask {
+            priority: cx.priority(),
+            timeout: timeout.map(Duration::from_micros),
+            deadline: cx.deadline(),
+            ..batch::ask(&self.policy, &self.metadata, &request)?
+        };
+        let queued = Instant::now();
+        let lost = self.slots.recently_lost(queued);
+        if let Some(reason) = self.unavailable(lost) {
+            self.refuse_all(&reason);
+            return Err(ServiceError::new(ErrorCode::Unavailable, reason));
+        }
+        let (answer, receiver) = oneshot::channel();
+        let rows = ask.rows;
+        let job = |ticket: Ticket| {
+            self.exit.enter(ticket.arrival());
+            let client = Client {
+                rows,
+                arrival: ticket.arrival(),
+                received: cx.received(),
+                queued,
+                cancel: cx.cancel().clone(),
+                answer,
+            };
+            Job { request, client }
+        };
+        match self.queue.push(ask, job) {
+            Ok(ticket) => Ok((receiver, ticket)),
+            Err(PushError::Full) => Err(ServiceError::new(
+                ErrorCode::Overloaded,
+                "its queue is full; try again later",
+            )),
+            Err(PushError::Closed) => Err(ServiceError::new(ErrorCode::Unavailable, "it is being unloaded")),
+        }
+    }
+
+    fn unavailable(&self, lost: usize) -> Option<String> {
+        let threads = self.slots.len();
+        (lost >= threads)
+            .then(|| format!("all of its {threads} instances hang in requests that were given up"))
+    }
+
+    /// Answers all that wait.
+    fn refuse_all(&self, reason: &str) {
+        for job in self.queue.drain() {
+            self.refuse(job, ServiceError::new(ErrorCode::Unavailable, reason));
+        }
+    }
+
+    /// Answers a request that was not run.
+    pub(crate) fn refuse(&self, job: Job, error: ServiceError) {
+        self.recorder.failure(error.code(), job.client.received.elapsed());
+        self.deliver(job.client, Err(error));
+    }
+
+    pub(crate) fn deliver(&self, client: Client, answer: Answer) {
+        self.exit.finish(client.arrival, client.answer, answer);
+    }
+}
+
+/// Lives as long as the caller waits; dropped when the caller gives up.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+    cx: &'a RequestContext,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let (shared, cancel) = (self.shared, self.cx.cancel());
+        let is_expired = cancel.is_expired();
+        cancel.cancel();
+        // Whoever takes a request out of the queue counts it.
+        if let Some(job) = shared.queue.cancel(self.ticket) {
+            let code = if is_expired {
+                ErrorCode::DeadlineExceeded
+            } else {
+                ErrorCode::Cancelled
+            };
+            shared.recorder.failure(code, job.client.received.elapsed());
+            shared.exit.leave(job.client.arrival);
+        }
+        // The batch may be one that nobody waits for from now on.
+        shared.slots.look(Instant::now());
+    }
+}
+
 /// Stack for threads that run code of models: graphs can be deep.
 pub(crate) const STACK_SIZE: usize = 16 << 20;
 
@@ -132,53 +290,4 @@ pub(crate) const STACK_SIZE: usize = 16 << 20;
 pub(crate) fn thread_name(task: &str, model: &str, index: usize) -> String {
     let model: String = model.chars().filter(char::is_ascii_graphic).take(6).collect();
     format!("{task}-{model}-{index}")
-}
-
-/// The life of a thread: takes what waits longest, runs it, answers.
-fn serve(model: &dyn Model, metadata: &ModelMetadata, queue: &Queue<Job>) {
-    while let Some(Job {
-        request,
-        cancel,
-        answer,
-    }) = queue.pop()
-    {
-        if answer.is_canceled() {
-            continue;
-        }
-        let result = if cancel.is_expired() {
-            Err(ServiceError::new(
-                ErrorCode::DeadlineExceeded,
-                "the deadline passed before the model could run",
-            ))
-        } else if cancel.is_cancelled() {
-            Err(ServiceError::new(
-                ErrorCode::Cancelled,
-                "the request was cancelled",
-            ))
-        } else {
-            run(model, metadata, request, &cancel)
-        };
-        // Nobody may wait any more, and then nobody misses it.
-        let _ = answer.send(result);
-    }
-}
-
-fn run(model: &dyn Model, metadata: &ModelMetadata, request: InferRequest, cancel: &CancelToken) -> Answer {
-    let requested = request.outputs.clone();
-    let outputs =
-        catch_unwind(AssertUnwindSafe(|| model.infer(request, cancel))).unwrap_or_else(|panic| {
-            let cause = panic_message(&*panic);
-            tracing::error!(model = metadata.name, cause, "a model panicked");
-            Err(ServiceError::internal(
-                "it panicked; this request is lost, the next one will be tried",
-            ))
-        })?;
-    metadata.pick_outputs(&requested, outputs)
-}
-
-/// What a panic said, for the log.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without a message")
 }

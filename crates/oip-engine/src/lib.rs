@@ -8,6 +8,7 @@
 //!   are sent.
 //! - A full queue refuses at once. A request whose client is gone, or whose deadline has passed, is not run.
 //! - A panic in a model is that request's error; the next request works.
+//! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!
 //! The engine needs no async runtime: its futures are woken by its threads.
 //!
@@ -17,7 +18,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path();
 //! // An empty repository, and no backend to load anything with.
-//! let engine = Engine::start(Repository::scan(path, &[], None)?, EngineConfig::default());
+//! let engine = Engine::start(Repository::open(path, &[], None)?, EngineConfig::default());
 //! engine.wait_until_loaded();
 //! assert!(engine.models().is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -25,17 +26,40 @@
 //!
 //! # The layout of a repository
 //!
-//! As Triton has it, `<root>/<model>/<version>/model.onnx`; every version is served and the highest is the default.
-//! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
+//! As Triton has it, `<root>/<model>/<version>/model.onnx`; the highest version is served, or those that the version policy
+//! in `<root>/<model>/config.pbtxt` wants. Or as KServe has it: `model.onnx` right in the folder, one model without
+//! versions. Configurations are optional; [`ModelControl`] says which models are loaded, and when. The page
+//! `docs/models.md` of the repository has all of it.
 
+mod batch;
+mod config;
+mod control;
 mod engine;
+mod exit;
+mod files;
 mod instances;
+mod lifecycle;
 mod loader;
+mod poll;
 mod queue;
+#[cfg(test)]
+mod queue_interleavings;
 mod registry;
 mod repository;
+mod runner;
+mod scheduler;
+mod served;
+mod slots;
+mod statistics;
+/// What `queue.rs` locks with, so that tests can put something else in its place.
+mod sync {
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+}
 mod version;
+mod warmup;
 
-pub use engine::{Engine, EngineConfig};
-pub use registry::{ModelState, ModelStatus};
-pub use repository::{FoundModel, Repository, RepositoryError};
+pub use engine::{Engine, EngineConfig, ModelControl};
+pub use registry::ModelStatus;
+pub use repository::{Repository, RepositoryError};
+pub use scheduler::BatchPolicy;
+pub use statistics::{FailureReason, Histogram, VersionMetrics};

@@ -1,204 +1,186 @@
 use std::{
-    fs, io,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
     sync::{Arc, mpsc},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use bytes::Bytes;
-use oip_service::{LoadContext, Model, ModelSource};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
     EngineConfig,
-    instances::{Instances, STACK_SIZE, panic_message, thread_name},
-    registry::Registry,
-    repository::{FoundFile, FoundModel},
+    config::{Completed, Defaults, Written, complete},
+    instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+    repository::{FoundFile, ModelFolder},
+    runner::panic_message,
+    scheduler::BatchPolicy,
+    served::{Labels, Served},
+    warmup::warm_up,
 };
 
-/// Loads models into the registry, several at a time, each on a thread of its own.
+/// What is to be loaded: one version of a model.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) version: Option<String>,
+    pub(crate) folder: ModelFolder,
+    pub(crate) file: FoundFile,
+    pub(crate) written: Arc<Written>,
+}
+
+/// Loads a version of a model, warms it up and starts its threads.
 ///
-/// A backend may panic or never come back: the first is caught, the second is waited for until the time for loading
-/// is over. Either way it is that model's reason for being unavailable and nobody else's business.
-pub(crate) fn load_all(models: Vec<FoundModel>, registry: &Arc<Registry>, config: &EngineConfig) {
-    let mut waiting = models.into_iter();
-    let mut running: Vec<Running> = Vec::new();
-    let (finished, results) = mpsc::channel();
-    loop {
-        while running.len() < config.parallel_loads.max(1)
-            && let Some(model) = waiting.next()
-        {
-            match start(model, config, finished.clone()) {
-                Ok(started) => running.push(started),
-                Err((model, reason)) => note(registry, &model, Err(reason), Duration::ZERO, config),
-            }
-        }
-        let Some(next_deadline) = running.iter().map(|load| load.deadline).min() else {
-            return;
-        };
-        // The sender lives in this function, so the channel cannot be closed: no result means that time is over.
-        let patience = next_deadline.saturating_duration_since(Instant::now());
-        if let Ok((identity, result)) = results.recv_timeout(patience) {
-            if let Some(index) = running.iter().position(|load| load.identity == identity) {
-                let load = running.swap_remove(index);
-                note(registry, &load.identity, result, load.started.elapsed(), config);
-            }
-            continue;
-        }
-        let now = Instant::now();
-        while let Some(index) = running.iter().position(|load| load.deadline <= now) {
-            let load = running.swap_remove(index);
-            let reason = format!("loading it took longer than {} s", config.load_timeout.as_secs());
-            note(
-                registry,
-                &load.identity,
-                Err(reason),
-                load.started.elapsed(),
-                config,
-            );
-        }
-    }
-}
-
-/// A model that is being loaded.
-struct Running {
-    identity: Identity,
-    started: Instant,
-    deadline: Instant,
-}
-
-/// Name and version.
-type Identity = (String, Option<String>);
-
-type Loaded = Result<Box<dyn Model>, String>;
-
-/// Starts loading on a thread; fails at once when there is nothing to load.
-fn start(
-    model: FoundModel,
-    config: &EngineConfig,
-    finished: mpsc::Sender<(Identity, Loaded)>,
-) -> Result<Running, (Identity, String)> {
-    let identity = (model.name, model.version);
-    let file = match model.source {
-        Ok(file) => file,
-        Err(reason) => return Err((identity, reason)),
+/// This happens on a thread of its own: a backend may panic or never come back. The first is caught, the second is
+/// waited for until the time for loading is over; the thread is then left behind.
+///
+/// # Errors
+/// Why the model is not available, for whoever put it there.
+pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
+    let deadline = Instant::now() + config.load_timeout;
+    let defaults = Defaults {
+        instances: config.instances,
+        max_batch_size: u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX),
     };
-    let started = Instant::now();
-    let deadline = started + config.load_timeout;
     let builder = thread::Builder::new()
-        .name(thread_name("load", &identity.0, 0))
+        .name(thread_name("load", &job.name, 0))
         .stack_size(STACK_SIZE);
-    let spawned = builder.spawn({
-        let identity = identity.clone();
-        move || {
-            let loaded = load(
-                &identity,
-                &file,
-                &LoadContext {
-                    deadline: Some(deadline),
-                },
-            );
-            // When nobody listens any more, time was over.
-            let _ = finished.send((identity, loaded));
-        }
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let version = job.version.clone();
+    let spawned = builder.spawn(move || {
+        // When nobody listens any more, time was over.
+        let _ = sender.send(prepare(&job, deadline, defaults));
     });
-    match spawned {
-        Ok(_) => Ok(Running {
-            identity,
-            started,
-            deadline,
-        }),
-        Err(error) => Err((
-            identity,
-            format!("the system gave no thread to load it: {}", error.kind()),
-        )),
-    }
+    spawned.map_err(|error| format!("the system gave no thread to load it: {}", error.kind()))?;
+    let patience = deadline.saturating_duration_since(Instant::now());
+    let prepared = receiver.recv_timeout(patience).map_err(|error| match error {
+        mpsc::RecvTimeoutError::Timeout => {
+            format!("loading it took longer than {} s", config.load_timeout.as_secs())
+        }
+        mpsc::RecvTimeoutError::Disconnected => "the thread that loads it panicked".to_owned(),
+    })??;
+
+    let Prepared {
+        model,
+        completed:
+            Completed {
+                config: model_config,
+                metadata,
+                ..
+            },
+        policy,
+        labels,
+    } = prepared;
+    let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
+    let settings = InstanceSettings {
+        threads: threads as usize,
+        queue_capacity: config.queue_capacity,
+        policy,
+        hang_timeout: config.hang_timeout,
+    };
+    let instances = Instances::start(model, metadata, version, settings)
+        .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))?;
+    Ok(Served::new(instances, model_config, labels))
 }
 
-fn load((name, version): &Identity, file: &FoundFile, cx: &LoadContext) -> Loaded {
-    let content = read(&file.path).map_err(|error| {
-        let name = file.path.file_name().unwrap_or_default().display();
-        format!("{name} cannot be read: {}", error.kind())
-    })?;
+/// A model that is ready to be run by threads.
+struct Prepared {
+    model: Box<dyn Model>,
+    completed: Completed,
+    policy: BatchPolicy,
+    labels: Labels,
+}
+
+/// All of loading that may take long.
+fn prepare(job: &Job, deadline: Instant, defaults: Defaults) -> Result<Prepared, String> {
+    let content = job.folder.read_model(&job.file)?;
+    let backend = &job.file.backend;
     let source = ModelSource {
-        name: name.clone(),
-        version: version.clone().unwrap_or_default(),
-        path: file.path.clone(),
+        name: job.name.clone(),
+        version: job.version.clone().unwrap_or_default(),
+        path: job.file.path.clone(),
         content,
     };
-    let loading = catch_unwind(AssertUnwindSafe(|| file.backend.load(&source, cx)));
-    match loading {
-        Ok(Ok(model)) => Ok(model),
-        Ok(Err(error)) => {
-            tracing::debug!(model = name, error = error.report(), "a backend refused a model");
-            Err(error.message().to_owned())
-        }
-        Err(panic) => {
-            let cause = panic_message(&*panic);
-            tracing::error!(model = name, cause, "a backend panicked while loading a model");
-            Err(format!(
-                "the backend '{}' panicked while loading it",
-                file.backend.name()
-            ))
-        }
-    }
-}
+    let cx = LoadContext {
+        deadline: Some(deadline),
+        config: Arc::new(job.written.config.clone()),
+    };
+    let model = guarded(&job.name, "loading it", || {
+        backend.load(&source, &cx).map_err(|error| {
+            tracing::debug!(
+                model = job.name,
+                error = error.report(),
+                "a backend refused a model"
+            );
+            error.message().to_owned()
+        })
+    })?;
+    drop(source);
 
-/// Reads a file that was a regular one when it was found; should it have become a pipe or a link since, this fails
-/// rather than hangs or follows.
-fn read(path: &Path) -> io::Result<Bytes> {
-    let mut options = fs::OpenOptions::new();
-    options.read(true);
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        const O_NONBLOCK: i32 = 0o4000;
-        const O_NOFOLLOW: i32 = 0o400_000;
-        options.custom_flags(O_NONBLOCK | O_NOFOLLOW);
-    }
-    let mut file = options.open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    }
-    let mut content = Vec::new();
-    content.try_reserve_exact(usize::try_from(metadata.len()).unwrap_or(usize::MAX))?;
-    io::Read::read_to_end(&mut file, &mut content)?;
-    Ok(content.into())
-}
-
-/// Puts what came of it into the registry and the log.
-fn note(
-    registry: &Registry,
-    (name, version): &Identity,
-    loaded: Loaded,
-    took: Duration,
-    config: &EngineConfig,
-) {
-    let result = loaded.and_then(|model| {
-        let mut metadata = model.metadata().clone();
-        metadata.name.clone_from(name);
-        metadata.versions = version.iter().cloned().collect();
-        Instances::start(
-            model,
-            metadata,
-            version.clone(),
-            config.instances,
-            config.queue_capacity,
+    let metadata = ModelMetadata {
+        name: job.name.clone(),
+        versions: job.version.iter().cloned().collect(),
+        ..model.metadata().clone()
+    };
+    let completed = complete(&job.written, &metadata, &**backend, defaults)
+        .map_err(|error| format!("its configuration does not fit it: {error}"))?;
+    let policy = match completed.is_batching_guessed {
+        true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
+        false => BatchPolicy::from_config(&completed.config)?,
+    };
+    let labels = Labels::read(&job.folder, &completed.config)?;
+    let model: Box<dyn Model> = if completed.is_narrowed {
+        let metadata = completed.metadata.clone();
+        Box::new(Narrowed { model, metadata })
+    } else {
+        model
+    };
+    guarded(&job.name, "warming it up", || {
+        let cancel = CancelToken::new(Some(deadline));
+        warm_up(
+            &*model,
+            &completed.metadata,
+            &completed.config,
+            &job.folder,
+            &cancel,
         )
-        .map(Arc::new)
-        .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))
-    });
-    let version = version.as_deref();
-    match &result {
-        Ok(_) => tracing::info!(
-            model = name,
-            version,
-            milliseconds = took.as_millis() as u64,
-            "loaded a model"
-        ),
-        Err(reason) => tracing::warn!(model = name, version, reason, "a model is unavailable"),
+    })?;
+    Ok(Prepared {
+        model,
+        completed,
+        policy,
+        labels,
+    })
+}
+
+/// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
+fn guarded<T>(model: &str, doing: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let cause = panic_message(&*panic);
+        tracing::error!(model, cause, "a panic while {doing}");
+        Err(format!("the backend panicked while {doing}"))
+    })
+}
+
+/// A model of which a configuration offers less than it has.
+struct Narrowed {
+    model: Box<dyn Model>,
+    metadata: ModelMetadata,
+}
+
+impl Model for Narrowed {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
     }
-    registry.finish_loading(name, version, result, took);
+
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let mut outputs = self.model.infer(request, cancel)?;
+        outputs.retain(|output| {
+            self.metadata
+                .outputs
+                .iter()
+                .any(|offered| offered.name == output.name)
+        });
+        Ok(outputs)
+    }
 }

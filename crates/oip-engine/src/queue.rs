@@ -1,21 +1,27 @@
-use std::{
-    collections::VecDeque,
+use std::time::Instant;
+
+// Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).
+use super::{
+    scheduler::{Ask, Expiry, Next, Scheduler, Ticket},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// A bounded queue between the callers of a model and its threads.
+/// The [`Scheduler`] between the callers of a model and its threads.
 ///
-/// Pushing never waits: a full queue gives the item back. Popping waits until there is an item or the queue is
+/// Pushing never waits: a full queue gives the item back. Taking waits until there is something to do or the queue is
 /// closed and empty.
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
-    capacity: usize,
+    /// What time it is.
+    now: fn() -> Instant,
 }
 
 struct State<T> {
-    items: VecDeque<T>,
+    scheduler: Scheduler<T>,
     is_closed: bool,
+    /// Threads that wait for work.
+    idle: usize,
 }
 
 /// Why an item was not taken.
@@ -27,89 +33,115 @@ pub(crate) enum PushError {
     Closed,
 }
 
+/// What a thread is to do.
+#[derive(Debug)]
+pub(crate) struct Work<T> {
+    /// To be run together; there may be none.
+    pub(crate) batch: Vec<T>,
+    /// To be told that their time is over.
+    pub(crate) expired: Vec<(T, Expiry)>,
+}
+
 impl<T> Queue<T> {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(scheduler: Scheduler<T>, now: fn() -> Instant) -> Self {
         let state = State {
-            items: VecDeque::new(),
+            scheduler,
             is_closed: false,
+            idle: 0,
         };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            capacity,
+            now,
         }
     }
 
-    pub(crate) fn push(&self, item: T) -> Result<(), PushError> {
+    /// Puts an item, which `item` makes from its ticket, into the queue.
+    pub(crate) fn push(&self, ask: Ask, item: impl FnOnce(Ticket) -> T) -> Result<Ticket, PushError> {
+        let now = (self.now)();
         let mut state = self.lock();
         if state.is_closed {
             return Err(PushError::Closed);
         }
-        if state.items.len() >= self.capacity {
-            return Err(PushError::Full);
-        }
-        state.items.push_back(item);
+        let pushed = state.scheduler.push(ask, now, item);
+        let is_awaited = state.idle > 0;
         drop(state);
-        self.changed.notify_one();
-        Ok(())
+        let ticket = pushed.ok_or(PushError::Full)?;
+        if is_awaited {
+            self.changed.notify_one();
+        }
+        Ok(ticket)
     }
 
-    /// The item that has waited longest; `None` once the queue is closed and empty.
-    pub(crate) fn pop(&self) -> Option<T> {
+    /// What to do next; `None` once the queue is closed and empty.
+    pub(crate) fn take(&self) -> Option<Work<T>> {
         let mut state = self.lock();
         loop {
-            if let Some(item) = state.items.pop_front() {
-                return Some(item);
+            let now = (self.now)();
+            let expired = state.scheduler.expire(now);
+            let next = state.scheduler.next(now);
+            let (batch, until) = match next {
+                Next::Run(batch) => (batch, None),
+                Next::WaitUntil(until) => (Vec::new(), Some(until)),
+                Next::Idle => (Vec::new(), None),
+            };
+            if !batch.is_empty() || !expired.is_empty() {
+                // What still waits may be ready too, and somebody must watch the time for what is not.
+                let is_more = state.scheduler.len() > 0 && state.idle > 0;
+                drop(state);
+                if is_more {
+                    self.changed.notify_one();
+                }
+                return Some(Work { batch, expired });
             }
-            if state.is_closed {
+            if until.is_none() && state.is_closed {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.idle += 1;
+            state = match until {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(until) => {
+                    let time = until.saturating_duration_since(now);
+                    let waited = self.changed.wait_timeout(state, time);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            state.idle -= 1;
         }
     }
 
-    /// Takes no more items; those that wait are still popped.
-    pub(crate) fn close(&self) {
-        self.lock().is_closed = true;
+    /// Takes an item out that nobody waits for any more; `None` when it has left already.
+    pub(crate) fn cancel(&self, ticket: Ticket) -> Option<T> {
+        self.lock().scheduler.cancel(ticket)
+    }
+
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().scheduler.len()
+    }
+
+    /// From now on every item runs by itself.
+    pub(crate) fn stop_joining(&self) {
+        self.lock().scheduler.stop_joining();
         self.changed.notify_all();
+    }
+
+    /// Takes no more items; those that wait are still given out, and at once.
+    pub(crate) fn close(&self) {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.scheduler.flush();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Takes all items out.
+    pub(crate) fn drain(&self) -> Vec<T> {
+        self.lock().scheduler.drain()
     }
 
     /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{sync::Arc, thread};
-
-    use super::*;
-
-    #[test]
-    fn a_full_queue_refuses_at_once() {
-        let queue = Queue::new(2);
-        assert_eq!(
-            [queue.push(1), queue.push(2), queue.push(3)],
-            [Ok(()), Ok(()), Err(PushError::Full)]
-        );
-        assert_eq!(queue.pop(), Some(1));
-        assert_eq!(queue.push(3), Ok(()));
-        assert_eq!([queue.pop(), queue.pop()], [Some(2), Some(3)]);
-    }
-
-    #[test]
-    fn a_closed_queue_gives_out_what_it_has_and_ends_those_who_wait() {
-        let queue = Arc::new(Queue::new(10));
-        let waiting = thread::spawn({
-            let queue = queue.clone();
-            move || std::iter::from_fn(|| queue.pop()).sum::<i32>()
-        });
-        for item in 1..=4 {
-            queue.push(item).unwrap();
-        }
-        queue.close();
-        assert_eq!(queue.push(5), Err(PushError::Closed));
-        assert_eq!(waiting.join().unwrap(), 10);
     }
 }

@@ -4,41 +4,36 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
 use oip_service::Backend;
-use oip_types::check_name;
+use oip_types::{check_name, model_config::VersionPolicy};
 use tensor_core::Quoted;
 
-use crate::version::VersionKey;
+use crate::{
+    config::{Syntax, Written},
+    files::{Snapshot, available_memory, read, resolve},
+    version::VersionKey,
+};
 
-/// The models that a folder holds, found but not loaded.
+/// A folder with models, and what loads them.
 pub struct Repository {
-    pub(crate) models: Vec<FoundModel>,
-}
-
-/// A version of a model that was found in a repository.
-pub struct FoundModel {
-    pub(crate) name: String,
-    /// `None` for KServe's layout, where a model has no versions.
-    pub(crate) version: Option<String>,
-    pub(crate) source: Result<FoundFile, String>,
-}
-
-/// A model's file and what loads it.
-pub(crate) struct FoundFile {
-    pub(crate) path: PathBuf,
-    pub(crate) backend: Arc<dyn Backend>,
+    root: PathBuf,
+    backends: Arc<[Arc<dyn Backend>]>,
+    /// The model's name in KServe's layout, where the folder is the model.
+    single_model: Option<String>,
 }
 
 impl Repository {
-    /// Finds the models of a folder, which `backends` say by name which files are theirs.
+    /// Opens a folder, in which `backends` say by name which files are theirs. Models are looked for when they are
+    /// loaded.
     ///
     /// A folder with a model file in it is one model without versions, called `single_model_name` or else after the
     /// folder. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
-    /// no model but stands where one should is kept with the reason, and shown.
+    /// no model but stands where one should is shown with the reason.
     ///
     /// # Errors
     /// [`RepositoryError`] when the folder cannot be read.
-    pub fn scan(
+    pub fn open(
         root: &Path,
         backends: &[Arc<dyn Backend>],
         single_model_name: Option<&str>,
@@ -48,149 +43,358 @@ impl Repository {
             source,
         };
         // Links are resolved once, here: everything that is opened later must stand below this folder.
-        let root = root.canonicalize().map_err(fail)?;
-        if let Some((path, backend)) = model_file(&root, &root, backends) {
-            let folder = root.file_name().map(|name| name.to_string_lossy().into_owned());
-            let name = single_model_name
-                .map(str::to_owned)
-                .or(folder)
-                .unwrap_or_else(|| "model".to_owned());
-            let source = path.map(|path| FoundFile { path, backend });
-            return Ok(Self {
-                models: vec![FoundModel {
-                    name,
-                    version: None,
-                    source,
-                }],
-            });
+        let real = root.canonicalize().map_err(fail)?;
+        fs::read_dir(&real).map_err(fail)?;
+        let mut repository = Self {
+            root: real,
+            backends: backends.into(),
+            single_model: None,
+        };
+        let folder = repository.model_folder("", &repository.root, false);
+        // What is wrong with a configuration is said when the model is loaded.
+        let written = folder.configuration().unwrap_or_default();
+        if folder
+            .model_file(&folder.path, &written)
+            .is_ok_and(|file| file.is_some())
+        {
+            let folder = repository
+                .root
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            let name = single_model_name.map(str::to_owned).or(folder);
+            repository.single_model = Some(name.unwrap_or_else(|| "model".to_owned()));
         }
-        let mut models = Vec::new();
-        for (name, path) in subfolders(&root).map_err(fail)? {
-            models.extend(scan_model(&root, &name, &path, backends));
-        }
-        Ok(Self { models })
+        Ok(repository)
     }
 
-    /// How many versions of models were found.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.models.len()
+    /// The names of all models, in order.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn model_names(&self) -> io::Result<Vec<String>> {
+        match &self.single_model {
+            Some(name) => Ok(vec![name.clone()]),
+            None => subfolders(&self.root),
+        }
     }
 
-    /// Whether nothing was found.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.models.is_empty()
+    /// A model's folder; `None` when there is no such model.
+    ///
+    /// # Errors
+    /// Why it cannot be used, when it is there.
+    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, String> {
+        if let Some(single) = &self.single_model {
+            return Ok((single == name).then(|| self.model_folder(name, &self.root, false)));
+        }
+        check_name("model name", name).map_err(|error| error.message().to_owned())?;
+        let path = self.root.join(name);
+        // Whatever stands there under this name: a dangling link too, but no file.
+        match path.metadata().or_else(|_| path.symlink_metadata()) {
+            Err(_) => return Ok(None),
+            Ok(metadata) if metadata.is_file() => return Ok(None),
+            Ok(_) => {}
+        }
+        let real = path
+            .canonicalize()
+            .map_err(|error| format!("its folder cannot be read: {}", error.kind()))?;
+        if !real.starts_with(&self.root) {
+            return Err("its folder is a link that leads out of the repository".to_owned());
+        }
+        Ok(Some(self.model_folder(name, &real, true)))
+    }
+
+    fn model_folder(&self, name: &str, path: &Path, has_versions: bool) -> ModelFolder {
+        ModelFolder {
+            root: self.root.clone(),
+            backends: self.backends.clone(),
+            name: name.to_owned(),
+            path: path.to_owned(),
+            has_versions,
+        }
     }
 }
 
-/// The versions of one model's folder.
-fn scan_model(root: &Path, name: &str, folder: &Path, backends: &[Arc<dyn Backend>]) -> Vec<FoundModel> {
-    let broken = |reason: String| {
-        vec![FoundModel {
-            name: name.to_owned(),
-            version: None,
-            source: Err(reason),
-        }]
-    };
-    if let Err(error) = check_name("model name", name) {
-        return broken(error.message().to_owned());
+/// The folder of one model.
+#[derive(Clone)]
+pub(crate) struct ModelFolder {
+    /// The repository's folder.
+    root: PathBuf,
+    backends: Arc<[Arc<dyn Backend>]>,
+    name: String,
+    path: PathBuf,
+    has_versions: bool,
+}
+
+/// A version that was found in a model's folder. A model without versions is one, without a name.
+pub(crate) struct FoundVersion {
+    pub(crate) version: Option<String>,
+    /// The file and what loads it, or why there is none.
+    pub(crate) file: Result<FoundFile, String>,
+}
+
+/// A model's file and what loads it.
+#[derive(Clone)]
+pub(crate) struct FoundFile {
+    pub(crate) path: PathBuf,
+    pub(crate) backend: Arc<dyn Backend>,
+}
+
+/// A name that a model's file may have, and what loads it.
+type Candidate<'w> = (&'w str, Arc<dyn Backend>);
+
+impl ModelFolder {
+    /// All of its files as they are now.
+    ///
+    /// # Errors
+    /// Why they cannot be looked at.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, String> {
+        Snapshot::take(&self.root, &self.path)
     }
-    let subfolders = match subfolders(folder) {
-        Ok(subfolders) => subfolders,
-        Err(error) => return broken(format!("its folder cannot be read: {}", error.kind())),
-    };
-    let (mut found, mut without_file) = (Vec::new(), Vec::new());
-    for (version, path) in subfolders {
-        if !is_url_safe(&version) {
-            tracing::warn!(
-                model = name,
-                version,
-                "ignoring a version folder whose name is not safe in a URL"
-            );
-        } else if let Some((path, backend)) = model_file(root, &path, backends) {
-            let source = path.map(|path| FoundFile { path, backend });
-            found.push(FoundModel {
-                name: name.to_owned(),
-                version: Some(version),
-                source,
-            });
-        } else {
-            without_file.push(version);
+
+    /// What its configuration says; nothing where there is none.
+    ///
+    /// # Errors
+    /// Which file is wrong, where, and why.
+    pub(crate) fn configuration(&self) -> Result<Written, String> {
+        let is_there = |file: &&(&str, Syntax)| self.path.join(file.0).symlink_metadata().is_ok();
+        let files: Vec<_> = Written::FILES.iter().filter(is_there).collect();
+        let (name, syntax) = match files[..] {
+            [] => return Ok(Written::default()),
+            [(name, syntax)] => (name, *syntax),
+            [(first, _), (second, _), ..] => {
+                return Err(format!(
+                    "it has both a {first} and a {second}; one of them must go"
+                ));
+            }
+        };
+        let bytes = self.read(&[name], Written::MAX_BYTES as u64)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| format!("{name} is not UTF-8"))?;
+        Written::read(text, syntax).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Reads a file below it, if it has at most so many bytes.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, String> {
+        let mut path = self.path.clone();
+        for name in names {
+            check_name("file name", name).map_err(|error| error.message().to_owned())?;
+            path.push(name);
         }
+        read(&self.root, &resolve(&self.root, &path)?, most)
     }
-    found.sort_by_cached_key(|model| model.version.as_deref().map(VersionKey::new));
-    if !found.is_empty() {
-        for version in without_file {
+
+    /// Reads a model's file that was found before, if the memory that is left can take it.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn read_model(&self, file: &FoundFile) -> Result<Bytes, String> {
+        let length = fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
+        let available = available_memory().unwrap_or(u64::MAX);
+        if length > available {
+            let name = file.path.file_name().unwrap_or_default().display();
+            return Err(format!(
+                "{name} has {length} bytes, but only {available} bytes of memory are left"
+            ));
+        }
+        read(&self.root, &file.path, available)
+    }
+
+    /// Whether it has a folder for a version.
+    pub(crate) fn has_version(&self, version: &str) -> bool {
+        self.has_versions && self.path.join(version).is_dir()
+    }
+
+    /// The versions that a configuration wants to have served, lowest first.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn versions(&self, written: &Written) -> Result<Vec<FoundVersion>, String> {
+        if !self.has_versions {
+            let file = self.model_file(&self.path, written)?;
+            let missing = || {
+                self.describe_files(written)
+                    .map(|files| format!("it has no {files}"))
+            };
+            let file = match file {
+                Some(file) => file,
+                None => Err(missing().unwrap_or_else(|error| error)),
+            };
+            return Ok(vec![FoundVersion { version: None, file }]);
+        }
+        let mut folders =
+            subfolders(&self.path).map_err(|error| format!("its folder cannot be read: {}", error.kind()))?;
+        folders.retain(|version| {
+            let is_safe = is_url_safe(version);
+            if !is_safe
+                && self
+                    .model_file(&self.path.join(version), written)
+                    .is_ok_and(|file| file.is_some())
+            {
+                tracing::warn!(
+                    model = self.name,
+                    version,
+                    "ignoring a version folder whose name is not safe in a URL"
+                );
+            }
+            is_safe
+        });
+        folders.sort_by_cached_key(|version| VersionKey::new(version));
+        let (mut found, mut without_file) = (Vec::new(), Vec::new());
+        for version in folders {
+            match self.model_file(&self.path.join(&version), written)? {
+                Some(file) => found.push(FoundVersion {
+                    version: Some(version),
+                    file,
+                }),
+                None => without_file.push(version),
+            }
+        }
+        if found.is_empty() {
+            return Err(self.why_empty(written, without_file.first())?);
+        }
+        for version in without_file
+            .iter()
+            .filter(|version| version.bytes().all(|byte| byte.is_ascii_digit()))
+        {
             tracing::warn!(
-                model = name,
+                model = self.name,
                 version,
                 "ignoring a version folder without a model file"
             );
         }
-        return found;
+        self.select(found, &written.config.version_policy)
     }
-    let files: Vec<&str> = file_names(backends).map(|(name, _)| name).collect();
-    let hint = if files.iter().any(|name| folder.join(name).exists()) {
-        " (the model file stands in the model's folder: move it into a version folder such as 1)"
-    } else {
-        ""
-    };
-    let files = files.join(" or ");
-    broken(match without_file.first() {
-        None => format!("it has no version folder with {files} in it{hint}"),
-        Some(version) => format!("its version {} has no {files}{hint}", Quoted(version)),
-    })
-}
 
-/// The model file of a version folder and its backend, if there is one.
-fn model_file(
-    root: &Path,
-    folder: &Path,
-    backends: &[Arc<dyn Backend>],
-) -> Option<(Result<PathBuf, String>, Arc<dyn Backend>)> {
-    file_names(backends).find_map(|(name, backend)| {
-        let path = folder.join(name);
-        path.symlink_metadata().ok()?;
-        Some((resolve(root, &path), backend.clone()))
-    })
-}
-
-/// The names of model files, those of the first backend first.
-fn file_names(backends: &[Arc<dyn Backend>]) -> impl Iterator<Item = (&str, &Arc<dyn Backend>)> {
-    let names = backends
-        .iter()
-        .map(|backend| backend.file_names().iter().map(move |name| (*name, backend)));
-    names.flatten()
-}
-
-/// Where a path really leads, which must be a regular file below the repository.
-fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
-    let name = path.file_name().unwrap_or_default().display();
-    let real = path
-        .canonicalize()
-        .map_err(|error| format!("{name} cannot be opened: {}", error.kind()))?;
-    if !real.starts_with(root) {
-        return Err(format!("{name} is a link that leads out of the repository"));
+    /// Leaves the versions that a policy wants.
+    fn select(
+        &self,
+        mut found: Vec<FoundVersion>,
+        policy: &VersionPolicy,
+    ) -> Result<Vec<FoundVersion>, String> {
+        match policy {
+            VersionPolicy::All {} => {}
+            VersionPolicy::Latest { num_versions } => {
+                let surplus = found.len().saturating_sub(*num_versions as usize);
+                found.drain(..surplus);
+            }
+            VersionPolicy::Specific { versions } => {
+                let wanted: Vec<String> = versions.iter().map(ToString::to_string).collect();
+                let is_wanted =
+                    |found: &FoundVersion| found.version.as_ref().is_some_and(|found| wanted.contains(found));
+                found.retain(is_wanted);
+                for missing in wanted
+                    .iter()
+                    .filter(|wanted| found.iter().all(|found| found.version.as_ref() != Some(wanted)))
+                {
+                    tracing::warn!(
+                        model = self.name,
+                        version = missing,
+                        "a version of the version policy is not there"
+                    );
+                }
+                if found.is_empty() {
+                    let wanted = wanted.join(", ");
+                    return Err(format!(
+                        "its version policy wants only {wanted}, which are not there"
+                    ));
+                }
+            }
+        }
+        Ok(found)
     }
-    match fs::metadata(&real) {
-        Ok(metadata) if metadata.is_file() => Ok(real),
-        Ok(_) => Err(format!("{name} is not a regular file")),
-        Err(error) => Err(format!("{name} cannot be opened: {}", error.kind())),
+
+    /// The model file of a version folder and its backend, if there is one.
+    fn model_file(
+        &self,
+        folder: &Path,
+        written: &Written,
+    ) -> Result<Option<Result<FoundFile, String>>, String> {
+        let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
+            let path = folder.join(name);
+            path.symlink_metadata().ok()?;
+            let path = resolve(&self.root, &path);
+            Some(path.map(|path| FoundFile { path, backend }))
+        });
+        Ok(found)
+    }
+
+    /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
+    fn candidates<'w>(&'w self, written: &'w Written) -> Result<Vec<Candidate<'w>>, String> {
+        let named = written.backend_name();
+        let is_named = |backend: &&Arc<dyn Backend>| {
+            named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
+        };
+        let backends: Vec<_> = self.backends.iter().filter(is_named).collect();
+        if let Some((field, name)) = named.filter(|_| backends.is_empty()) {
+            let known: Vec<&str> = self.backends.iter().map(|backend| backend.name()).collect();
+            let known = known.join(", ");
+            return Err(format!(
+                "{field} is {}, expected one of {known}, or none",
+                Quoted(name)
+            ));
+        }
+        let file = written.config.default_model_filename.as_str();
+        if file.is_empty() {
+            let files = backends
+                .into_iter()
+                .flat_map(|backend| backend.file_names().iter().map(|name| (*name, backend.clone())));
+            return Ok(files.collect());
+        }
+        let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
+        let has_extension = |backend: &&&Arc<dyn Backend>| {
+            backend
+                .file_names()
+                .iter()
+                .any(|name| extension(name) == extension(file))
+        };
+        let by_extension = backends.iter().find(has_extension).or(match &backends[..] {
+            [only] => Some(only),
+            _ => None,
+        });
+        match by_extension {
+            Some(backend) => Ok(vec![(file, Arc::clone(backend))]),
+            None => Err(format!(
+                "no backend has files like default_model_filename {}; the field backend can name one",
+                Quoted(file)
+            )),
+        }
+    }
+
+    fn describe_files(&self, written: &Written) -> Result<String, String> {
+        let files: Vec<&str> = self
+            .candidates(written)?
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        Ok(files.join(" or "))
+    }
+
+    fn why_empty(&self, written: &Written, version: Option<&String>) -> Result<String, String> {
+        let files = self.describe_files(written)?;
+        let hint = match self.model_file(&self.path, written)? {
+            Some(_) => {
+                " (the model file stands in the model's folder: move it into a version folder such as 1)"
+            }
+            None => "",
+        };
+        Ok(match version {
+            None => format!("it has no version folder with {files} in it{hint}"),
+            Some(version) => format!("its version {} has no {files}{hint}", Quoted(version)),
+        })
     }
 }
 
-/// The folders in a folder by name, without hidden ones and without what is no folder.
-fn subfolders(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+/// The names of the folders in a folder, in order, without hidden ones and without what is no folder.
+fn subfolders(folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        if !name.starts_with('.') && path.is_dir() {
-            found.push((name, path));
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type()?;
+        if !name.starts_with('.') && (kind.is_dir() || kind.is_symlink() && entry.path().is_dir()) {
+            found.push(name);
         }
     }
     found.sort();

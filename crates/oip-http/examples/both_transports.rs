@@ -96,6 +96,10 @@ async fn main() -> std::io::Result<()> {
         limits.clone(),
         shutdown.clone(),
     ));
+    let limits = Limits {
+        conversations: &[oip_grpc::MODEL_STREAM_INFER],
+        ..limits
+    };
     serve(listen(grpc)?, Protocol::Http2, calls, limits, shutdown).await;
     Ok(())
 }

@@ -26,7 +26,7 @@ const INTERRUPTED: i32 = 130;
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let logging = telemetry::start(&config)?;
-    let repository = Repository::scan(
+    let repository = Repository::open(
         &config.model_repository,
         &backends(&config),
         config.model_name.as_deref(),

@@ -1,6 +1,6 @@
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
-use oip_engine::EngineConfig;
+use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionCap, Limits};
@@ -10,7 +10,7 @@ use oip_types::rest::NonFinite;
 
 use crate::{
     Failure,
-    options::{GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
+    options::{ControlMode, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
     units::{ByteSize, HumanDuration},
 };
 
@@ -67,6 +67,11 @@ impl Config {
             tensor_bytes: max_request_bytes,
             ..oip_types::Limits::default()
         };
+        let control = control(
+            options.model_control_mode,
+            options.repository_poll_secs,
+            options.load_model,
+        )?;
         let engine = EngineConfig::default();
         let connections = Limits::default();
         Ok(Self {
@@ -80,6 +85,7 @@ impl Config {
                 server_name: "tensorwire".to_owned(),
                 server_version: env!("CARGO_PKG_VERSION").to_owned(),
                 instances: options.instances.unwrap_or(engine.instances).max(1),
+                control,
                 queue_capacity: options.queue_size.unwrap_or(engine.queue_capacity),
                 load_timeout: duration(options.load_timeout, engine.load_timeout),
                 strict_readiness: options.strict_readiness.unwrap_or(engine.strict_readiness),
@@ -128,6 +134,33 @@ impl Config {
             log: options.log.unwrap_or_else(|| "info".to_owned()),
         })
     }
+}
+
+/// Which models are loaded, and when.
+fn control(
+    mode: Option<ControlMode>,
+    poll_secs: Option<NonZeroU32>,
+    load: Vec<String>,
+) -> Result<ModelControl, Failure> {
+    let mode = mode.unwrap_or(ControlMode::None);
+    if !load.is_empty() && !matches!(mode, ControlMode::Explicit) {
+        return Err(Failure::usage("--load-model needs --model-control-mode=explicit"));
+    }
+    if load.len() > 1 && load.iter().any(|name| name == "*") {
+        return Err(Failure::usage(
+            "--load-model=* stands for all models and must be the only one",
+        ));
+    }
+    for name in load.iter().filter(|name| *name != "*") {
+        oip_types::check_name("--load-model", name).map_err(|error| Failure::usage(error.message()))?;
+    }
+    Ok(match mode {
+        ControlMode::None => ModelControl::None,
+        ControlMode::Poll => ModelControl::Poll {
+            interval: Duration::from_secs(poll_secs.map_or(15, |secs| secs.get().into())),
+        },
+        ControlMode::Explicit => ModelControl::Explicit { load },
+    })
 }
 
 fn read_file(path: &PathBuf) -> Result<Options, Failure> {

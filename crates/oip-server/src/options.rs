@@ -1,6 +1,6 @@
 //! The command line: every option of the server, with its help.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
 use clap::{Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
@@ -8,9 +8,10 @@ use serde::Deserialize;
 use crate::units::{ByteSize, HumanDuration};
 
 const AFTER_HELP: &str = "\
-A repository holds models as <model>/<version>/model.onnx; every version is served and the highest is the default.
-A folder with model.onnx right in it is one model without versions. A tensor file (model.safetensors, .zt, .tbuf, .btf,
-.npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors, whole or by rows.
+A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
+policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions.
+A tensor file (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves
+its tensors, whole or by rows.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -35,6 +36,24 @@ pub(crate) struct Options {
     /// The name of the model when the folder is a single one [default: the folder's name]
     #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
+
+    /// Which models are loaded, and when [default: none]
+    #[arg(long, env = "OIP_MODEL_CONTROL_MODE", hide_env = true, value_name = "MODE")]
+    pub(crate) model_control_mode: Option<ControlMode>,
+
+    /// Seconds between two looks at the repository, with --model-control-mode=poll [default: 15]
+    #[arg(long, env = "OIP_REPOSITORY_POLL_SECS", hide_env = true, value_name = "N")]
+    pub(crate) repository_poll_secs: Option<NonZeroU32>,
+
+    /// A model to load at start, with --model-control-mode=explicit; * for all. May be given several times, or with commas
+    #[arg(
+        long,
+        env = "OIP_LOAD_MODEL",
+        hide_env = true,
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(crate) load_model: Vec<String>,
 
     /// Where to listen for HTTP; port 0 takes a free one [default: 127.0.0.1:8080]
     #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
@@ -117,6 +136,18 @@ pub(crate) struct Options {
     pub(crate) log: Option<String>,
 }
 
+/// Which models are loaded, and when.
+#[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ControlMode {
+    /// All at start, and that is it
+    None,
+    /// All at start, and again what changes in the repository
+    Poll,
+    /// Those that --load-model or clients ask for
+    Explicit,
+}
+
 /// How JSON answers write NaN and the infinities.
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -159,6 +190,13 @@ impl Options {
         Self {
             model_repository: self.model_repository.or(other.model_repository),
             model_name: self.model_name.or(other.model_name),
+            model_control_mode: self.model_control_mode.or(other.model_control_mode),
+            repository_poll_secs: self.repository_poll_secs.or(other.repository_poll_secs),
+            load_model: if self.load_model.is_empty() {
+                other.load_model
+            } else {
+                self.load_model
+            },
             http_address: self.http_address.or(other.http_address),
             grpc_address: self.grpc_address.or(other.grpc_address),
             config: self.config.or(other.config),
@@ -234,7 +272,8 @@ mod tests {
             }
             // A value that every kind of option understands in some form.
             let accepted = [
-                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"x\"",
+                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"poll\"", "\"x\"",
+                "[\"x\"]",
             ];
             let parsed = accepted
                 .iter()

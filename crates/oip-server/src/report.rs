@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use oip_engine::{ModelState, ModelStatus};
-use oip_types::TensorMetadata;
+use oip_engine::ModelStatus;
+use oip_types::{ModelState, TensorMetadata};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -26,7 +26,7 @@ pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
 pub(crate) fn models(models: &[ModelStatus], http: SocketAddr, elapsed: Duration) {
     let mut text = String::new();
     if models.is_empty() {
-        text.push_str("\nThe repository holds no models.\n");
+        text.push_str("\nNo models are loaded.\n");
     } else {
         text.push('\n');
         text.push_str(&table(models));
@@ -52,15 +52,9 @@ fn table(models: &[ModelStatus]) -> String {
     let mut reasons = Vec::new();
     for model in models {
         let version = model.version.clone().unwrap_or_else(|| "-".to_owned());
-        let state = match &model.state {
-            ModelState::Ready => "READY",
-            ModelState::Loading => "LOADING",
-            ModelState::Unavailable(reason) => {
-                reasons.push(format!("{} {version}: {reason}\n", model.name));
-                "UNAVAILABLE"
-            }
-            _ => "UNKNOWN",
-        };
+        if !model.reason.is_empty() {
+            reasons.push(format!("{} {version}: {}\n", model.name, model.reason));
+        }
         let load_time = model
             .load_time
             .map_or(String::new(), |time| format!("{} ms", time.as_millis()));
@@ -72,7 +66,7 @@ fn table(models: &[ModelStatus]) -> String {
         rows.push([
             model.name.clone(),
             version,
-            state.to_owned(),
+            model.state.name().to_owned(),
             load_time,
             cell(inputs, 0),
             cell(outputs, 0),
@@ -173,14 +167,10 @@ mod tests {
                 TensorMetadata::new("probabilities", DataType::FP32, &[-1, 10]),
             ],
         };
-        let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready)
+        let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready, "")
             .with_metadata(Arc::new(metadata))
             .with_load_time(Duration::from_millis(12));
-        let failed = ModelStatus::new(
-            "broken",
-            Some("3"),
-            ModelState::Unavailable("it is cut off".into()),
-        );
+        let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is cut off");
         assert_eq!(
             table(&[ready, failed]),
             "\

@@ -23,6 +23,8 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
+    /// When all of these are cancelled, this one is.
+    members: Option<Arc<[CancelToken]>>,
 }
 
 impl CancelToken {
@@ -32,6 +34,30 @@ impl CancelToken {
         Self {
             cancelled: Arc::default(),
             deadline,
+            members: None,
+        }
+    }
+
+    /// A token for work that several wait for: it is cancelled when all of theirs are.
+    ///
+    /// ```
+    /// use oip_service::CancelToken;
+    ///
+    /// let members = [CancelToken::new(None), CancelToken::new(None)];
+    /// let batch = CancelToken::all_of(&members);
+    /// members[0].cancel();
+    /// assert!(!batch.is_cancelled());
+    /// members[1].cancel();
+    /// assert!(batch.is_cancelled());
+    /// ```
+    #[must_use]
+    pub fn all_of(members: &[Self]) -> Self {
+        let deadlines = members.iter().map(|member| member.deadline);
+        // The latest; none as soon as one member has none.
+        let deadline = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
+        Self {
+            members: Some(members.into()).filter(|_| !members.is_empty()),
+            ..Self::new(deadline)
         }
     }
 
@@ -43,7 +69,8 @@ impl CancelToken {
     /// Whether the answer will not be wanted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire) || self.is_expired()
+        let are_members = || self.members.as_ref().is_some_and(|members| members.iter().all(Self::is_cancelled));
+        self.cancelled.load(Ordering::Acquire) || self.is_expired() || are_members()
     }
 
     /// Whether the deadline passed.
@@ -102,6 +129,18 @@ mod tests {
         assert!(!token.is_cancelled());
         drop(token.clone().guard());
         assert!(token.is_cancelled() && !token.is_expired());
+    }
+
+    #[test]
+    fn work_for_several_has_the_latest_deadline() {
+        let [soon, late] = [5, 9].map(|seconds| Some(Instant::now() + Duration::from_secs(seconds)));
+        let deadline = |deadlines: &[Option<Instant>]| {
+            let members: Vec<CancelToken> = deadlines.iter().copied().map(CancelToken::new).collect();
+            CancelToken::all_of(&members).deadline()
+        };
+        assert_eq!(deadline(&[soon, late]), late);
+        assert_eq!(deadline(&[late, None]), None);
+        assert!(!CancelToken::all_of(&[]).is_cancelled());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-use std::{path::PathBuf, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 
 use crate::CancelToken;
 
@@ -48,6 +48,12 @@ pub trait Backend: Send + Sync + 'static {
     /// The name people know the backend by, such as `onnx`.
     fn name(&self) -> &'static str;
 
+    /// What else a model's configuration may call it in its fields `backend` and `platform`, such as the names that
+    /// Triton has for the same kind of model.
+    fn other_names(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The names of the files in a model's folder that this backend loads, such as `model.onnx`; if there are several,
     /// the first is taken.
     fn file_names(&self) -> &[&str];
@@ -78,4 +84,7 @@ pub struct ModelSource {
 pub struct LoadContext {
     /// The time after which loading is given up; a backend that loads in steps looks at it.
     pub deadline: Option<Instant>,
+    /// The model's configuration as the operator wrote it: what is not written is empty. A backend finds its own settings
+    /// in `runtime` and `parameters`.
+    pub config: Arc<ModelConfig>,
 }

@@ -50,6 +50,7 @@ mod parameters;
 mod repository;
 #[cfg(feature = "rest")]
 pub mod rest;
+mod rows;
 mod shared_memory;
 mod statistics;
 mod value;

@@ -48,7 +48,7 @@ pub(crate) fn load(content: impl Into<Bytes>) -> Result<Box<dyn Model>, ServiceE
         path: PathBuf::from("m/1/model.onnx"),
         content: content.into(),
     };
-    OnnxBackend::new().load(&source, &LoadContext { deadline: None })
+    OnnxBackend::new().load(&source, &LoadContext::default())
 }
 
 pub(crate) fn model(name: &str) -> Box<dyn Model> {

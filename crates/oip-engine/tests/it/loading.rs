@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_engine::{Engine, EngineConfig, ModelState, Repository};
+use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{InferenceService, Readiness};
-use oip_types::{ErrorCode, ModelRef};
+use oip_types::{ErrorCode, ModelRef, ModelState};
 
 use crate::support::{WordBackend, engine, infer, repository, request, y};
 
@@ -18,6 +18,7 @@ fn failures_are_kept_and_the_others_run() {
         ("good/1/model.word", "echo"),
         ("mixed/1/model.word", "echo"),
         ("mixed/2/model.word", "broken"),
+        ("mixed/config.pbtxt", "version_policy { all { } }"),
         ("worse/1/model.word", "panics while loading"),
     ]);
     let (engine, _) = engine(folder.path(), EngineConfig::default());
@@ -30,7 +31,7 @@ fn failures_are_kept_and_the_others_run() {
     let error = infer(&engine, request("worse", None, 7)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "model 'worse' is not ready: the backend 'word' panicked while loading it"
+        "model 'worse' is not ready: the backend panicked while loading it"
     );
 
     // The highest version that is ready answers; the broken one says why it does not.
@@ -82,7 +83,7 @@ fn lc_08_requests_before_a_model_is_ready() {
         ("slow/1/model.word", "never loads"),
         ("good/1/model.word", "echo"),
     ]);
-    let repository = Repository::scan(folder.path(), &[Arc::new(WordBackend::default())], None).unwrap();
+    let repository = Repository::open(folder.path(), &[Arc::new(WordBackend::default())], None).unwrap();
     let config = EngineConfig {
         load_timeout: Duration::from_millis(300),
         ..EngineConfig::default()

@@ -1,7 +1,10 @@
 //! The engine with backends made for tests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod configuration;
+mod control;
 mod loading;
+mod polling;
 mod repositories;
 mod running;
 mod support;

@@ -2,9 +2,9 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use oip_engine::{EngineConfig, ModelState, Repository};
+use oip_engine::{EngineConfig, Repository};
 use oip_service::{Backend, InferenceService};
-use oip_types::ModelRef;
+use oip_types::{ModelRef, ModelState};
 
 use crate::support::{WordBackend, engine, infer, repository, request, write};
 
@@ -15,14 +15,12 @@ fn backends() -> Vec<Arc<dyn Backend>> {
 /// Model, version and, if it is unavailable, the reason, for all that a folder holds.
 fn found(root: &Path) -> Vec<(String, Option<String>, Option<String>)> {
     let (engine, _) = engine(root, EngineConfig::default());
-    let reason = |state| match state {
-        ModelState::Unavailable(reason) => Some(reason),
-        _ => None,
-    };
-    engine
-        .models()
-        .into_iter()
-        .map(|model| (model.name, model.version, reason(model.state)))
+    let models = engine.models().into_iter();
+    models
+        .map(|model| {
+            let reason = (model.state == ModelState::Unavailable).then_some(model.reason);
+            (model.name, model.version, reason)
+        })
         .collect()
 }
 
@@ -39,7 +37,7 @@ fn tritons_layout() {
         ("digits/1/model.word", "echo"),
         ("digits/10/model.word", "echo"),
         ("digits/9/model.word", "echo"),
-        ("digits/config.pbtxt", ""),
+        ("digits/config.pbtxt", "version_policy: { all { } }"),
         ("other/v1.5/model.word", "echo"),
         (".git/1/model.word", "echo"),
         ("notes.txt", ""),
@@ -97,8 +95,8 @@ fn a_backend_may_have_several_file_names() {
 #[test]
 fn kserves_layout() {
     let folder = repository(&[("model.word", "echo"), ("1/readme.txt", "")]);
-    let named = Repository::scan(folder.path(), &backends(), Some("mine")).unwrap();
-    assert_eq!(named.len(), 1);
+    let named = Repository::open(folder.path(), &backends(), Some("mine")).unwrap();
+    assert_eq!(named.model_names().unwrap(), ["mine"]);
     let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
     if !name.starts_with('.') {
         assert_eq!(found(folder.path()), [(name.clone(), None, None)]);
@@ -168,7 +166,11 @@ fn mr_03_links_out_are_refused() {
     symlink("nowhere", root.join("dangling/1/model.word")).unwrap();
     symlink("good", root.join("alias")).unwrap();
 
-    for name in ["model_link", "version_link", "file_link"] {
+    assert_eq!(
+        reason_of(root, "model_link"),
+        "its folder is a link that leads out of the repository"
+    );
+    for name in ["version_link", "file_link"] {
         assert_eq!(
             reason_of(root, name),
             "model.word is a link that leads out of the repository"
@@ -200,7 +202,7 @@ fn fs_07_folders_and_pipes_are_no_models() {
 fn a_missing_repository_is_an_error_that_names_it() {
     let folder = repository(&[("file", "")]);
     for (path, message) in [("nowhere", "does not exist"), ("file", "is not a folder")] {
-        let error = Repository::scan(&folder.path().join(path), &backends(), None)
+        let error = Repository::open(&folder.path().join(path), &backends(), None)
             .err()
             .unwrap()
             .to_string();

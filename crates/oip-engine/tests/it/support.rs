@@ -23,6 +23,8 @@ use tensor_core::{Shape, Tensor};
 #[derive(Default)]
 pub(crate) struct WordBackend {
     pub(crate) runs: Arc<AtomicUsize>,
+    /// Models that are in memory.
+    pub(crate) living: Arc<AtomicUsize>,
 }
 
 impl Backend for WordBackend {
@@ -30,16 +32,21 @@ impl Backend for WordBackend {
         "word"
     }
 
+    fn other_names(&self) -> &'static [&'static str] {
+        &["words_wordv1"]
+    }
+
     fn file_names(&self) -> &[&str] {
         &["model.word", "model.text"]
     }
 
-    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let word = String::from_utf8(source.content.to_vec()).unwrap();
         match word.trim() {
             "broken" => return Err(ServiceError::invalid("it is broken")),
             "panics while loading" => panic!("loading at src/secret.rs"),
             "never loads" => thread::sleep(Duration::from_secs(3600)),
+            word if word.starts_with("loads slowly") => thread::sleep(Duration::from_millis(500)),
             _ => {}
         }
         let tensor = TensorMetadata::new("x", DataType::INT32, &[-1]);
@@ -53,10 +60,20 @@ impl Backend for WordBackend {
                 ..tensor
             }],
         };
+        self.living.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(WordModel {
             word: word.trim().to_owned(),
             metadata,
+            settings: format!(
+                "runtime {}, loudness {}",
+                cx.config.runtime,
+                cx.config
+                    .parameters
+                    .get("loudness")
+                    .map_or("", |parameter| &parameter.string_value)
+            ),
             runs: self.runs.clone(),
+            living: self.living.clone(),
         }))
     }
 }
@@ -64,7 +81,16 @@ impl Backend for WordBackend {
 struct WordModel {
     word: String,
     metadata: ModelMetadata,
+    /// What the configuration has for the backend.
+    settings: String,
     runs: Arc<AtomicUsize>,
+    living: Arc<AtomicUsize>,
+}
+
+impl Drop for WordModel {
+    fn drop(&mut self) {
+        self.living.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Model for WordModel {
@@ -83,6 +109,7 @@ impl Model for WordModel {
         match self.word.as_str() {
             "panics on 13" if first == 13 => panic!("13 at src/secret.rs"),
             "fails on 13" if first == 13 => return Err(ServiceError::invalid("13 is out of range")),
+            "tells its settings" => return Err(ServiceError::invalid(self.settings.clone())),
             "gives another type" => return Ok(vec![InferOutput::new("y", Tensor::scalar(1u8))]),
             "gives nothing" => return Ok(vec![]),
             "sleeps" => thread::sleep(Duration::from_millis(first as u64)),
@@ -91,7 +118,13 @@ impl Model for WordModel {
                     thread::sleep(Duration::from_millis(1));
                 }
             }
-            _ => {}
+            word => {
+                if let Some(number) = word.strip_prefix("adds ") {
+                    let sum = vec![first + number.trim().parse::<i32>().unwrap()];
+                    let sum = Tensor::from_vec(Shape::vector(1), sum).unwrap();
+                    return Ok(vec![InferOutput::new("y", sum)]);
+                }
+            }
         }
         Ok(vec![InferOutput::new("y", x)])
     }
@@ -117,7 +150,7 @@ pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUs
     let backend = WordBackend::default();
     let runs = backend.runs.clone();
     let engine = Engine::start(
-        Repository::scan(root, &[Arc::new(backend)], None).unwrap(),
+        Repository::open(root, &[Arc::new(backend)], None).unwrap(),
         config,
     );
     engine.wait_until_loaded();

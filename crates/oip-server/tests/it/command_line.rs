@@ -39,6 +39,23 @@ fn lc_07_wrong_options() {
             "--model-name '../x' must not contain a path separator",
         ),
         (
+            &["--model-repository", folder, "--load-model", "m"],
+            "--load-model needs --model-control-mode=explicit",
+        ),
+        (
+            &[
+                "--model-repository",
+                folder,
+                "--model-control-mode=explicit",
+                "--load-model=*,m",
+            ],
+            "--load-model=* stands for all models and must be the only one",
+        ),
+        (
+            &["--model-repository", folder, "--repository-poll-secs=0"],
+            "invalid value '0' for '--repository-poll-secs <N>'",
+        ),
+        (
             &["--config", "/nowhere.toml"],
             "the configuration file /nowhere.toml cannot be read",
         ),

@@ -5,6 +5,8 @@
 mod bodies;
 mod command_line;
 #[cfg(feature = "onnx")]
+mod control;
+#[cfg(feature = "onnx")]
 mod digits;
 mod grpc;
 mod life_cycle;

@@ -1,0 +1,109 @@
+//! A configuration as a tree of names and values, before anybody knows what they mean.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, SeqAccess, Visitor},
+};
+
+/// A value and where it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    /// The byte of the file; none in formats whose readers do not tell.
+    pub(crate) at: Option<usize>,
+}
+
+/// What a value is, as far as the syntax shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// A number or a bare word such as `true` or `TYPE_FP32`, as it is written.
+    Word(String),
+    /// A string.
+    Text(String),
+    /// Fields in their order; a name may come again.
+    Message(Vec<(String, Node)>),
+    /// A list.
+    List(Vec<Node>),
+}
+
+/// Where a byte of a text stands, for people.
+pub(crate) fn place(text: &str, at: usize) -> String {
+    let before = &text[..text.floor_char_boundary(at)];
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = before.matches('\n').count() + 1;
+    let column = before[line_start..].chars().count() + 1;
+    format!("line {line}, column {column}")
+}
+
+impl Value {
+    /// What it is called in messages.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Word(word) => tensor_core::Quoted(word).to_string(),
+            Self::Text(text) => format!("the text {}", tensor_core::Quoted(text)),
+            Self::Message(_) => "a message".to_owned(),
+            Self::List(_) => "a list".to_owned(),
+        }
+    }
+}
+
+/// From JSON and TOML. Members that are null count as absent; those that come twice are kept, to be refused later.
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = deserializer.deserialize_any(Reader)?;
+        Ok(Self { value, at: None })
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Word(value.to_string()))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Word(value.to_string()))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Word(value.to_string()))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Word(value.to_string()))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+
+    /// Null.
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::List(Vec::new()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(member) = members.next_entry()? {
+            fields.push(member);
+        }
+        Ok(Value::Message(fields))
+    }
+}

@@ -1,0 +1,351 @@
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use oip_types::{BatchStatistics, ErrorCode, InferStatistics, ModelStatistics, StatisticDuration};
+
+/// What happened to the requests to one version of a model.
+///
+/// It is written under one lock per batch, and its size does not depend on what clients send.
+#[derive(Default)]
+pub(crate) struct Recorder(Mutex<Record>);
+
+#[derive(Default)]
+struct Record {
+    last_inference: u64,
+    inference_count: u64,
+    execution_count: u64,
+    requests: InferStatistics,
+    batches: BTreeMap<u64, BatchStatistics>,
+    failures: BTreeMap<FailureReason, u64>,
+    queue: Buckets,
+    compute: Buckets,
+    total: Buckets,
+    rows: Buckets,
+}
+
+/// One run of a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Execution {
+    pub(crate) rows: u64,
+    /// Joining inputs.
+    pub(crate) input: Duration,
+    /// The model itself.
+    pub(crate) infer: Duration,
+    /// Checking outputs and taking them apart.
+    pub(crate) output: Duration,
+}
+
+/// How one request ended that was run.
+pub(crate) struct Ending {
+    pub(crate) rows: u64,
+    /// From entering the queue to leaving it.
+    pub(crate) queue: Duration,
+    /// From arrival to answer.
+    pub(crate) total: Duration,
+    /// Why it failed, if it did.
+    pub(crate) failure: Option<ErrorCode>,
+}
+
+/// Why requests failed, with Triton's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FailureReason {
+    /// It was not run: the queue was full, its time was over, or the model was not to be had.
+    Rejected,
+    /// Its client left.
+    Canceled,
+    /// The model failed.
+    Backend,
+    /// It did not fit the model.
+    Other,
+}
+
+impl FailureReason {
+    /// The name that Triton's metrics have for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rejected => "REJECTED",
+            Self::Canceled => "CANCELED",
+            Self::Backend => "BACKEND",
+            Self::Other => "OTHER",
+        }
+    }
+}
+
+impl From<ErrorCode> for FailureReason {
+    fn from(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded => Self::Rejected,
+            ErrorCode::Cancelled => Self::Canceled,
+            ErrorCode::Internal => Self::Backend,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What happened to the requests to one version of a model since it was loaded.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct VersionMetrics {
+    /// What the statistics extension says.
+    pub statistics: ModelStatistics,
+    /// Requests that failed, by reason.
+    pub failures: Vec<(FailureReason, u64)>,
+    /// Requests that wait now.
+    pub waiting: u64,
+    /// Microseconds that requests waited.
+    pub queue: Histogram,
+    /// Microseconds that requests were worked on: inputs, the model, outputs.
+    pub compute: Histogram,
+    /// Microseconds from arrival to answer.
+    pub total: Histogram,
+    /// Rows of the batches that were run.
+    pub batch_rows: Histogram,
+}
+
+/// How often values were in which range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Histogram {
+    /// The upper ends of the ranges, each included; above the last one there is one range more.
+    pub bounds: &'static [u64],
+    /// How many values were in each range: one more than there are bounds.
+    pub counts: Vec<u64>,
+    /// All values together.
+    pub sum: u64,
+}
+
+impl Recorder {
+    /// Notes a run that gave nobody an answer.
+    pub(crate) fn execution(&self, execution: &Execution) {
+        self.lock().execution(execution);
+    }
+
+    /// Notes a run and the requests that it answered.
+    pub(crate) fn batch(&self, execution: &Execution, endings: &[Ending]) {
+        let mut record = self.lock();
+        record.execution(execution);
+        for ending in endings {
+            match ending.failure {
+                None => record.success(execution, ending),
+                Some(code) => record.failure(code, ending.total),
+            }
+        }
+    }
+
+    /// Notes a request that was not run.
+    pub(crate) fn failure(&self, code: ErrorCode, total: Duration) {
+        self.lock().failure(code, total);
+    }
+
+    pub(crate) fn snapshot(&self, name: &str, version: Option<&str>, waiting: usize) -> VersionMetrics {
+        let record = self.lock();
+        VersionMetrics {
+            statistics: ModelStatistics {
+                name: name.to_owned(),
+                version: version.unwrap_or_default().to_owned(),
+                last_inference: record.last_inference,
+                inference_count: record.inference_count,
+                execution_count: record.execution_count,
+                inference_stats: record.requests,
+                batch_stats: record.batches.values().copied().collect(),
+                ..ModelStatistics::default()
+            },
+            failures: record
+                .failures
+                .iter()
+                .map(|(reason, count)| (*reason, *count))
+                .collect(),
+            waiting: waiting as u64,
+            queue: record.queue.snapshot(&TIMES),
+            compute: record.compute.snapshot(&TIMES),
+            total: record.total.snapshot(&TIMES),
+            batch_rows: record.rows.snapshot(&ROWS),
+        }
+    }
+
+    /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record {
+    fn execution(&mut self, execution: &Execution) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_inference = now.as_millis() as u64;
+        self.execution_count += 1;
+        self.rows.add(&ROWS, execution.rows);
+        // Requests without a limit on their rows must not grow this without one.
+        let is_known = self.batches.contains_key(&execution.rows);
+        if is_known || self.batches.len() < MAX_BATCH_SIZES {
+            let batch = self.batches.entry(execution.rows).or_default();
+            batch.batch_size = execution.rows;
+            add(&mut batch.compute_input, execution.input);
+            add(&mut batch.compute_infer, execution.infer);
+            add(&mut batch.compute_output, execution.output);
+        }
+    }
+
+    /// Each request of a batch took as long as the batch, as Triton counts.
+    fn success(&mut self, execution: &Execution, ending: &Ending) {
+        let requests = &mut self.requests;
+        self.inference_count += ending.rows;
+        add(&mut requests.success, ending.total);
+        add(&mut requests.queue, ending.queue);
+        add(&mut requests.compute_input, execution.input);
+        add(&mut requests.compute_infer, execution.infer);
+        add(&mut requests.compute_output, execution.output);
+        let compute = execution.input + execution.infer + execution.output;
+        self.queue.add(&TIMES, ending.queue.as_micros() as u64);
+        self.compute.add(&TIMES, compute.as_micros() as u64);
+        self.total.add(&TIMES, ending.total.as_micros() as u64);
+    }
+
+    fn failure(&mut self, code: ErrorCode, total: Duration) {
+        add(&mut self.requests.fail, total);
+        *self.failures.entry(code.into()).or_default() += 1;
+    }
+}
+
+fn add(sum: &mut StatisticDuration, time: Duration) {
+    sum.count += 1;
+    sum.ns += time.as_nanos() as u64;
+}
+
+/// How often values were in which range, and all values together.
+#[derive(Default)]
+struct Buckets {
+    counts: [u64; MAX_BUCKETS],
+    sum: u64,
+}
+
+impl Buckets {
+    fn add(&mut self, bounds: &[u64], value: u64) {
+        self.counts[bounds.partition_point(|bound| *bound < value)] += 1;
+        self.sum += value;
+    }
+
+    fn snapshot(&self, bounds: &'static [u64]) -> Histogram {
+        Histogram {
+            bounds,
+            counts: self.counts[..=bounds.len()].to_vec(),
+            sum: self.sum,
+        }
+    }
+}
+
+/// Bounds for times, in microseconds: from what the smallest models take to the default time of requests.
+const TIMES: [u64; 18] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000,
+];
+
+/// Bounds for rows of batches.
+const ROWS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+
+const MAX_BUCKETS: usize = TIMES.len() + 1;
+
+/// Batch sizes that are kept apart; later ones are in the sums only.
+const MAX_BATCH_SIZES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    fn sum(count: u64, micros: u64) -> StatisticDuration {
+        StatisticDuration {
+            count,
+            ns: micros * 1_000,
+        }
+    }
+
+    #[test]
+    fn every_stage_is_counted_per_request_and_per_batch_size() {
+        let recorder = Recorder::default();
+        let execution = Execution {
+            rows: 5,
+            input: micros(10),
+            infer: micros(300),
+            output: micros(20),
+        };
+        let ending = |rows, queue, failure| Ending {
+            rows,
+            queue: micros(queue),
+            total: micros(1_000),
+            failure,
+        };
+        recorder.batch(
+            &execution,
+            &[
+                ending(2, 40, None),
+                ending(2, 60, None),
+                ending(1, 0, Some(ErrorCode::Internal)),
+            ],
+        );
+        recorder.failure(ErrorCode::Overloaded, micros(5));
+        let metrics = recorder.snapshot("m", Some("3"), 7);
+        let statistics = &metrics.statistics;
+        assert!(statistics.last_inference > 1_600_000_000_000);
+        assert_eq!((statistics.inference_count, statistics.execution_count), (4, 1));
+        assert_eq!(
+            statistics.inference_stats,
+            InferStatistics {
+                success: sum(2, 2_000),
+                fail: sum(2, 1_005),
+                queue: sum(2, 100),
+                compute_input: sum(2, 20),
+                compute_infer: sum(2, 600),
+                compute_output: sum(2, 40),
+                ..InferStatistics::default()
+            }
+        );
+        assert_eq!(
+            statistics.batch_stats,
+            [BatchStatistics {
+                batch_size: 5,
+                compute_input: sum(1, 10),
+                compute_infer: sum(1, 300),
+                compute_output: sum(1, 20),
+            }]
+        );
+        assert_eq!(
+            metrics.failures,
+            [(FailureReason::Rejected, 1), (FailureReason::Backend, 1)]
+        );
+        assert_eq!(
+            (metrics.waiting, metrics.queue.sum, metrics.compute.sum),
+            (7, 100, 660)
+        );
+        // 40 is within 50, 60 within 100.
+        assert_eq!(metrics.queue.counts[..3], [1, 1, 0]);
+        assert_eq!(metrics.total.counts[4..6], [2, 0], "a bound is included");
+        assert_eq!(metrics.batch_rows.counts[3], 1);
+    }
+
+    #[test]
+    fn values_beyond_all_bounds_and_sizes_without_number_are_counted_too() {
+        let recorder = Recorder::default();
+        for rows in 1..=2_000 {
+            let execution = Execution {
+                rows,
+                ..Execution::default()
+            };
+            recorder.execution(&execution);
+        }
+        let metrics = recorder.snapshot("m", None, 0);
+        assert_eq!(metrics.statistics.execution_count, 2_000);
+        assert_eq!(metrics.statistics.batch_stats.len(), MAX_BATCH_SIZES);
+        assert_eq!(metrics.batch_rows.counts.iter().sum::<u64>(), 2_000);
+        assert_eq!(metrics.batch_rows.counts.last(), Some(&(2_000 - 1_024)));
+        assert_eq!(metrics.batch_rows.counts.len(), ROWS.len() + 1);
+    }
+}

@@ -1,0 +1,505 @@
+//! Configurations in a repository, and what comes of them.
+
+use std::{fs, path::Path, time::Instant};
+
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_service::{Backend, InferenceService};
+use oip_types::{DataType, ModelConfig, ModelRef, ModelState, TensorMetadata};
+
+use crate::support::{WordBackend, engine, infer, repository, request, write, y};
+
+/// The state of model `m` and why it is so.
+fn state(engine: &Engine) -> (ModelState, String) {
+    let model = engine
+        .models()
+        .into_iter()
+        .find(|model| model.name == "m")
+        .unwrap();
+    (model.state, model.reason)
+}
+
+/// Why a model with this configuration is unavailable.
+fn refusal(config: &str) -> String {
+    let folder = repository(&[("m/1/model.word", "echo"), ("m/config.pbtxt", config)]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let (state, reason) = state(&engine);
+    assert_eq!(state, ModelState::Unavailable, "{config}");
+    reason
+}
+
+fn config(engine: &Engine) -> ModelConfig {
+    let model = ModelRef::new("m", None).unwrap();
+    let config = engine.configuration().unwrap().model_config(model);
+    (*config.unwrap()).clone()
+}
+
+#[test]
+fn none_is_needed() {
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    let options = EngineConfig {
+        instances: 3,
+        ..EngineConfig::default()
+    };
+    let (engine, _) = engine(folder.path(), options);
+    let config = config(&engine);
+    assert_eq!(
+        (
+            config.name.as_str(),
+            config.platform.as_str(),
+            config.backend.as_str()
+        ),
+        ("m", "test_word", "word")
+    );
+    assert_eq!((config.max_batch_size, config.instance_group[0].count), (64, 3));
+    assert_eq!(
+        (config.input[0].name.as_str(), &config.input[0].dims[..]),
+        ("x", &[][..])
+    );
+    assert_eq!(config.output[0].data_type, DataType::INT32);
+}
+
+#[test]
+fn the_three_forms_say_the_same() {
+    let forms = [
+        (
+            "m/config.pbtxt",
+            "max_batch_size: 0 input [{ name: \"x\" data_type: TYPE_INT32 dims: [ 1 ] }]",
+        ),
+        (
+            "m/config.json",
+            r#"{"max_batch_size": 0, "input": [{"name": "x", "data_type": "TYPE_INT32", "dims": [1]}]}"#,
+        ),
+        (
+            "m/config.toml",
+            "max_batch_size = 0\n[[input]]\nname = \"x\"\ndata_type = \"TYPE_INT32\"\ndims = [1]\n",
+        ),
+    ];
+    let configs = forms.map(|form| {
+        let folder = repository(&[("m/1/model.word", "echo"), form]);
+        let (engine, _) = engine(folder.path(), EngineConfig::default());
+        assert_eq!(y(&infer(&engine, request("m", None, 7)).unwrap()), 7);
+        // The dimensions that it fixes hold for requests, and are what clients see.
+        let metadata = engine.model_metadata(ModelRef::new("m", None).unwrap()).unwrap();
+        assert_eq!(
+            metadata.inputs[0],
+            TensorMetadata::new("x", DataType::INT32, &[1])
+        );
+        config(&engine)
+    });
+    assert_eq!(configs[0], configs[1]);
+    assert_eq!(configs[0], configs[2]);
+
+    let both = repository(&[("m/1/model.word", "echo"), forms[0], forms[1]]);
+    let (engine, _) = engine(both.path(), EngineConfig::default());
+    assert_eq!(
+        state(&engine).1,
+        "it has both a config.pbtxt and a config.json; one of them must go"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_told() {
+    for (config, expected) in [
+        (
+            "input {\n  name: \"x\"\n  data_type: TYPE_INT31\n}",
+            "config.pbtxt: line 3, column 14: input[0].data_type: expected one of",
+        ),
+        (
+            "input { name: \"z\" }",
+            "its configuration does not fit it: input 'z' is not the model's, which has 'x' (INT32[-1])",
+        ),
+        (
+            "output { name: \"y\" data_type: TYPE_FP32 }",
+            "its configuration does not fit it: output 'y': data_type is TYPE_FP32, but the model has TYPE_INT32",
+        ),
+        (
+            "name: \"other\"",
+            "its configuration has the name 'other'; expected that of the folder",
+        ),
+        (
+            "platform: \"tensorrt_plan\"",
+            "platform is 'tensorrt_plan', expected one of word, or none",
+        ),
+        (
+            "backend: \"python\"",
+            "backend is 'python', expected one of word, or none",
+        ),
+        (
+            "default_model_filename: \"other.word\"",
+            "it has no version folder with other.word in it",
+        ),
+        (
+            "version_policy: { specific { versions: [ 2, 3 ] } }",
+            "its version policy wants only 2, 3, which are not there",
+        ),
+        (
+            "output { name: \"y\" label_filename: \"none.txt\" }",
+            "none.txt cannot be opened: entity not found",
+        ),
+    ] {
+        let reason = refusal(config);
+        assert!(
+            reason.starts_with(expected) || reason.contains("its version '1' has no"),
+            "{reason}"
+        );
+    }
+}
+
+/// MR-15: a configuration of 10 MB is not read; odd but sound ones are.
+#[test]
+fn mr_15_configurations_of_any_kind_end_in_a_reason() {
+    let start = Instant::now();
+    for (config, expected) in [
+        (
+            "# 10 MB\n".repeat(10 << 17),
+            "config.pbtxt is larger than 1048576 bytes",
+        ),
+        (
+            "a {".repeat(10_000),
+            "config.pbtxt: line 1, column 99: nested deeper than 32",
+        ),
+        (
+            "max_batch_size: -1".to_owned(),
+            "config.pbtxt: line 1, column 17: max_batch_size: expected",
+        ),
+        (
+            "input { name: \"x\" dims: 9223372036854775808 }".to_owned(),
+            "config.pbtxt: line 1, column 25: input[0].dims[0]: expected",
+        ),
+        (
+            "\0".to_owned(),
+            "config.pbtxt: line 1, column 1: expected the name of a field",
+        ),
+    ] {
+        let reason = refusal(&config);
+        assert!(reason.starts_with(expected), "{reason}");
+    }
+    assert!(start.elapsed().as_secs() < 10);
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/config.pbtxt", "surprise: 1 input { name: \"x\" wow { } }"),
+    ]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    assert_eq!(state(&engine).0, ModelState::Ready);
+}
+
+#[test]
+fn file_backend_and_versions_as_configured() {
+    let config = "
+        platform: \"words_wordv1\"
+        default_model_filename: \"mine.word\"
+        version_policy: { specific { versions: [ 1, 3, 4 ] } }
+        parameters { key: \"loudness\" value { string_value: \"11\" } }
+        runtime: \"loud\"";
+    let folder = repository(&[
+        ("m/1/mine.word", "echo"),
+        ("m/2/mine.word", "broken"),
+        ("m/3/mine.word", "tells its settings"),
+        ("m/config.pbtxt", config),
+    ]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    assert_eq!(engine.readiness(), oip_service::Readiness::Ready);
+    let metadata = engine.model_metadata(ModelRef::new("m", None).unwrap()).unwrap();
+    assert_eq!(metadata.versions, ["1", "3"]);
+    let error = infer(&engine, request("m", Some("3"), 1)).unwrap_err();
+    assert_eq!(error.message(), "model 'm': runtime loud, loudness 11");
+}
+
+/// Triton's default: the latest version. `experimental` is lower than any number.
+#[test]
+fn the_latest_version_is_the_default() {
+    let files = [
+        ("m/1/model.word", "echo"),
+        ("m/2/model.word", "echo"),
+        ("m/10/model.word", "echo"),
+        ("m/experimental/model.word", "echo"),
+    ];
+    let versions = |config: Option<&str>| {
+        let folder = repository(&files);
+        if let Some(config) = config {
+            write(folder.path(), "m/config.pbtxt", config);
+        }
+        let (engine, _) = engine(folder.path(), EngineConfig::default());
+        engine
+            .model_metadata(ModelRef::new("m", None).unwrap())
+            .unwrap()
+            .versions
+            .clone()
+    };
+    assert_eq!(versions(None), ["10"]);
+    assert_eq!(
+        versions(Some("version_policy { latest { num_versions: 2 } }")),
+        ["2", "10"]
+    );
+    assert_eq!(
+        versions(Some("version_policy { all { } }")),
+        ["experimental", "1", "2", "10"]
+    );
+    assert_eq!(
+        versions(Some("version_policy { specific { versions: 2 } }")),
+        ["2"]
+    );
+}
+
+#[test]
+fn labels_are_read_for_classification() {
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/labels.txt", "cat\r\ndog\n\nbird\n"),
+        (
+            "m/config.pbtxt",
+            "max_batch_size: 4 output { name: \"y\" label_filename: \"labels.txt\" }",
+        ),
+    ]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let model = ModelRef::new("m", None).unwrap();
+    let classes = engine.classification().unwrap().classes(model, "y");
+    assert!(classes.is_batched);
+    assert_eq!(*classes.labels, ["cat", "dog", "", "bird"]);
+    assert!(
+        engine
+            .classification()
+            .unwrap()
+            .classes(model, "x")
+            .labels
+            .is_empty()
+    );
+}
+
+/// MR-03: links out are no way to read other files as labels, configurations or warm-up data.
+#[cfg(unix)]
+#[test]
+fn mr_03_side_files_are_confined() {
+    use std::os::unix::fs::symlink;
+
+    let outside = repository(&[("secret", "root:x:0:0")]);
+    let secret = outside.path().join("secret");
+    let warmup = "model_warmup { name: \"w\" inputs { key: \"x\" value { data_type: TYPE_INT32 input_data_file: \"link\" } } }";
+    for (link, config) in [
+        ("m/link", "output { name: \"y\" label_filename: \"link\" }"),
+        ("m/warmup/link", warmup),
+        ("m/config.pbtxt", ""),
+    ] {
+        let folder = repository(&[("m/1/model.word", "echo"), ("m/warmup/x", "")]);
+        if !config.is_empty() {
+            write(folder.path(), "m/config.pbtxt", config);
+        }
+        symlink(&secret, folder.path().join(link)).unwrap();
+        let (engine, _) = engine(folder.path(), EngineConfig::default());
+        let (state, reason) = state(&engine);
+        assert_eq!(state, ModelState::Unavailable);
+        assert!(
+            reason.contains("is a link that leads out of the repository"),
+            "{reason}"
+        );
+        assert!(!reason.contains("root"), "{reason}");
+    }
+}
+
+#[test]
+fn warm_up_requests_run_before_the_model_is_ready() {
+    let warmup = |content: &str| {
+        format!(
+            "max_batch_size: 8 model_warmup {{ name: \"w\" batch_size: 2 count: 3 \
+             inputs {{ key: \"x\" value {{ data_type: TYPE_INT32 {content} }} }} }}"
+        )
+    };
+    for content in ["zero_data: true", "random_data: true", "input_data_file: \"x\""] {
+        let config = warmup(content);
+        let folder = repository(&[
+            ("m/1/model.word", "echo"),
+            ("m/config.pbtxt", &config),
+            ("m/warmup/x", "\u{1}\0\0\0\u{2}\0\0\0"),
+        ]);
+        let (engine, runs) = engine(folder.path(), EngineConfig::default());
+        assert_eq!(state(&engine), (ModelState::Ready, String::new()));
+        assert_eq!(runs.load(std::sync::atomic::Ordering::SeqCst), 3);
+    }
+}
+
+/// MD-11: a model whose warm-up fails is not ready, and the index says why.
+#[test]
+fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
+    for (word, input, expected) in [
+        (
+            "fails on 13",
+            "data_type: TYPE_INT32 input_data_file: \"x\"",
+            "13 is out of range",
+        ),
+        (
+            "gives nothing",
+            "data_type: TYPE_INT32 zero_data: true",
+            "did not give its output 'y'",
+        ),
+        (
+            "panics on 13",
+            "data_type: TYPE_INT32 input_data_file: \"x\"",
+            "the backend panicked while warming it up",
+        ),
+        (
+            "echo",
+            "data_type: TYPE_FP32 zero_data: true",
+            "expected datatype INT32, found FP32",
+        ),
+        (
+            "echo",
+            "data_type: TYPE_INT32 dims: [ -1 ] zero_data: true",
+            "none may be free",
+        ),
+        (
+            "echo",
+            "data_type: TYPE_INT32 dims: [ 9223372036854775807 ] zero_data: true",
+            "byte",
+        ),
+        (
+            "echo",
+            "data_type: TYPE_INT32 dims: [ 999999999999 ] zero_data: true",
+            "more than 1073741824",
+        ),
+        (
+            "echo",
+            "data_type: TYPE_INT32 input_data_file: \"../1/model.word\"",
+            "path separator",
+        ),
+        (
+            "echo",
+            "data_type: TYPE_INT32 input_data_file: \"none\"",
+            "none cannot be opened",
+        ),
+    ] {
+        let config = format!("model_warmup {{ name: \"w\" inputs {{ key: \"x\" value {{ {input} }} }} }}");
+        let folder = repository(&[
+            ("m/1/model.word", word),
+            ("m/config.pbtxt", &config),
+            ("m/warmup/x", "\u{d}\0\0\0"),
+        ]);
+        let (engine, _) = engine(folder.path(), EngineConfig::default());
+        let index = engine.repository().unwrap().index();
+        assert_eq!(index[0].state, Some(ModelState::Unavailable));
+        assert!(index[0].reason.contains(expected), "{:?}", index[0]);
+        assert!(!engine.readiness().is_ready());
+    }
+}
+
+/// MR-07: what may not be read is that model's problem, and is told.
+#[cfg(unix)]
+#[test]
+fn mr_07_folders_and_files_that_may_not_be_read() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = repository(&[
+        ("dir/1/model.word", "echo"),
+        ("file/1/model.word", "echo"),
+        ("good/1/model.word", "echo"),
+    ]);
+    let root = folder.path();
+    let forbid =
+        |path: &str, mode| fs::set_permissions(root.join(path), fs::Permissions::from_mode(mode)).unwrap();
+    forbid("dir", 0);
+    forbid("file/1/model.word", 0);
+    let (engine, _) = engine(root, EngineConfig::default());
+    let reason = |name: &str| {
+        engine
+            .models()
+            .into_iter()
+            .find(|model| model.name == name)
+            .unwrap()
+            .reason
+    };
+    let reasons = [reason("dir"), reason("file"), reason("good")];
+    forbid("dir", 0o755);
+    // Whoever may do everything is not kept from reading.
+    if fs::read_dir("/root").is_ok() {
+        return;
+    }
+    assert!(reasons[0].contains("permission denied"), "{reasons:?}");
+    assert_eq!(reasons[1], "model.word cannot be read: permission denied");
+    assert_eq!(reasons[2], "");
+}
+
+/// MR-16: a file that the memory cannot take is not read.
+#[cfg(target_os = "linux")]
+#[test]
+fn mr_16_models_larger_than_the_memory_are_refused() {
+    let folder = repository(&[("m/1/model.word", "")]);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(folder.path().join("m/1/model.word"))
+        .unwrap();
+    file.set_len(1 << 43).unwrap();
+    let start = Instant::now();
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let (_, reason) = state(&engine);
+    assert!(
+        reason.starts_with("model.word has 8796093022208 bytes, but only "),
+        "{reason}"
+    );
+    assert!(start.elapsed().as_secs() < 5);
+}
+
+/// MR-14: many models, many versions, deep trees and circles of links.
+#[test]
+fn mr_14_ten_thousand_models_and_a_thousand_versions() {
+    // In memory where the system has such a place: making so many folders on a disk takes a minute.
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() {
+        tempfile::tempdir_in(memory)
+    } else {
+        tempfile::tempdir()
+    };
+    let folder = folder.unwrap();
+    let root = folder.path();
+    write(
+        root,
+        "m/config.pbtxt",
+        "version_policy { latest { num_versions: 2 } }",
+    );
+    (0..1000).for_each(|version| write(root, &format!("m/{version}/model.word"), "echo"));
+    (0..10_000).for_each(|model| fs::create_dir(root.join(format!("model{model}"))).unwrap());
+    fs::create_dir_all(root.join("deep").join("d/".repeat(255))).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(root, root.join("round")).unwrap();
+
+    let config = EngineConfig {
+        control: oip_engine::ModelControl::Explicit {
+            load: vec!["m".into()],
+        },
+        ..EngineConfig::default()
+    };
+    let start = Instant::now();
+    let (engine, _) = engine(root, config);
+    assert_eq!(state(&engine).0, ModelState::Ready);
+    let index = engine.repository().unwrap().index();
+    assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
+    assert!(index.len() >= 10_003, "{}", index.len());
+    let ready: Vec<_> = index.iter().filter(|entry| entry.state.is_some()).collect();
+    assert_eq!(
+        ready
+            .iter()
+            .map(|entry| entry.version.as_deref())
+            .collect::<Vec<_>>(),
+        [Some("998"), Some("999")]
+    );
+
+    // All of them, each with its reason.
+    let start = Instant::now();
+    let engine = Engine::start(
+        Repository::open(
+            root,
+            &[std::sync::Arc::new(WordBackend::default()) as std::sync::Arc<dyn Backend>],
+            None,
+        )
+        .unwrap(),
+        EngineConfig::default(),
+    );
+    engine.wait_until_loaded();
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+    assert_eq!(
+        engine
+            .models()
+            .iter()
+            .filter(|model| model.state == ModelState::Ready)
+            .count(),
+        2
+    );
+}

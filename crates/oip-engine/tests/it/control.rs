@@ -1,0 +1,680 @@
+//! Loading and unloading by request, and what requests to the models see of it.
+
+use std::{
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_executor::block_on;
+use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
+use oip_service::{InferenceService, Readiness};
+use oip_types::{ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, ServiceError, UnloadOptions};
+
+use crate::support::{WordBackend, engine, infer, infer_within, repository, request, write, y};
+
+/// An engine that loads only what is asked for.
+pub(crate) fn explicit(root: &std::path::Path, load: &[&str]) -> Arc<Engine> {
+    let config = EngineConfig {
+        instances: 2,
+        control: ModelControl::Explicit {
+            load: load.iter().map(|&name| name.to_owned()).collect(),
+        },
+        ..EngineConfig::default()
+    };
+    Arc::new(engine(root, config).0)
+}
+
+fn load(engine: &Engine, name: &str) -> Result<(), ServiceError> {
+    load_with(engine, name, None)
+}
+
+fn load_with(engine: &Engine, name: &str, config: Option<&str>) -> Result<(), ServiceError> {
+    let options = LoadOptions {
+        config: config.map(str::to_owned),
+    };
+    block_on(
+        engine
+            .repository()
+            .unwrap()
+            .load(ModelRef::new(name, None)?, options),
+    )
+}
+
+fn unload(engine: &Engine, name: &str) -> Result<(), ServiceError> {
+    block_on(
+        engine
+            .repository()
+            .unwrap()
+            .unload(ModelRef::new(name, None)?, UnloadOptions::default()),
+    )
+}
+
+fn index(engine: &Engine) -> Vec<ModelIndexEntry> {
+    engine.repository().unwrap().index()
+}
+
+/// The index in short: `name/version STATE reason`.
+fn shown(engine: &Engine) -> Vec<String> {
+    let entries = index(engine).into_iter();
+    entries
+        .map(|entry| {
+            let version = entry
+                .version
+                .map_or(String::new(), |version| format!("/{version}"));
+            let state = entry.state.map_or(String::new(), |state| format!(" {state}"));
+            format!("{}{version}{state} {}", entry.name, entry.reason)
+                .trim_end()
+                .to_owned()
+        })
+        .collect()
+}
+
+/// Waits for something that happens soon.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "it does not happen: {what}"
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn models_are_loaded_when_they_are_asked_for() {
+    let folder = repository(&[
+        ("a/1/model.word", "echo"),
+        ("b/1/model.word", "echo"),
+        ("broken/1/model.word", "broken"),
+    ]);
+    let engine = explicit(folder.path(), &["a"]);
+    assert_eq!(shown(&engine), ["a/1 READY", "b", "broken"]);
+    assert_eq!(engine.readiness(), Readiness::Ready);
+    assert_eq!(
+        infer(&engine, request("b", None, 1)).unwrap_err().code(),
+        ErrorCode::NotFound
+    );
+
+    load(&engine, "b").unwrap();
+    assert_eq!(y(&infer(&engine, request("b", None, 5)).unwrap()), 5);
+    unload(&engine, "a").unwrap();
+    until("a is unloaded", || {
+        shown(&engine)[0] == "a/1 UNAVAILABLE unloaded"
+    });
+    let error = infer(&engine, request("a", None, 1)).unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (ErrorCode::NotFound, "model 'a' is not ready: unloaded")
+    );
+    // What a client loads in vain is told to the client, and no reason not to send requests to the others.
+    let error = load(&engine, "broken").unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (
+            ErrorCode::InvalidArgument,
+            "failed to load 'broken', version '1': it is broken"
+        )
+    );
+    assert_eq!(
+        shown(&engine),
+        [
+            "a/1 UNAVAILABLE unloaded",
+            "b/1 READY",
+            "broken/1 UNAVAILABLE it is broken"
+        ]
+    );
+    assert_eq!(engine.readiness(), Readiness::Ready);
+}
+
+#[test]
+fn models_to_load_at_start() {
+    let folder = repository(&[("a/1/model.word", "echo"), ("b/1/model.word", "echo")]);
+    assert_eq!(
+        shown(&explicit(folder.path(), &["*"])),
+        ["a/1 READY", "b/1 READY"]
+    );
+    let engine = explicit(folder.path(), &["b", "none"]);
+    assert_eq!(
+        shown(&engine),
+        [
+            "a",
+            "b/1 READY",
+            "none UNAVAILABLE failed to poll from model repository: it is not there"
+        ]
+    );
+    assert_eq!(
+        engine.readiness(),
+        Readiness::NotReady("models not ready: none".into())
+    );
+}
+
+/// MR-01, MR-02: names that are paths never reach the files; odd ones do.
+#[test]
+fn mr_01_names_are_checked_at_every_door() {
+    let folder = repository(&[
+        ("in/1/model.word", "echo"),
+        ("..m/1/model.word", "echo"),
+        ("größe/1/model.word", "echo"),
+    ]);
+    fs::create_dir(folder.path().join("repository")).unwrap();
+    fs::rename(folder.path().join("..m"), folder.path().join("repository/..m")).unwrap();
+    fs::rename(
+        folder.path().join("größe"),
+        folder.path().join("repository/größe"),
+    )
+    .unwrap();
+    let engine = explicit(
+        &folder.path().join("repository"),
+        &["../in", "/etc", "..", ".", "~", ""],
+    );
+    for name in [
+        "../in",
+        "a/../../in",
+        "..",
+        "/etc/passwd",
+        "in/",
+        " ..",
+        ".. ",
+        "",
+        "\t",
+        "\0",
+        ".hidden",
+        "~",
+    ] {
+        for answer in [load(&engine, name), unload(&engine, name)] {
+            assert_eq!(answer.unwrap_err().code(), ErrorCode::InvalidArgument, "{name:?}");
+        }
+    }
+    assert!(
+        engine
+            .models()
+            .iter()
+            .all(|model| model.state == ModelState::Unavailable)
+    );
+    assert!(
+        engine.models()[0].reason.contains("must not"),
+        "{:?}",
+        engine.models()
+    );
+    for name in ["...", "m..1", "m.v1"] {
+        assert_eq!(
+            load(&engine, name).unwrap_err().code(),
+            ErrorCode::NotFound,
+            "{name}"
+        );
+    }
+    for name in ["..m", "größe"] {
+        load(&engine, name).unwrap();
+    }
+}
+
+/// MR-05: a configuration by request can name no paths, and a wrong one changes nothing.
+#[test]
+fn mr_05_configurations_by_request_name_no_paths() {
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/1/other.word", "gives nothing"),
+        ("secret", "s"),
+    ]);
+    let engine = explicit(folder.path(), &["m"]);
+    let large = format!("{{\"name\": \"{}\"}}", "x".repeat(2 << 20));
+    for config in [
+        r#"{"default_model_filename": "../../secret"}"#,
+        r#"{"default_model_filename": "/etc/passwd"}"#,
+        r#"{"output": [{"name": "y", "label_filename": "../secret"}]}"#,
+        r#"{"model_warmup": [{"inputs": {"x": {"data_type": "TYPE_INT32", "input_data_file": "../../secret"}}}]}"#,
+        "{",
+        "[]",
+        &large,
+        r#"{"sequence_batching": {}}"#,
+    ] {
+        let error = load_with(&engine, "m", Some(config)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
+        assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
+    }
+    // A good one holds until the model is loaded without it.
+    load_with(
+        &engine,
+        "m",
+        Some(r#"{"defaultModelFilename": "other.word", "maxBatchSize": "4"}"#),
+    )
+    .unwrap();
+    assert!(infer(&engine, request("m", None, 3)).is_err());
+    let config = engine
+        .configuration()
+        .unwrap()
+        .model_config(ModelRef::new("m", None).unwrap());
+    assert_eq!(config.unwrap().max_batch_size, 4);
+    load(&engine, "m").unwrap();
+    assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
+}
+
+#[test]
+fn loading_by_request_must_be_allowed() {
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    for control in [
+        ModelControl::None,
+        ModelControl::Poll {
+            interval: Duration::from_secs(60),
+        },
+    ] {
+        let config = EngineConfig {
+            control,
+            ..EngineConfig::default()
+        };
+        let (engine, _) = engine(folder.path(), config);
+        for answer in [load(&engine, "m"), unload(&engine, "m")] {
+            let error = answer.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Unavailable);
+            let tritons = "explicit model load / unload is not allowed if polling is enabled";
+            assert!(error.message().starts_with(tritons), "{error}");
+        }
+    }
+}
+
+/// MR-06, MR-08: half a file, nothing, noise: the reason is told soon, and the version before goes on.
+#[test]
+fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    let engine = explicit(folder.path(), &["m"]);
+    for word in ["broken", "panics while loading"] {
+        write(folder.path(), "m/1/model.word", word);
+        let start = Instant::now();
+        let error = load(&engine, "m").unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert_eq!(error.code(), ErrorCode::InvalidArgument);
+        assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
+        let entry = &index(&engine)[0];
+        assert_eq!(entry.state, Some(ModelState::Ready));
+        assert!(
+            entry
+                .reason
+                .starts_with("what is in the repository now cannot be loaded, so the one before it runs: "),
+            "{entry:?}"
+        );
+        assert!(engine.readiness().is_ready());
+    }
+    // A new version that is broken, and then a broken configuration, do not end the old one either.
+    write(folder.path(), "m/1/model.word", "echo");
+    load(&engine, "m").unwrap();
+    assert_eq!(shown(&engine), ["m/1 READY"]);
+    write(folder.path(), "m/2/model.word", "broken");
+    assert!(load(&engine, "m").is_err());
+    assert_eq!(shown(&engine), ["m/1 READY", "m/2 UNAVAILABLE it is broken"]);
+    write(folder.path(), "m/config.pbtxt", "max_batch_size: x");
+    assert!(load(&engine, "m").is_err());
+    assert_eq!(
+        infer(&engine, request("m", None, 3))
+            .unwrap()
+            .model_version
+            .as_deref(),
+        Some("1")
+    );
+    assert!(engine.readiness().is_ready());
+    fs::remove_file(folder.path().join("m/config.pbtxt")).unwrap();
+    write(folder.path(), "m/2/model.word", "echo");
+    load(&engine, "m").unwrap();
+    until("1 is unloaded", || {
+        shown(&engine) == ["m/1 UNAVAILABLE unloaded", "m/2 READY"]
+    });
+    assert_eq!(
+        infer(&engine, request("m", None, 3))
+            .unwrap()
+            .model_version
+            .as_deref(),
+        Some("2")
+    );
+}
+
+/// MR-09: a new file renamed over a served one, under load: every request is answered, by the old until the new is ready.
+#[test]
+fn mr_09_replacing_a_served_model_fails_no_request() {
+    let folder = repository(&[("m/1/model.word", "adds 1000")]);
+    let engine = explicit(folder.path(), &["m"]);
+    let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let clients: Vec<_> = (0..4)
+        .map(|client| {
+            let (engine, is_over, answered) = (engine.clone(), is_over.clone(), answered.clone());
+            thread::spawn(move || {
+                let mut last = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    let added = y(&infer(&engine, request("m", None, client)).unwrap()) - client;
+                    // From 1000 upwards: what has been replaced does not come back.
+                    assert!(added >= last && added % 1000 == 0, "{added} after {last}");
+                    last = added;
+                    answered.fetch_add(1, Ordering::SeqCst);
+                    thread::sleep(Duration::from_millis(2));
+                }
+            })
+        })
+        .collect();
+    for round in 2..40 {
+        write(folder.path(), "next", &format!("adds {round}000"));
+        fs::rename(folder.path().join("next"), folder.path().join("m/1/model.word")).unwrap();
+        load(&engine, "m").unwrap();
+        assert_eq!(
+            y(&infer(&engine, request("m", None, 7)).unwrap()),
+            round * 1000 + 7
+        );
+    }
+    is_over.store(true, Ordering::SeqCst);
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    assert!(answered.load(Ordering::SeqCst) > 100);
+    assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
+}
+
+/// MR-10: what happens to the file of a served model does not matter.
+#[test]
+fn mr_10_truncating_a_served_file_changes_no_answer() {
+    let folder = repository(&[("m/1/model.word", "adds 5")]);
+    let engine = explicit(folder.path(), &["m"]);
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(folder.path().join("m/1/model.word"))
+        .unwrap();
+    file.set_len(0).unwrap();
+    assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 6);
+}
+
+/// MR-11: a model whose folder is gone serves, the index has it, loading it again says what is wrong.
+#[test]
+fn mr_11_a_deleted_model_goes_on() {
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    let engine = explicit(folder.path(), &["m"]);
+    fs::remove_dir_all(folder.path().join("m")).unwrap();
+    assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 1);
+    assert_eq!(shown(&engine), ["m/1 READY"]);
+    let error = load(&engine, "m").unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (
+            ErrorCode::NotFound,
+            "failed to load 'm', failed to poll from model repository: it is not there"
+        )
+    );
+    assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 1);
+    assert!(shown(&engine)[0].starts_with("m/1 READY what is in the repository now cannot be loaded"));
+    unload(&engine, "m").unwrap();
+    until("it is unloaded", || {
+        shown(&engine) == ["m/1 UNAVAILABLE unloaded"]
+    });
+}
+
+/// MR-12: a file that changes while it is read is not loaded.
+#[test]
+fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
+    let folder = repository(&[("m/1/model.word", "loads slowly")]);
+    let engine = explicit(folder.path(), &[]);
+    let loading = thread::spawn({
+        let engine = engine.clone();
+        move || load(&engine, "m")
+    });
+    thread::sleep(Duration::from_millis(200));
+    write(folder.path(), "m/1/model.word", "loads slowly, the second half");
+    let error = loading.join().unwrap().unwrap_err();
+    assert_eq!(
+        error.message(),
+        "failed to load 'm', version '1': its files changed while they were read"
+    );
+    write(folder.path(), "m/1/model.word", "echo");
+    load(&engine, "m").unwrap();
+}
+
+/// MR-20: many clients load, unload and use one model. Each answer is right or says that the model is not there, and
+/// nothing is left over.
+#[test]
+fn mr_20_loading_unloading_and_running_race() {
+    let folder = repository(&[
+        ("m/1/model.word", "adds 1000"),
+        ("m/config.pbtxt", "instance_group { count: 2 }"),
+    ]);
+    let engine = explicit(folder.path(), &["m"]);
+    let end = Instant::now() + Duration::from_secs(4);
+    let answered = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> = (0..32)
+        .map(|client| {
+            let (engine, answered) = (engine.clone(), answered.clone());
+            thread::spawn(move || {
+                let mut round = client;
+                while Instant::now() < end {
+                    round += 1;
+                    match round % 8 {
+                        0 => unload(&engine, "m").unwrap(),
+                        1 | 4 => load(&engine, "m").unwrap(),
+                        _ => match infer(&engine, request("m", None, round)) {
+                            Ok(response) => {
+                                assert_eq!(y(&response), round + 1000);
+                                answered.fetch_add(1, Ordering::SeqCst);
+                            }
+                            Err(error) => assert!(
+                                matches!(error.code(), ErrorCode::NotFound | ErrorCode::Unavailable),
+                                "{error}"
+                            ),
+                        },
+                    }
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().unwrap());
+    assert!(answered.load(Ordering::SeqCst) > 100);
+    load(&engine, "m").unwrap();
+    assert_eq!(shown(&engine), ["m/1 READY"]);
+    unload(&engine, "m").unwrap();
+    until("it is unloaded", || {
+        shown(&engine) == ["m/1 UNAVAILABLE unloaded"]
+    });
+    assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
+}
+
+/// MR-21: those in flight when a model is unloaded are answered, new ones refused, and then its memory is free.
+#[test]
+fn mr_21_unloading_lets_requests_in_flight_finish() {
+    let folder = repository(&[
+        ("m/1/model.word", "sleeps"),
+        ("m/config.pbtxt", "instance_group { count: 10 }"),
+    ]);
+    let backend = WordBackend::default();
+    let living = backend.living.clone();
+    let config = EngineConfig {
+        control: ModelControl::Explicit {
+            load: vec!["m".into()],
+        },
+        ..EngineConfig::default()
+    };
+    let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
+    let engine = Arc::new(Engine::start(repository, config));
+    engine.wait_until_loaded();
+    assert_eq!(living.load(Ordering::SeqCst), 1);
+    let in_flight: Vec<_> = (0..100)
+        .map(|_| {
+            let engine = engine.clone();
+            thread::spawn(move || infer(&engine, request("m", None, 50)))
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(100));
+    unload(&engine, "m").unwrap();
+    assert_eq!(shown(&engine), ["m/1 UNLOADING"]);
+    let error = infer(&engine, request("m", None, 50)).unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (
+            ErrorCode::Unavailable,
+            "model 'm' is not ready: it is being unloaded"
+        )
+    );
+    for request in in_flight {
+        assert_eq!(y(&request.join().unwrap().unwrap()), 50);
+    }
+    until("it is unloaded", || {
+        shown(&engine) == ["m/1 UNAVAILABLE unloaded"]
+    });
+    assert_eq!(living.load(Ordering::SeqCst), 0, "the model is still in memory");
+}
+
+/// MR-22: a load that fails, or hangs, is nobody else's business; while the server drains none is begun.
+#[test]
+fn mr_22_loads_are_isolated_and_end_with_the_server() {
+    let folder = repository(&[
+        ("bad/1/model.word", "panics while loading"),
+        ("good/1/model.word", "loads slowly"),
+        ("hangs/1/model.word", "never loads"),
+        ("m/1/model.word", "echo"),
+    ]);
+    let engine = explicit(folder.path(), &["m"]);
+    let loading: Vec<_> = ["good", "bad", "bad", "good"]
+        .map(|name| {
+            let engine = engine.clone();
+            thread::spawn(move || load(&engine, name))
+        })
+        .into_iter()
+        .map(|loading| loading.join().unwrap().is_ok())
+        .collect();
+    assert_eq!(loading, [true, false, false, true]);
+
+    let hanging = thread::spawn({
+        let engine = engine.clone();
+        move || {
+            infer_within(&engine, request("m", None, 1), Duration::from_secs(5)).and_then(|_| {
+                block_on(
+                    engine
+                        .repository()
+                        .unwrap()
+                        .load(ModelRef::new("hangs", None)?, LoadOptions::default()),
+                )
+            })
+        }
+    });
+    until("it is being loaded", || {
+        shown(&engine).contains(&"hangs/1 LOADING".to_owned())
+    });
+    engine.start_draining();
+    let error = load(&engine, "good").unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (ErrorCode::Unavailable, "the server is shutting down")
+    );
+    assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 1);
+    let start = Instant::now();
+    assert!(engine.stop(Instant::now() + Duration::from_secs(5)));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(!hanging.is_finished());
+}
+
+/// MR-23: doing what is already done is fine, unless there is no such model.
+#[test]
+fn mr_23_loading_and_unloading_twice() {
+    let folder = repository(&[("m/1/model.word", "echo"), ("file", "")]);
+    let engine = explicit(folder.path(), &[]);
+    unload(&engine, "m").unwrap();
+    load(&engine, "m").unwrap();
+    let model = ModelRef::new("m", None).unwrap();
+    let before = engine.configuration().unwrap().model_config(model).unwrap();
+    load(&engine, "m").unwrap();
+    // It was not even loaded again.
+    assert!(Arc::ptr_eq(
+        &before,
+        &engine.configuration().unwrap().model_config(model).unwrap()
+    ));
+    unload(&engine, "m").unwrap();
+    unload(&engine, "m").unwrap();
+    for name in ["none", "file"] {
+        for error in [
+            load(&engine, name).unwrap_err(),
+            unload(&engine, name).unwrap_err(),
+        ] {
+            assert_eq!(error.code(), ErrorCode::NotFound, "{error}");
+        }
+    }
+    let version = ModelRef::new("m", Some("1")).unwrap();
+    let error = block_on(engine.repository().unwrap().load(version, LoadOptions::default())).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+}
+
+/// LC-17: what clients ask for leaves nothing behind.
+#[test]
+fn lc_17_names_that_clients_make_up_are_not_kept() {
+    let folder = repository(&[("m/1/model.word", "echo")]);
+    let engine = explicit(folder.path(), &["m"]);
+    for number in 0..100_000 {
+        let name = format!("made_up_{number}");
+        assert!(engine.model_ready(ModelRef::new(&name, None).unwrap()).is_err());
+    }
+    for number in 0..100 {
+        let name = format!("made_up_{number}");
+        assert!(load(&engine, &name).is_err() && unload(&engine, &name).is_err());
+        assert!(infer(&engine, request(&name, Some("1"), 1)).is_err());
+    }
+    assert_eq!(engine.models().len(), 1);
+    assert_eq!(index(&engine).len(), 1);
+}
+
+/// MR-24: a thousand times loaded and unloaded, nothing is left over.
+#[cfg(target_os = "linux")]
+#[test]
+fn mr_24_loading_and_unloading_leaks_nothing() {
+    let folder = repository(&[("m/1/model.word", "echo"), ("m/labels", "a\nb")]);
+    write(
+        folder.path(),
+        "m/config.pbtxt",
+        "output { name: \"y\" label_filename: \"labels\" } instance_group { count: 2 }",
+    );
+    // Other tests in this process use memory and files too, so it happens in one of its own.
+    const VARIABLE: &str = "MR_24_REPOSITORY";
+    if let Some(root) = std::env::var_os(VARIABLE) {
+        load_and_unload(std::path::Path::new(&root));
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let mut command = std::process::Command::new(this);
+    let name = "control::mr_24_loading_and_unloading_leaks_nothing";
+    let output = command
+        .args(["--exact", name, "--nocapture"])
+        .env(VARIABLE, folder.path())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[cfg(target_os = "linux")]
+fn load_and_unload(root: &std::path::Path) {
+    let status = |field: &str| -> u64 {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let open_files = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let engine = explicit(root, &[]);
+    let rounds = |count| {
+        for _ in 0..count {
+            load(&engine, "m").unwrap();
+            assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
+            unload(&engine, "m").unwrap();
+        }
+        until("it is unloaded", || {
+            shown(&engine) == ["m/1 UNAVAILABLE unloaded"]
+        });
+    };
+    rounds(200);
+    let before = (status("VmRSS:"), open_files());
+    rounds(1000);
+    let after = (status("VmRSS:"), open_files());
+    assert!(
+        after.0 <= before.0 + 5 * 1024,
+        "{} kB, then {} kB",
+        before.0,
+        after.0
+    );
+    assert_eq!(after.1, before.1);
+    until("the threads have ended", || status("Threads:") < 10);
+}

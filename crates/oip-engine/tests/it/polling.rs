@@ -1,0 +1,174 @@
+//! A repository that is looked at from time to time.
+
+use std::{
+    fs,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_engine::{Engine, EngineConfig, ModelControl};
+use oip_service::InferenceService;
+use oip_types::{ErrorCode, ModelState};
+
+use crate::{
+    control::until,
+    support::{engine, infer, repository, request, write, y},
+};
+
+const INTERVAL: Duration = Duration::from_millis(50);
+
+fn polling(root: &std::path::Path) -> Engine {
+    let config = EngineConfig {
+        control: ModelControl::Poll { interval: INTERVAL },
+        ..EngineConfig::default()
+    };
+    engine(root, config).0
+}
+
+fn answer(engine: &Engine, x: i32) -> Option<i32> {
+    infer(engine, request("m", None, x))
+        .ok()
+        .map(|response| y(&response))
+}
+
+#[test]
+fn models_come_change_and_go() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    assert_eq!(answer(&engine, 1), Some(2));
+
+    write(root, "m/1/model.word", "adds 20");
+    until("the new file is served", || answer(&engine, 1) == Some(21));
+    write(root, "m/2/model.word", "adds 300");
+    until("the new version is served", || answer(&engine, 1) == Some(301));
+    write(
+        root,
+        "m/config.pbtxt",
+        "version_policy { specific { versions: 1 } }",
+    );
+    until("the configuration holds", || answer(&engine, 1) == Some(21));
+    write(root, "other/1/model.word", "echo");
+    until("the new model is served", || {
+        infer(&engine, request("other", None, 1)).is_ok()
+    });
+    fs::remove_dir_all(root.join("other")).unwrap();
+    until("the old model is gone", || {
+        infer(&engine, request("other", None, 1)).is_err_and(|error| error.code() == ErrorCode::NotFound)
+    });
+    until("it leaves no trace", || {
+        engine.models().iter().all(|model| model.name == "m")
+    });
+    // A repository that cannot be read is no reason to unload what runs.
+    fs::rename(root, root.with_extension("away")).unwrap();
+    thread::sleep(INTERVAL * 5);
+    assert_eq!(answer(&engine, 1), Some(21));
+    fs::rename(root.with_extension("away"), root).unwrap();
+}
+
+#[test]
+fn touched_files_are_not_loaded_again() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    let config = || {
+        let model = oip_types::ModelRef::new("m", None).unwrap();
+        engine.configuration().unwrap().model_config(model).unwrap()
+    };
+    let before = config();
+    for _ in 0..3 {
+        thread::sleep(INTERVAL * 3);
+        write(root, "copy", "adds 1");
+        fs::rename(root.join("copy"), root.join("m/1/model.word")).unwrap();
+    }
+    thread::sleep(INTERVAL * 6);
+    assert!(Arc::ptr_eq(&before, &config()), "it was loaded again");
+    write(root, "m/1/model.word", "adds 2");
+    until("it is loaded again", || answer(&engine, 1) == Some(3));
+}
+
+/// MR-08: what is broken is told; what was there before serves, and what is mended is loaded.
+#[test]
+fn mr_08_a_broken_change_leaves_the_old_one_serving() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let engine = polling(folder.path());
+    write(folder.path(), "m/1/model.word", "broken");
+    until("the reason is told", || {
+        engine.models()[0].reason.ends_with("it is broken")
+    });
+    assert_eq!(engine.models()[0].state, ModelState::Ready);
+    assert_eq!(answer(&engine, 1), Some(2));
+    assert!(engine.readiness().is_ready());
+    write(folder.path(), "m/1/model.word", "adds 2");
+    until("it is mended", || answer(&engine, 1) == Some(3));
+    assert_eq!(engine.models()[0].reason, "");
+}
+
+/// MR-12: a model that is being copied waits until it does not change any more.
+#[test]
+fn mr_12_a_copy_that_goes_on_is_waited_for() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let config = EngineConfig {
+        control: ModelControl::Poll {
+            interval: INTERVAL * 4,
+        },
+        ..EngineConfig::default()
+    };
+    let (engine, runs) = engine(root, config);
+    // Each piece by itself would be a model that loads.
+    let mut word = "adds 10".to_owned();
+    for _ in 0..40 {
+        word.push('0');
+        let (short, _) = word.split_at(word.len().min(11));
+        write(
+            root,
+            "m/1/model.word",
+            &format!("{short} {}", " ".repeat(word.len())),
+        );
+        thread::sleep(INTERVAL);
+        let answered = answer(&engine, 1);
+        assert_eq!(answered, Some(2), "half a model is served");
+    }
+    write(root, "m/1/model.word", "adds 5");
+    let start = Instant::now();
+    until("it is loaded when the copy is done", || {
+        answer(&engine, 1) == Some(6)
+    });
+    assert!(start.elapsed() > INTERVAL * 2, "it was not seen twice");
+    assert!(runs.load(Ordering::SeqCst) > 40);
+}
+
+/// MR-09: versions come and go under load; no request fails.
+#[test]
+fn mr_09_rolling_versions_fail_no_request() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    for version in 2..8 {
+        write(
+            root,
+            &format!("m/{version}/model.word"),
+            &format!("adds {version}"),
+        );
+        let start = Instant::now();
+        loop {
+            let response = infer(&engine, request("m", None, 0)).unwrap();
+            if y(&response) == version {
+                break;
+            }
+            assert_eq!(y(&response), version - 1);
+            assert!(start.elapsed() < Duration::from_secs(20));
+        }
+        fs::remove_dir_all(root.join(format!("m/{}", version - 1))).unwrap();
+    }
+    // Versions that are gone from the repository are forgotten when the next is loaded.
+    until("old versions are forgotten", || {
+        engine.models().len() <= 3
+            && engine
+                .models()
+                .last()
+                .is_some_and(|last| last.state == ModelState::Ready)
+    });
+}
