@@ -11,6 +11,7 @@ use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceErro
 use crate::{
     batch,
     exit::Exit,
+    proof::Proof,
     queue::{PushError, Queue},
     scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     slots::Slots,
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) policy: BatchPolicy,
     pub(crate) queue: Queue<Job>,
     pub(crate) slots: Slots,
+    pub(crate) proof: Proof,
     pub(crate) recorder: Recorder,
     pub(crate) exit: Exit,
 }
@@ -87,6 +89,7 @@ impl Instances {
             metadata: Arc::new(metadata),
             queue: Queue::new(Scheduler::new(policy.clone(), queue_capacity), Instant::now),
             slots: Slots::new(threads, hang_timeout),
+            proof: Proof::new(policy.is_guess()),
             recorder: Recorder::default(),
             exit: Exit::new(policy.preserves_order()),
             policy,
@@ -140,7 +143,7 @@ impl Instances {
     /// Why no request can be run although the model is loaded: all threads are lost.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
-        shared.unavailable(shared.slots.look(Instant::now()))
+        shared.unavailable(shared.slots.recently_lost(Instant::now()))
     }
 
     /// What happened to its requests.
@@ -205,7 +208,6 @@ impl Shared {
         let queued = Instant::now();
         let lost = self.slots.recently_lost(queued);
         if let Some(reason) = self.unavailable(lost) {
-            self.refuse_all(&reason);
             return Err(ServiceError::new(ErrorCode::Unavailable, reason));
         }
         let (answer, receiver) = oneshot::channel();
@@ -232,10 +234,15 @@ impl Shared {
         }
     }
 
+    /// Why nothing can be run when so many threads are lost. Then those that wait are told too.
     fn unavailable(&self, lost: usize) -> Option<String> {
         let threads = self.slots.len();
-        (lost >= threads)
-            .then(|| format!("all of its {threads} instances hang in requests that were given up"))
+        if lost < threads {
+            return None;
+        }
+        let reason = format!("all of its {threads} instances hang in requests that were given up");
+        self.refuse_all(&reason);
+        Some(reason)
     }
 
     /// Answers all that wait.

@@ -38,9 +38,12 @@ mod engine;
 mod exit;
 mod files;
 mod instances;
+#[cfg(test)]
+mod instances_tests;
 mod lifecycle;
 mod loader;
 mod poll;
+mod proof;
 mod queue;
 #[cfg(test)]
 mod queue_interleavings;

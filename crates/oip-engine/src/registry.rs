@@ -268,17 +268,20 @@ impl Registry {
             let reason = &entry.reason;
             Err(ServiceError::new(code, format!("{model} is not ready: {reason}")))
         };
-        match &entry.state {
-            State::Ready(served) => match served.instances.unavailable() {
-                None => Ok(served.clone()),
-                Some(reason) => Err(ServiceError::new(
-                    ErrorCode::Unavailable,
-                    format!("{model} is not ready: {reason}"),
-                )),
-            },
-            State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
+        let served = match &entry.state {
+            State::Ready(served) => served.clone(),
+            State::Loading | State::Unloading | State::Failed => return fail(ErrorCode::Unavailable),
             // Trying again does not help: it is as gone as if it had never been there.
-            State::Unloaded => fail(ErrorCode::NotFound),
+            State::Unloaded => return fail(ErrorCode::NotFound),
+        };
+        // Without the lock: this can wake those who wait.
+        drop(models);
+        match served.instances.unavailable() {
+            None => Ok(served),
+            Some(reason) => Err(ServiceError::new(
+                ErrorCode::Unavailable,
+                format!("{model} is not ready: {reason}"),
+            )),
         }
     }
 

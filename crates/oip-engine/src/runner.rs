@@ -12,6 +12,7 @@ use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 use crate::{
     batch,
     instances::{Answer, Client, Job, Shared},
+    proof,
     scheduler::Expiry,
     statistics::{Ending, Execution},
 };
@@ -149,17 +150,35 @@ impl Shared {
         if self.policy.is_guess()
             && let Err(error) = batch::check_rows(&outputs, execution.rows)
         {
-            let (model, error) = (&self.metadata.name, error.message());
-            tracing::warn!(
-                model,
-                error,
-                "its first dimensions are no batch; requests are not joined any more"
-            );
-            self.queue.stop_joining();
+            self.stop_joining(error.message());
         }
-        let answers = batch::split(outputs, requests, rows);
+        let answers = batch::split(outputs, requests, rows)?;
         execution.output = called.elapsed();
-        answers
+        if self.proof.is_needed()
+            && let (Some(request), Some(answer)) = (requests.first(), answers.first())
+        {
+            let wanted = request.outputs.clone();
+            let alone = self.call(slot, request.clone(), cancel);
+            let alone = alone.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs))?;
+            if !proof::agree(&alone, answer) {
+                let error = "a request gets another answer by itself than in a batch";
+                self.stop_joining(error);
+                return Err(ServiceError::internal(error));
+            }
+            self.proof.pass(requests);
+        }
+        Ok(answers)
+    }
+
+    /// The guess was wrong that the model's first dimensions are a batch.
+    fn stop_joining(&self, error: &str) {
+        let model = &self.metadata.name;
+        tracing::warn!(
+            model,
+            error,
+            "its first dimensions are no batch; requests are not joined any more"
+        );
+        self.queue.stop_joining();
     }
 
     /// Calls the model.

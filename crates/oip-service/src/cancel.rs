@@ -69,7 +69,11 @@ impl CancelToken {
     /// Whether the answer will not be wanted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let are_members = || self.members.as_ref().is_some_and(|members| members.iter().all(Self::is_cancelled));
+        let are_members = || {
+            self.members
+                .as_ref()
+                .is_some_and(|members| members.iter().all(Self::is_cancelled))
+        };
         self.cancelled.load(Ordering::Acquire) || self.is_expired() || are_members()
     }
 

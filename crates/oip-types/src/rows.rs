@@ -40,7 +40,9 @@ impl TensorValue {
         };
         let fits = |other: &&&Self| {
             let (these, those) = (first.shape().dims(), other.shape().dims());
-            first.datatype() == other.datatype() && these.len() == those.len() && these.get(1..) == those.get(1..)
+            first.datatype() == other.datatype()
+                && these.len() == those.len()
+                && these.get(1..) == those.get(1..)
         };
         if let Some(misfit) = others.iter().find(|other| !fits(other)) {
             return Err(ServiceError::invalid(format!(
@@ -59,7 +61,12 @@ impl TensorValue {
         let mut lens = parts.iter().map(|part| part.raw().len());
         let len = lens.try_fold(0usize, usize::checked_add);
         let reserved = raw.try_reserve_exact(len.unwrap_or(usize::MAX));
-        reserved.map_err(|_| ServiceError::new(ErrorCode::Overloaded, "no memory to join requests; try again later"))?;
+        reserved.map_err(|_| {
+            ServiceError::new(
+                ErrorCode::Overloaded,
+                "no memory to join requests; try again later",
+            )
+        })?;
         parts.iter().for_each(|part| raw.extend_from_slice(part.raw()));
 
         match first {
@@ -94,7 +101,9 @@ impl TensorValue {
             rows
         });
         match self {
-            Self::Fixed(tensor) => pieces.map(|rows| tensor.rows(rows).map(Self::Fixed).map_err(invalid)).collect(),
+            Self::Fixed(tensor) => pieces
+                .map(|rows| tensor.rows(rows).map(Self::Fixed).map_err(invalid))
+                .collect(),
             Self::Bytes(tensor) => split_strings(tensor, counts),
         }
     }
@@ -107,7 +116,11 @@ fn split_strings(tensor: &BytesTensor, counts: &[u64]) -> Result<Vec<TensorValue
         let shape = tensor.shape().with_leading_dim(*count).map_err(invalid)?;
         // The tensor has as many elements as its shape says: that fits memory.
         let elements = shape.element_count() as usize;
-        let end = iter::repeat_with(|| ends.next()).take(elements).last().flatten().unwrap_or(start);
+        let end = iter::repeat_with(|| ends.next())
+            .take(elements)
+            .last()
+            .flatten()
+            .unwrap_or(start);
         let raw: Bytes = tensor.raw().slice(start..end);
         start = end;
         Ok(TensorValue::Bytes(BytesTensor::new_unchecked(shape, raw)))
@@ -164,7 +177,10 @@ mod tests {
             message(&[&numbers(&[1]), &strings(&[1], 0)]),
             "UINT64[1] and BYTES[1] cannot be joined"
         );
-        assert_eq!(message(&[&numbers(&[]), &numbers(&[])]), SpecError::ScalarHasNoRows.to_string());
+        assert_eq!(
+            message(&[&numbers(&[]), &numbers(&[])]),
+            SpecError::ScalarHasNoRows.to_string()
+        );
         assert_eq!(message(&[]), "expected tensors to join, found none");
         for counts in [&[2, 2][..], &[], &[u64::MAX, 4]] {
             assert!(numbers(&[3]).split_rows(counts).is_err(), "{counts:?}");

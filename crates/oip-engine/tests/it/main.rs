@@ -1,6 +1,7 @@
 //! The engine with backends made for tests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod batching;
 mod configuration;
 mod control;
 mod loading;

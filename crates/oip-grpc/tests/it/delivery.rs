@@ -1,6 +1,6 @@
 //! Inputs and outputs in shared memory, classes instead of outputs, priorities.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use oip_grpc::{
     GrpcConfig,
@@ -11,13 +11,13 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::{BoxFuture, ByteBudget, InferenceService, Readiness, RequestContext, testing::TestService};
-use oip_types::{
-    InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError, SharedMemoryRegion,
-};
+use oip_service::{ByteBudget, InferenceService, testing::TestService};
+use oip_types::SharedMemoryRegion;
 use tonic::{Code, Status};
 
-use crate::support::{Client, client, client_with, floats, good, input, parameter, plain_client, raw_x};
+use crate::support::{
+    Client, Recorder, client, client_with, floats, good, input, parameter, plain_client, raw_x,
+};
 
 type Parameters = std::collections::BTreeMap<String, InferParameter>;
 
@@ -267,40 +267,10 @@ async fn outputs_become_classes() {
     }
 }
 
-/// Notes the contexts of requests.
-#[derive(Default)]
-struct Contexts {
-    inner: TestService,
-    priorities: Mutex<Vec<u64>>,
-}
-
-impl InferenceService for Contexts {
-    fn server_metadata(&self) -> ServerMetadata {
-        self.inner.server_metadata()
-    }
-
-    fn readiness(&self) -> Readiness {
-        self.inner.readiness()
-    }
-
-    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
-        self.inner.model_metadata(model)
-    }
-
-    fn infer(
-        &self,
-        request: InferRequest,
-        cx: RequestContext,
-    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
-        self.priorities.lock().unwrap().push(cx.priority());
-        self.inner.infer(request, cx)
-    }
-}
-
 #[tokio::test]
 async fn priorities_reach_the_service() {
-    let contexts = Arc::new(Contexts::default());
-    let mut client = GrpcInferenceServiceClient::new(service(contexts.clone(), GrpcConfig::default()));
+    let recorder = Arc::new(Recorder::default());
+    let mut client = GrpcInferenceServiceClient::new(service(recorder.clone(), GrpcConfig::default()));
     client.model_infer(good()).await.unwrap();
     // Triton's clients send an unsigned number.
     for choice in [ParameterChoice::Uint64Param(7), ParameterChoice::Int64Param(2)] {
@@ -308,7 +278,11 @@ async fn priorities_reach_the_service() {
         request.parameters.insert("priority".into(), parameter(choice));
         client.model_infer(request).await.unwrap();
     }
-    assert_eq!(*contexts.priorities.lock().unwrap(), [0, 7, 2]);
+    let priorities = || -> Vec<u64> {
+        let seen = recorder.seen.lock().unwrap();
+        seen.iter().map(|seen| seen.priority).collect()
+    };
+    assert_eq!(priorities(), [0, 7, 2]);
     let mut request = raw_x("identity_fp32", "FP32", &[1], &[0; 4]);
     let negative = parameter(ParameterChoice::Int64Param(-1));
     request.parameters.insert("priority".into(), negative);

@@ -1,6 +1,6 @@
 //! Clients and requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use oip_grpc::{
     GrpcConfig, GrpcService,
@@ -11,7 +11,8 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::testing::TestService;
+use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext, testing::TestService};
+use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 pub(crate) type Client = GrpcInferenceServiceClient<GrpcService>;
 
@@ -82,5 +83,46 @@ pub(crate) fn floats(model: &str, values: &[f32]) -> ModelInferRequest {
 pub(crate) fn parameter(choice: ParameterChoice) -> InferParameter {
     InferParameter {
         parameter_choice: Some(choice),
+    }
+}
+
+/// Notes what reaches the service.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    inner: TestService,
+    pub(crate) seen: Mutex<Vec<Seen>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Where the inputs' bytes are in memory.
+    pub(crate) addresses: Vec<usize>,
+    pub(crate) priority: u64,
+}
+
+impl InferenceService for Recorder {
+    fn server_metadata(&self) -> ServerMetadata {
+        self.inner.server_metadata()
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.inner.readiness()
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        self.inner.model_metadata(model)
+    }
+
+    fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        let inputs = request.inputs.iter();
+        self.seen.lock().unwrap().push(Seen {
+            addresses: inputs.map(|input| input.value.raw().as_ptr() as usize).collect(),
+            priority: cx.priority(),
+        });
+        self.inner.infer(request, cx)
     }
 }

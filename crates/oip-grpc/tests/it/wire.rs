@@ -1,52 +1,17 @@
 //! What stands on the wire: bytes that are not copied, and bytes that no gRPC client would send.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use oip_grpc::{GrpcConfig, GrpcService, proto::ModelInferRequest, service};
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext, testing::TestService};
-use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+use oip_service::testing::TestService;
 use prost::Message;
 use tonic::codegen::Service;
 
-use crate::support::{good, input};
-
-/// Notes where the inputs' bytes are.
-#[derive(Default)]
-struct Recorder {
-    inner: TestService,
-    addresses: Mutex<Vec<usize>>,
-}
-
-impl InferenceService for Recorder {
-    fn server_metadata(&self) -> ServerMetadata {
-        self.inner.server_metadata()
-    }
-
-    fn readiness(&self) -> Readiness {
-        self.inner.readiness()
-    }
-
-    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
-        self.inner.model_metadata(model)
-    }
-
-    fn infer(
-        &self,
-        request: InferRequest,
-        cx: RequestContext,
-    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
-        let addresses = request
-            .inputs
-            .iter()
-            .map(|input| input.value.raw().as_ptr() as usize);
-        self.addresses.lock().unwrap().extend(addresses);
-        self.inner.infer(request, cx)
-    }
-}
+use crate::support::{Recorder, good, input};
 
 /// A message in gRPC's frame.
 fn framed(flag: u8, message: &[u8]) -> Bytes {
@@ -113,9 +78,12 @@ async fn raw_inputs_are_slices_of_the_message() {
     let request = Request::post(INFER).body(Full::new(framed(0, &encoded))).unwrap();
     let status = send(service(recorder.clone(), GrpcConfig::default()), &[GRPC], request).await;
     assert_eq!(status, ok(0, ""));
-    let addresses = recorder.addresses.lock().unwrap();
+    let seen = recorder.seen.lock().unwrap();
     // Between the two stand a tag and a length of one byte each.
-    assert_eq!(addresses[1] - addresses[0], a.len() + 2, "copied");
+    let [first, second] = seen[0].addresses[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(second - first, a.len() + 2, "copied");
 }
 
 /// GR-12: frames whose compression is not what their headers say, or not known.

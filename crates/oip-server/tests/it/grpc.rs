@@ -101,7 +101,8 @@ impl Stream for Requests {
 }
 
 /// LC-02: a stream that its client would keep open for ever does not hold up the end of the server.
-#[tokio::test]
+// The client must be able to answer the server's farewell while this waits for the process.
+#[tokio::test(flavor = "multi_thread")]
 async fn lc_02_open_streams_are_closed_by_a_drain() {
     let (mut server, _folder) = empty_server();
     let (requests, receiver) = mpsc::channel(1);
