@@ -1,4 +1,4 @@
-//! Running scikit-learn's models: this backend, and for single rows beside it tract as it comes.
+//! Running scikit-learn's models: this backend on both its runtimes, and for single rows beside it tract as it comes.
 //!
 //! ```text
 //! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]
@@ -6,7 +6,8 @@
 //!
 //! Without paths it takes the server's example models. Models have one input of FP32 with a free first dimension.
 //! Everything is in memory and warm; a run is one call, with inputs that are there and outputs that are dropped.
-//! `benches/onnx_runtime.py` measures ONNX Runtime the same way.
+//! With `ORT_DYLIB_PATH` in the environment ONNX Runtime runs the same models side by side. `benches/onnx_runtime.py` measures it
+//! from Python, without this backend.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -18,7 +19,7 @@ use std::{
     sync::Arc,
 };
 
-use backend_onnx::OnnxBackend;
+use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bench_kit::Comparison;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
@@ -49,7 +50,10 @@ fn main() {
 }
 
 fn compare(path: &Path, rows: usize) {
-    let model = load(path);
+    let model = load(&OnnxBackend::new(), path);
+    let library = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
+    let library = library.map(|path| OnnxRuntime::load(path).unwrap());
+    let by_library = library.map(|library| load(&OnnxBackend::new().with_runtime(library), path));
     let input = &model.metadata().inputs[0];
     let width = input.shape.dims()[1].unwrap() as usize;
     let values: Vec<f32> = (0..rows * width)
@@ -60,13 +64,17 @@ fn compare(path: &Path, rows: usize) {
 
     let title = format!("{}, {rows} rows: {CALLS} calls", path.display());
     let mut comparison = Comparison::new(title).rounds(7);
-    comparison.add("backend-onnx", || {
+    let run = |model: &dyn Model| {
         for _ in 0..CALLS {
             let request =
                 InferRequest::new(ModelRef::new("m", None).unwrap()).with_input(&input.name, tensor.clone());
             model.infer(request, &token).unwrap();
         }
-    });
+    };
+    comparison.add("backend-onnx on tract", || run(&*model));
+    if let Some(model) = &by_library {
+        comparison.add("backend-onnx on ONNX Runtime", || run(&**model));
+    }
     if rows == 1
         && let Some(plain) = plain(path, width)
     {
@@ -89,12 +97,12 @@ fn plain(path: &Path, width: usize) -> Option<Arc<TypedRunnableModel>> {
     model.into_optimized().and_then(IntoRunnable::into_runnable).ok()
 }
 
-fn load(path: &Path) -> Box<dyn Model> {
+fn load(backend: &OnnxBackend, path: &Path) -> Box<dyn Model> {
     let source = ModelSource {
         name: "m".into(),
         version: "1".into(),
         path: path.into(),
         content: std::fs::read(path).unwrap().into(),
     };
-    OnnxBackend::new().load(&source, &LoadContext::default()).unwrap()
+    backend.load(&source, &LoadContext::default()).unwrap()
 }

@@ -6,12 +6,13 @@ use tract_onnx::prelude::DatumType;
 
 use crate::proto::tensor_proto::DataType as Code;
 
-/// The protocol's datatype for one of ONNX's codes, `None` for what can't be computed with here.
+/// The protocol's datatype for one of ONNX's codes, `None` for what the protocol does not have.
 pub(crate) fn from_onnx(code: i32) -> Option<DataType> {
     Some(match Code::try_from(code).ok()? {
         Code::Float => DataType::FP32,
         Code::Double => DataType::FP64,
         Code::Float16 => DataType::FP16,
+        Code::Bfloat16 => DataType::BF16,
         Code::Uint8 => DataType::UINT8,
         Code::Uint16 => DataType::UINT16,
         Code::Uint32 => DataType::UINT32,
@@ -23,7 +24,6 @@ pub(crate) fn from_onnx(code: i32) -> Option<DataType> {
         Code::Bool => DataType::BOOL,
         Code::String => DataType::BYTES,
         Code::Unknown
-        | Code::Bfloat16
         | Code::Complex64
         | Code::Complex128
         | Code::Float8e4m3fn

@@ -8,6 +8,9 @@
 //! An input is copied once, into memory that is aligned for tract; outputs are tract's own memory behind
 //! [`Bytes`](bytes::Bytes).
 //!
+//! [`OnnxRuntime`] is a second runtime, if there is its library: nothing of it is needed to build this crate or to run it
+//! without. It computes what tract is not used for, and borrows inputs that are aligned.
+//!
 //! ```
 //! use backend_onnx::OnnxBackend;
 //! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
@@ -34,12 +37,15 @@
 //! # }
 //! ```
 
+mod beyond;
 mod convert;
+mod dims;
 mod dtype;
 mod foresee;
 mod lower;
 mod ml;
 mod model;
+mod onnx_runtime;
 mod ops;
 mod payload;
 mod plan;
@@ -47,6 +53,8 @@ mod proto;
 mod scan;
 mod signature;
 mod size;
+mod structure;
 
 pub use model::OnnxBackend;
+pub use onnx_runtime::OnnxRuntime;
 pub use signature::{Dim, Port, Signature};

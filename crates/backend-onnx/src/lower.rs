@@ -4,18 +4,22 @@
 //! dimensions, nodes in the order of their dependencies and only those that an output depends on, and only operators
 //! that have a row in the table of [`ops`]. So nothing depends on how two readers take a damaged or ambiguous file.
 
-use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use oip_types::ServiceError;
 use tensor_core::Quoted;
 use tract_onnx::pb;
 
 use crate::{
+    beyond::BeyondTract,
     dtype,
     ops::{self, Outputs},
-    payload::{self, Data, Payload},
+    payload::{Data, Payload},
     proto::{AttributeProto, GraphProto, NodeProto, TensorProto, attribute_proto::AttributeType},
     signature::canonical_domain,
+    structure::{
+        MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
+    },
 };
 
 /// What tract is given.
@@ -53,9 +57,6 @@ pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Resul
 
 /// The prefix of a node's name behind which its number stands.
 pub(crate) const NODE: &str = "node~";
-
-/// Nodes of a model, those of inner graphs included. The largest known models have some ten thousand.
-const MAX_NODES: usize = 100_000;
 
 struct Lowering<'m> {
     opsets: &'m BTreeMap<String, i64>,
@@ -101,7 +102,7 @@ impl Lowering<'_> {
         };
         for tensor in &graph.initializer {
             // Checked whether used or not, so that a damaged file does not load.
-            let payload = Payload::read(tensor)?;
+            let payload = computable(tensor)?;
             if used.contains(tensor.name.as_str()) {
                 let name = self.name(&scope, &tensor.name)?;
                 lowered.initializer.push(constant(name, payload));
@@ -148,15 +149,9 @@ impl Lowering<'_> {
             names: HashMap::new(),
             constants: HashMap::new(),
         };
-        let twice = |name: &str| {
-            ServiceError::invalid(format!(
-                "the name {} stands for two different values",
-                Quoted(name)
-            ))
-        };
         for tensor in &graph.initializer {
             if scope.constants.insert(&tensor.name, tensor).is_some() {
-                return Err(twice(&tensor.name));
+                return Err(defined_twice(&tensor.name));
             }
         }
         let inputs = graph.input.iter().map(|input| input.name.as_str());
@@ -168,7 +163,7 @@ impl Lowering<'_> {
         for name in inputs.chain(outputs) {
             let lowered = self.value_name();
             if scope.names.insert(name, lowered).is_some() {
-                return Err(twice(name));
+                return Err(defined_twice(name));
             }
         }
         let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
@@ -176,7 +171,7 @@ impl Lowering<'_> {
             let lowered = self.value_name();
             let is_other = scope.names.insert(&tensor.name, lowered).is_some();
             if is_other && !inputs.contains(tensor.name.as_str()) {
-                return Err(twice(&tensor.name));
+                return Err(defined_twice(&tensor.name));
             }
         }
         Ok(scope)
@@ -202,12 +197,7 @@ impl Lowering<'_> {
     }
 
     fn name(&self, scope: &Scope<'_>, name: &str) -> Result<String, ServiceError> {
-        scope.find(name).cloned().ok_or_else(|| {
-            ServiceError::invalid(format!(
-                "the value {} is used, but is no input, no constant and no node's output",
-                Quoted(name)
-            ))
-        })
+        scope.find(name).cloned().ok_or_else(|| undefined(name))
     }
 
     fn node(
@@ -294,7 +284,7 @@ impl Lowering<'_> {
         let invalid =
             |what: &str| ServiceError::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
         let tensor =
-            |tensor: &TensorProto| Payload::read(tensor).map(|payload| constant(String::new(), payload));
+            |tensor: &TensorProto| computable(tensor).map(|payload| constant(String::new(), payload));
         if !attribute.ref_attr_name.is_empty() {
             return Err(invalid("refers to a function's attribute outside of a function"));
         }
@@ -334,153 +324,6 @@ impl Lowering<'_> {
     }
 }
 
-/// What a node is called in messages.
-fn label(node: &NodeProto) -> String {
-    let name = match node.output.iter().find(|output| !output.is_empty()) {
-        _ if !node.name.is_empty() => &node.name,
-        Some(output) => output,
-        None => "",
-    };
-    format!(
-        "node {} ({})",
-        Quoted(name),
-        Quoted(&node.op_type).to_string().trim_matches('\'')
-    )
-}
-
-/// The nodes that outputs depend on, each after those that it depends on itself, otherwise as in the file.
-fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, ServiceError> {
-    let mut producer: HashMap<&str, usize> = HashMap::new();
-    for (index, node) in graph.node.iter().enumerate() {
-        producer.extend(node.output.iter().map(|output| (output.as_str(), index)));
-    }
-    let mut needs: Vec<Vec<usize>> = Vec::with_capacity(graph.node.len());
-    for node in &graph.node {
-        let mut nodes: Vec<usize> = dependencies(node)
-            .iter()
-            .filter_map(|name| producer.get(name).copied())
-            .collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        needs.push(nodes);
-    }
-
-    let mut needed = vec![false; graph.node.len()];
-    let mut open: Vec<usize> = graph
-        .output
-        .iter()
-        .filter_map(|output| producer.get(output.name.as_str()).copied())
-        .collect();
-    while let Some(index) = open.pop() {
-        if !std::mem::replace(&mut needed[index], true) {
-            open.extend(&needs[index]);
-        }
-    }
-
-    let mut waiting: Vec<usize> = needs.iter().map(Vec::len).collect();
-    let mut users: Vec<Vec<usize>> = vec![Vec::new(); graph.node.len()];
-    for (index, nodes) in needs.iter().enumerate() {
-        for &node in nodes {
-            users[node].push(index);
-        }
-    }
-    let first = |index: &usize| waiting[*index] == 0;
-    // The lowest index first: the heap gives the largest.
-    let mut ready: BinaryHeap<std::cmp::Reverse<usize>> = (0..graph.node.len())
-        .filter(first)
-        .map(std::cmp::Reverse)
-        .collect();
-    let mut order = Vec::new();
-    while let Some(std::cmp::Reverse(index)) = ready.pop() {
-        if needed[index] {
-            order.push(&graph.node[index]);
-        }
-        for &user in &users[index] {
-            waiting[user] -= 1;
-            if waiting[user] == 0 {
-                ready.push(std::cmp::Reverse(user));
-            }
-        }
-    }
-    match waiting.iter().position(|&count| count > 0) {
-        Some(index) => Err(ServiceError::invalid(format!(
-            "the graph has a cycle: {} depends on its own output",
-            label(&graph.node[index])
-        ))),
-        None => Ok(order),
-    }
-}
-
-/// The names a node uses: its inputs, and what its inner graphs use from outside of them.
-fn dependencies(node: &NodeProto) -> Vec<&str> {
-    let mut names: Vec<&str> = node
-        .input
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !name.is_empty())
-        .collect();
-    for graph in inner_graphs(node) {
-        let own: HashSet<&str> = graph
-            .input
-            .iter()
-            .map(|input| input.name.as_str())
-            .chain(graph.initializer.iter().map(|tensor| tensor.name.as_str()))
-            .chain(
-                graph
-                    .node
-                    .iter()
-                    .flat_map(|node| node.output.iter().map(String::as_str)),
-            )
-            .collect();
-        let used = graph
-            .node
-            .iter()
-            .flat_map(dependencies)
-            .chain(graph.output.iter().map(|output| output.name.as_str()));
-        names.extend(used.filter(|name| !own.contains(name)));
-    }
-    names
-}
-
-fn inner_graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
-    node.attribute
-        .iter()
-        .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
-}
-
-/// Refuses external data wherever it may stand, in parts that are not used too.
-fn refuse_external_data(graph: &GraphProto) -> Result<(), ServiceError> {
-    let sparse = |sparse: &crate::proto::SparseTensorProto| -> Result<(), ServiceError> {
-        sparse
-            .values
-            .iter()
-            .chain(&sparse.indices)
-            .try_for_each(payload::refuse_external)
-    };
-    graph.initializer.iter().try_for_each(payload::refuse_external)?;
-    graph.sparse_initializer.iter().try_for_each(sparse)?;
-    for node in &graph.node {
-        for attribute in &node.attribute {
-            attribute
-                .t
-                .iter()
-                .chain(&attribute.tensors)
-                .try_for_each(payload::refuse_external)?;
-            attribute
-                .sparse_tensor
-                .iter()
-                .chain(&attribute.sparse_tensors)
-                .try_for_each(sparse)?;
-            attribute
-                .g
-                .iter()
-                .chain(&attribute.graphs)
-                .try_for_each(refuse_external_data)?;
-        }
-    }
-    Ok(())
-}
-
 fn value(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInfoProto {
     use crate::proto::type_proto::Value;
     let elem_type = match r#type.and_then(|r#type| r#type.value.as_ref()) {
@@ -500,6 +343,20 @@ fn value(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInf
         r#type: tensor,
         doc_string: String::new(),
     }
+}
+
+/// Contents of a type that tract has.
+fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
+    let payload = Payload::read(tensor)?;
+    if dtype::to_tract(payload.datatype).is_none() {
+        return Err(ServiceError::invalid(format!(
+            "tensor {} is {}, which tract does not have",
+            Quoted(&tensor.name),
+            payload.datatype
+        ))
+        .caused_by(BeyondTract::default()));
+    }
+    Ok(payload)
 }
 
 fn constant(name: String, payload: Payload) -> pb::TensorProto {

@@ -1,19 +1,60 @@
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use tensor_core::Quoted;
 
-use crate::{lower, plan::Plan, proto, signature::Signature};
+use crate::{
+    beyond, lower,
+    onnx_runtime::{OnnxRuntime, OrtModel},
+    plan::Plan,
+    proto::{self, ModelProto},
+    signature::Signature,
+};
 
-/// Loads ONNX models.
+/// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
+///
+/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, or `auto`, which is the
+/// same as nothing: ONNX Runtime if there is one, else tract. Its parameter `intra_op_thread_count` is the number of
+/// threads that ONNX Runtime uses for one run, 1 unless it is given.
 #[derive(Clone, Debug, Default)]
-pub struct OnnxBackend {}
+pub struct OnnxBackend {
+    runtime: Option<OnnxRuntime>,
+}
 
 impl OnnxBackend {
-    /// A backend.
+    /// A backend with tract alone.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// A backend that has ONNX Runtime too.
+    #[must_use]
+    pub fn with_runtime(self, runtime: OnnxRuntime) -> Self {
+        Self {
+            runtime: Some(runtime),
+        }
+    }
+
+    /// What runs a model with this configuration: ONNX Runtime, or `None` for tract.
+    fn choose(&self, config: &ModelConfig) -> Result<Option<&OnnxRuntime>, ServiceError> {
+        match config.runtime.as_str() {
+            // The last is how Triton names the library of its own backend.
+            "" | "auto" | "libtriton_onnxruntime.so" => Ok(self.runtime.as_ref()),
+            "tract" => Ok(None),
+            "onnxruntime" if self.runtime.is_some() => Ok(self.runtime.as_ref()),
+            "onnxruntime" => Err(ServiceError::invalid(format!(
+                "the model's configuration asks for ONNX Runtime, which the server does not have: {HOW_TO_START}"
+            ))),
+            other => Err(ServiceError::invalid(format!(
+                "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'tract' or 'auto'",
+                Quoted(other)
+            ))),
+        }
+    }
 }
+
+const HOW_TO_START: &str = "start the server with --onnxruntime PATH (the library libonnxruntime, 1.17 or newer; pip \
+                            install onnxruntime brings one)";
 
 impl Backend for OnnxBackend {
     fn name(&self) -> &'static str {
@@ -28,15 +69,60 @@ impl Backend for OnnxBackend {
         &["model.onnx"]
     }
 
-    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let runtime = self.choose(&cx.config)?;
         let model = proto::decode(&source.content)?;
+        let (loaded, name): (Box<dyn Model>, _) = match runtime {
+            Some(runtime) => {
+                let threads = threads(&cx.config)?;
+                let loaded = OrtModel::load(runtime, source, &model, threads)?;
+                (Box::new(loaded), "onnxruntime")
+            }
+            None => {
+                let loaded = OnnxModel::load(source, &model);
+                let how = match &self.runtime {
+                    Some(_) => "set runtime to 'onnxruntime' in the model's configuration",
+                    None => HOW_TO_START,
+                };
+                let loaded = loaded.map_err(|error| beyond::with_way_out(error, &model, how))?;
+                (Box::new(loaded), "tract")
+            }
+        };
+        let (model, version) = (&source.name, &source.version);
+        tracing::info!(model, version, runtime = name, "prepared a model");
+        Ok(loaded)
+    }
+}
+
+/// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.
+fn threads(config: &ModelConfig) -> Result<usize, ServiceError> {
+    const MAX_THREADS: usize = 1024;
+    let Some(parameter) = config.parameters.get("intra_op_thread_count") else {
+        return Ok(1);
+    };
+    let count = parameter.string_value.trim().parse().ok();
+    count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
+        ServiceError::invalid(format!(
+            "the parameter 'intra_op_thread_count' is {}, expected a number from 0 to {MAX_THREADS}",
+            Quoted(&parameter.string_value)
+        ))
+    })
+}
+
+/// A model that tract runs.
+pub(crate) struct OnnxModel {
+    metadata: ModelMetadata,
+    plan: Plan,
+}
+
+impl OnnxModel {
+    pub(crate) fn load(source: &ModelSource, model: &ModelProto) -> Result<Self, ServiceError> {
         let graph = model
             .graph
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-        let signature = Signature::of(&model, graph)?;
+        let signature = Signature::of(model, graph)?;
         let lowered = lower::lower(graph, &signature.opsets)?;
-        drop(model);
         let plan = Plan::new(&signature, lowered)?;
         let metadata = ModelMetadata {
             name: source.name.clone(),
@@ -45,13 +131,8 @@ impl Backend for OnnxBackend {
             inputs: plan.inputs().to_vec(),
             outputs: plan.outputs().to_vec(),
         };
-        Ok(Box::new(OnnxModel { metadata, plan }))
+        Ok(Self { metadata, plan })
     }
-}
-
-struct OnnxModel {
-    metadata: ModelMetadata,
-    plan: Plan,
 }
 
 impl Model for OnnxModel {

@@ -70,6 +70,16 @@ impl Payload {
     }
 }
 
+/// Checks a tensor as far as its type is one of the protocol's; of others only the dimensions.
+pub(crate) fn check(tensor: &TensorProto) -> Result<(), ServiceError> {
+    match dtype::from_onnx(tensor.data_type) {
+        Some(_) => Payload::read(tensor).map(drop),
+        None => shape(&tensor.dims)
+            .map(drop)
+            .map_err(|reason| invalid(tensor, reason)),
+    }
+}
+
 /// Refuses a tensor whose contents stand in another file.
 pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), ServiceError> {
     if tensor.data_location() == DataLocation::Default && tensor.external_data.is_empty() {

@@ -1,6 +1,6 @@
 //! From the lowered graph to something that runs: one optimized plan, symbolic where dimensions are free.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError, ShapePattern, TensorMetadata};
@@ -18,10 +18,13 @@ use tract_onnx::{
 };
 
 use crate::{
-    convert, dtype,
+    beyond::BeyondTract,
+    convert,
+    dims::NamedDims,
+    dtype,
     foresee::Foresight,
     lower::{self, Lowered},
-    ops::{self, BadInput, Refusal},
+    ops::{self, BadInput, Limit, Refusal},
     signature::{Dim, Port, Signature},
     size::FreeSizes,
 };
@@ -31,27 +34,21 @@ pub(crate) struct Plan {
     runnable: Arc<TypedRunnableModel>,
     inputs: Vec<TensorMetadata>,
     outputs: Vec<TensorMetadata>,
-    named_dims: Vec<NamedDim>,
+    named_dims: NamedDims,
     /// By node.
     foresight: Vec<Option<Foresight>>,
     /// By node.
     sizes: Vec<FreeSizes>,
 }
 
-/// A dimension that must have the same size wherever its name stands.
-struct NamedDim {
-    name: String,
-    /// Input and axis.
-    places: Vec<(usize, usize)>,
-}
-
 impl Plan {
     pub(crate) fn new(signature: &Signature, lowered: Lowered) -> Result<Self, ServiceError> {
         let labels = lowered.labels;
+        refuse_bf16(signature)?;
         let prepared = prepare(signature, &lowered.model);
         // The structure's constants were copied into the plan.
         drop(lowered.model);
-        let runnable = prepared.map_err(|error| unprepared(&error, &labels).caused_by(into_cause(error)))?;
+        let runnable = prepared.map_err(|error| unprepared(error, &labels))?;
         let inputs = signature
             .inputs
             .iter()
@@ -74,7 +71,7 @@ impl Plan {
         Ok(Self {
             inputs,
             outputs,
-            named_dims: named_dims(&signature.inputs),
+            named_dims: NamedDims::of(&signature.inputs),
             sizes,
             foresight: runnable.model().nodes().iter().map(Foresight::of).collect(),
             runnable,
@@ -104,7 +101,7 @@ impl Plan {
                 .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
             inputs.push(tensor.into());
         }
-        self.check_named_dims(&dims)?;
+        self.named_dims.check(&dims)?;
         let outputs = self.eval(inputs, cancel)?;
         self.outputs
             .iter()
@@ -116,32 +113,6 @@ impl Plan {
                 ))
             })
             .collect()
-    }
-
-    fn check_named_dims(&self, shapes: &[tensor_core::Shape]) -> Result<(), ServiceError> {
-        for dim in &self.named_dims {
-            let size = |&(input, axis): &(usize, usize)| shapes[input].dims().get(axis).copied();
-            let Some((first, others)) = dim.places.split_first() else {
-                continue;
-            };
-            if let Some(other) = others.iter().find(|place| size(place) != size(first)) {
-                let place = |place: &(usize, usize)| {
-                    format!(
-                        "input {} has {} in dimension {}",
-                        Quoted(&self.inputs[place.0].name),
-                        size(place).unwrap_or(0),
-                        place.1
-                    )
-                };
-                return Err(ServiceError::invalid(format!(
-                    "{} but {}; the model calls both {} and expects them to be equal",
-                    place(first),
-                    place(other),
-                    Quoted(&dim.name)
-                )));
-            }
-        }
-        Ok(())
     }
 
     fn eval(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, ServiceError> {
@@ -163,17 +134,24 @@ impl Plan {
             }
             Ok(outputs)
         });
-        outputs.map_err(|error| match cancel.is_expired() {
-            _ if !error.is::<Cancelled>() => failed(error),
-            true => ServiceError::new(
-                ErrorCode::DeadlineExceeded,
-                "the deadline passed while the model ran",
-            ),
-            false => ServiceError::new(
-                ErrorCode::Cancelled,
-                "the request was cancelled while the model ran",
-            ),
+        outputs.map_err(|error| match error.is::<Cancelled>() {
+            true => ended(cancel),
+            false => failed(error),
         })
+    }
+}
+
+/// Why a run ended early.
+pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
+    match cancel.is_expired() {
+        true => ServiceError::new(
+            ErrorCode::DeadlineExceeded,
+            "the deadline passed while the model ran",
+        ),
+        false => ServiceError::new(
+            ErrorCode::Cancelled,
+            "the request was cancelled while the model ran",
+        ),
     }
 }
 
@@ -287,35 +265,6 @@ fn metadata(port: &Port, fact: Option<&TypedFact>) -> Result<TensorMetadata, Ser
     ))
 }
 
-/// Which dimensions of inputs must be equal: those with the same name, and the unnamed leading ones.
-fn named_dims(inputs: &[Port]) -> Vec<NamedDim> {
-    let mut places: HashMap<&str, Vec<(usize, usize)>> = HashMap::new();
-    let mut batch = Vec::new();
-    for (index, port) in inputs.iter().enumerate() {
-        for (axis, dim) in port.dims.iter().flatten().enumerate() {
-            match dim {
-                Dim::Named(name) => places.entry(name).or_default().push((index, axis)),
-                Dim::Free if axis == 0 => batch.push((index, axis)),
-                Dim::Free | Dim::Fixed(_) => {}
-            }
-        }
-    }
-    let mut dims: Vec<NamedDim> = places
-        .into_iter()
-        .map(|(name, places)| NamedDim {
-            name: name.to_owned(),
-            places,
-        })
-        .collect();
-    dims.push(NamedDim {
-        name: "the batch".to_owned(),
-        places: batch,
-    });
-    dims.retain(|dim| dim.places.len() > 1);
-    dims.sort_by(|a, b| a.places.cmp(&b.places));
-    dims
-}
-
 /// Refuses operators of tract that came out of the optimization and would fail on values that ONNX admits.
 fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<(), ServiceError> {
     let slice = runnable
@@ -327,7 +276,8 @@ fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<()
         let label = label(&node.name, labels).unwrap_or("a Slice");
         Err(ServiceError::invalid(format!(
             "{label}: starts and ends that are computed from values of inputs are not supported"
-        )))
+        ))
+        .caused_by(BeyondTract::default()))
     })
 }
 
@@ -335,18 +285,40 @@ fn free_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<Fr
     let nodes = runnable.model().nodes().iter();
     let sizes = nodes.map(|node| {
         let sizes = FreeSizes::of(node);
-        sizes.map_err(|error| unprepared(&error.context(node.name.clone()), labels))
+        sizes.map_err(|error| unprepared(error.context(node.name.clone()), labels))
     });
     sizes.collect()
 }
 
-/// Says which node tract stopped at, if it does.
-fn unprepared(error: &TractError, labels: &[String]) -> ServiceError {
+/// Says which node tract stopped at, if it does, and whether it is tract that cannot go on.
+fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");
-    let reason = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
-    let reason = reason.map_or("is used in a way that is not supported", |Refusal(reason)| reason);
     let label = label(&chain, labels).unwrap_or("an operator");
-    ServiceError::invalid(format!("{label}: {reason}"))
+    let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
+    let limit = error.chain().find_map(|cause| cause.downcast_ref::<Limit>());
+    let reason = match (refusal, limit) {
+        (Some(Refusal(reason)), _) | (None, Some(Limit(reason))) => reason,
+        (None, None) => "is used in a way that is not supported",
+    };
+    let answer = ServiceError::invalid(format!("{label}: {reason}"));
+    match refusal.is_some() {
+        true => answer.caused_by(into_cause(error)),
+        false => answer.caused_by(BeyondTract::because(into_cause(error))),
+    }
+}
+
+/// tract has no BF16.
+fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
+    let mut ports = signature.inputs.iter().chain(&signature.outputs);
+    match ports.find(|port| dtype::to_tract(port.datatype).is_none()) {
+        None => Ok(()),
+        Some(port) => Err(ServiceError::invalid(format!(
+            "{} is {}, which tract does not have",
+            Quoted(&port.name),
+            port.datatype
+        ))
+        .caused_by(BeyondTract::default())),
+    }
 }
 
 /// How to call the node that is named in a text of tract's; the innermost is named last.

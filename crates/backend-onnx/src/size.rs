@@ -71,7 +71,7 @@ fn bytes(datum_type: DatumType, dims: impl Iterator<Item = Option<i64>>) -> Opti
     Some(if is_empty { 0 } else { bytes })
 }
 
-fn gib(bytes: u64) -> String {
+pub(crate) fn gib(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more bytes than can be counted".to_owned(),
         bytes => format!("{} GiB", bytes >> 30),

@@ -123,7 +123,7 @@ fn engine(folder: &std::path::Path, content: &Bytes) -> Engine {
     std::fs::write(version.join("model.safetensors"), content).unwrap();
     let backends: [Arc<dyn Backend>; 1] = [Arc::new(TensorsBackend::new())];
     let engine = Engine::start(
-        Repository::scan(folder, &backends, None).unwrap(),
+        Repository::open(folder, &backends, None).unwrap(),
         EngineConfig::default(),
     );
     engine.wait_until_loaded();

@@ -61,7 +61,7 @@ fn overhead(runtime: &Runtime) {
         let title = format!("{REQUESTS} requests to a model that does nothing, {callers} callers");
         let mut comparison = Comparison::new(title).rounds(11);
         comparison.add("each by itself", || {
-            drive(runtime, &single, &request, callers, REQUESTS)
+            drive(runtime, &single, &request, callers, REQUESTS);
         });
         comparison.add("batched", || drive(runtime, &joined, &request, callers, REQUESTS));
         for (label, median) in ["each by itself", "batched"].iter().zip(comparison.run()) {
@@ -103,7 +103,7 @@ fn digits(runtime: &Runtime) {
         let mut comparison = Comparison::new(title).rounds(9);
         comparison.add("backend, same batches", || bare(&model, &sizes, rows * requests));
         comparison.add("backend, request by request", || {
-            bare(&model, &[(rows as u64, 1)], rows * requests)
+            bare(&model, &[(rows as u64, 1)], rows * requests);
         });
         comparison.add("served", || drive(runtime, &engine, &request, callers, requests));
         let medians = comparison.run();

@@ -7,7 +7,11 @@
 //! - Requests are checked against the model's metadata before anything else happens to them, and answers before they
 //!   are sent.
 //! - A full queue refuses at once. A request whose client is gone, or whose deadline has passed, is not run.
-//! - A panic in a model is that request's error; the next request works.
+//! - What waits for a model runs together, as far as model and requests allow ([`BatchPolicy`]); everybody gets exactly
+//!   their own rows.
+//! - A panic in a model is that request's error, not its batch's; the next request works.
+//! - A model that hangs loses its own threads only, and says so when it has none left.
+//! - Every stage of every request is counted ([`Engine::metrics`]).
 //! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!
 //! The engine needs no async runtime: its futures are woken by its threads.
@@ -23,6 +27,14 @@
 //! assert!(engine.models().is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Batches
+//!
+//! A model whose inputs and outputs all have a free first dimension is batched without any configuration: as soon as a
+//! thread is free it takes what waits, up to [`EngineConfig::default_max_batch_size`] rows. When a batch fails its requests
+//! are run once more, each by itself, so that only those fail that must; a bad request thus costs its neighbours a
+//! second run, but never their answers. Nothing in a model file proves that rows know nothing of each other, so the first
+//! batch is held against a run of one of its requests; a model that does not pass is not batched.
 //!
 //! # The layout of a repository
 //!

@@ -103,7 +103,10 @@ impl Lifecycle {
                 }
             },
         };
-        let versions = match check_name_written(name, &written).and_then(|()| folder.versions(&written)) {
+        let versions = match folder
+            .check_name(&written)
+            .and_then(|()| folder.versions(&written))
+        {
             Ok(versions) => versions,
             Err(reason) => {
                 self.remember(name, &snapshot, config);
@@ -314,15 +317,4 @@ struct Plan<'n> {
     folder: ModelFolder,
     written: Arc<Written>,
     is_waited_for: bool,
-}
-
-fn check_name_written(name: &str, written: &Written) -> Result<(), String> {
-    match written.config.name.as_str() {
-        "" => Ok(()),
-        same if same == name => Ok(()),
-        other => Err(format!(
-            "its configuration has the name {}; expected that of the folder",
-            Quoted(other)
-        )),
-    }
 }

@@ -1,3 +1,5 @@
+//! The queue between the callers of a model and its threads.
+
 use std::time::Instant;
 
 // Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).

@@ -22,6 +22,7 @@ use queue::{PushError, Queue};
 
 #[path = "queue.rs"]
 #[allow(dead_code, reason = "the queue's own users call all of it")]
+#[allow(clippy::duplicate_mod, reason = "the same code on other locks")]
 mod queue;
 
 /// `shuttle`'s locks under the standard library's names.

@@ -278,10 +278,10 @@ impl Registry {
         drop(models);
         match served.instances.unavailable() {
             None => Ok(served),
-            Some(reason) => Err(ServiceError::new(
-                ErrorCode::Unavailable,
-                format!("{model} is not ready: {reason}"),
-            )),
+            Some(reason) => {
+                let message = format!("{model} is not ready: {reason}");
+                Err(ServiceError::new(ErrorCode::Unavailable, message))
+            }
         }
     }
 

@@ -27,8 +27,8 @@ impl Repository {
     /// Opens a folder, in which `backends` say by name which files are theirs. Models are looked for when they are
     /// loaded.
     ///
-    /// A folder with a model file in it is one model without versions, called `single_model_name` or else after the
-    /// folder. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
+    /// A folder with a model file in it is one model without versions, called `single_model_name`, or else as its
+    /// configuration says, or else after the folder. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
     /// no model but stands where one should is shown with the reason.
     ///
     /// # Errors
@@ -61,7 +61,8 @@ impl Repository {
                 .root
                 .file_name()
                 .map(|name| name.to_string_lossy().into_owned());
-            let name = single_model_name.map(str::to_owned).or(folder);
+            let configured = Some(written.config.name).filter(|name| check_name("model name", name).is_ok());
+            let name = single_model_name.map(str::to_owned).or(configured).or(folder);
             repository.single_model = Some(name.unwrap_or_else(|| "model".to_owned()));
         }
         Ok(repository)
@@ -199,6 +200,20 @@ impl ModelFolder {
             ));
         }
         read(&self.root, &file.path, available)
+    }
+
+    /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
+    ///
+    /// # Errors
+    /// When it is another than the folder's.
+    pub(crate) fn check_name(&self, written: &Written) -> Result<(), String> {
+        match written.config.name.as_str() {
+            name if !self.has_versions || name.is_empty() || name == self.name => Ok(()),
+            other => Err(format!(
+                "its configuration has the name {}; expected that of the folder",
+                Quoted(other)
+            )),
+        }
     }
 
     /// Whether it has a folder for a version.

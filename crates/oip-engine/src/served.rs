@@ -80,6 +80,11 @@ impl Retirement {
     pub(crate) fn retire(self: &Arc<Self>, served: Arc<Served>, then: impl FnOnce() + Send + 'static) {
         *self.lock() += 1;
         let this = self.clone();
+        let then = Arc::new(Mutex::new(Some(then)));
+        let take_then = {
+            let then = then.clone();
+            move || then.lock().unwrap_or_else(PoisonError::into_inner).take()
+        };
         let end = move || {
             let mut pause = Duration::from_millis(1);
             // Those who found it before it was gone still hold it. Nobody new can.
@@ -90,13 +95,19 @@ impl Retirement {
             served.instances.stop();
             served.instances.join(Instant::now() + Self::PATIENCE);
             drop(served);
-            then();
+            if let Some(then) = take_then() {
+                then();
+            }
             *this.lock() -= 1;
             this.changed.notify_all();
         };
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
             // What runs then ends when the last request lets go of it; only nobody waits for that.
             tracing::error!(%error, "the system gave no thread to unload a model");
+            let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(then) = then {
+                then();
+            }
             *self.lock() -= 1;
         }
     }

@@ -28,6 +28,9 @@ pub(crate) struct Config {
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
+    /// The library of ONNX Runtime, if it is to be used.
+    #[cfg(feature = "onnx")]
+    pub(crate) onnxruntime: Option<PathBuf>,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
@@ -129,6 +132,11 @@ impl Config {
                     .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
                 ..connections
             },
+            #[cfg(feature = "onnx")]
+            onnxruntime: options.onnxruntime.or_else(|| {
+                let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
+                path.map(PathBuf::from)
+            }),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| "info".to_owned()),

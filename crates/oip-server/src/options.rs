@@ -9,9 +9,9 @@ use crate::units::{ByteSize, HumanDuration};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
-policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions.
-A tensor file (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves
-its tensors, whole or by rows.
+policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
+(model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
+whole or by rows.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -127,6 +127,11 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 
+    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of tract;
+    /// `ORT_DYLIB_PATH` in the environment does the same
+    #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
+    pub(crate) onnxruntime: Option<PathBuf>,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -215,6 +220,7 @@ impl Options {
             json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
             grpc_output: self.grpc_output.or(other.grpc_output),
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
+            onnxruntime: self.onnxruntime.or(other.onnxruntime),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }

@@ -144,7 +144,7 @@ mod tests {
             inputs: vec![TensorMetadata::new("x", DataType::UINT8, &[])],
             outputs: outputs.collect(),
         };
-        let ready = ModelStatus::new("many", None, ModelState::Ready).with_metadata(Arc::new(metadata));
+        let ready = ModelStatus::new("many", None, ModelState::Ready, "").with_metadata(Arc::new(metadata));
         let text = table(&[ready]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + SHOWN + 1);

@@ -12,7 +12,7 @@ use tract_onnx::{
 use super::{
     access::{elements, tensor, with_number},
     attributes::Attributes,
-    guard::Refusal,
+    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::dtype;
@@ -22,7 +22,7 @@ pub(crate) fn cast(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = dtype::from_onnx(code).and_then(dtype::to_tract);
     let to = to.ok_or_else(|| {
-        Refusal(format!(
+        Limit(format!(
             "gives {}, which is not supported",
             dtype::onnx_name(code)
         ))

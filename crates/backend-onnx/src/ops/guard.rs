@@ -21,6 +21,18 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
+/// The same where the model is good, and only what is here cannot compute it.
+#[derive(Debug)]
+pub(crate) struct Limit(pub(crate) String);
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Limit {}
+
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), String>;
 
@@ -74,10 +86,16 @@ impl Guarded {
         {
             let name =
                 crate::dtype::from_tract(input.datum_type).map_or("this type", |datatype| datatype.name());
-            return Err(Refusal(format!("is not supported for {name}")).into());
+            return Err(Limit(format!("is not supported for {name}")).into());
         }
         match &self.check {
-            Some((check, node)) => check(Attributes(node), inputs).map_err(|reason| Refusal(reason).into()),
+            Some((check, node)) => {
+                check(Attributes(node), inputs).map_err(|reason| match node.op_type.as_str() {
+                    // Its bound saves memory, whatever runs the model.
+                    "Range" => Refusal(reason).into(),
+                    _ => Limit(reason).into(),
+                })
+            }
             None => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::elements,
     attributes::Attributes,
-    guard::Refusal,
+    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
 
@@ -46,7 +46,7 @@ impl Kernel for OneHot {
         };
         let depth = match depth.integers().as_deref() {
             Some(&[depth]) if (0..=MAX_DEPTH).contains(&depth) => depth,
-            _ => bail!(Refusal(format!("needs a constant depth of at most {MAX_DEPTH}"))),
+            _ => bail!(Limit(format!("needs a constant depth of at most {MAX_DEPTH}"))),
         };
         ensure!(
             values.shape.as_slice() == [2.to_dim()],

@@ -20,7 +20,7 @@ use std::fmt;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use elementwise::has_zero;
-pub(crate) use guard::Refusal;
+pub(crate) use guard::{Limit, Refusal};
 pub(crate) use kernel::{Fact, Kernel, kernel};
 pub(crate) use registry::{OUTPUT, check, onnx, outputs, registered_name};
 pub(crate) use rule::Outputs;

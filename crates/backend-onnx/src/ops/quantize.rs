@@ -8,7 +8,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Refusal,
+    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
 
@@ -224,7 +224,7 @@ fn expect_f32(facts: &[&Fact]) -> TractResult<()> {
     if facts.iter().all(|fact| fact.datum_type == DatumType::F32) {
         return Ok(());
     }
-    bail!(Refusal(
+    bail!(Limit(
         "is supported with floats and scales of FP32 only".to_owned()
     ))
 }
@@ -234,7 +234,7 @@ fn expect_quantized(datum_type: DatumType, or_i32: bool) -> TractResult<()> {
     if matches!(datum_type, U8 | I8 | U16 | I16) || (or_i32 && datum_type == I32) {
         return Ok(());
     }
-    bail!(Refusal(
+    bail!(Limit(
         "is supported with integers of 8 and 16 bits only".to_owned()
     ))
 }

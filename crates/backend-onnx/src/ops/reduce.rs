@@ -7,7 +7,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Refusal,
+    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
         "ReduceProd" => Fold::Product,
         "ReduceMax" => Fold::Max,
         "ReduceMin" => Fold::Min,
-        _ => bail!(Refusal("is not supported for integers".to_owned())),
+        _ => bail!(Limit("is not supported for integers".to_owned())),
     };
     let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
     Ok(kernel(Reduce {
@@ -82,7 +82,7 @@ impl Kernel for Reduce {
             (Some(axes), _) => axes.clone(),
             (None, Some(axes)) => axes
                 .integers()
-                .ok_or_else(|| Refusal("needs its axes to be constant".to_owned()))?,
+                .ok_or_else(|| Limit("needs its axes to be constant".to_owned()))?,
             (None, None) => vec![],
         };
         let input = &inputs[0];

@@ -16,6 +16,8 @@ use tract_onnx::{
     tract_hir::internal::*,
 };
 
+use crate::beyond::{self, BeyondTract};
+
 use super::{
     attributes::Attributes,
     guard::Guarded,
@@ -81,36 +83,43 @@ pub(crate) fn check(
     opset: Option<i64>,
 ) -> Result<(), ServiceError> {
     let refused = |reason: String| ServiceError::invalid(reason);
+    let beyond = |reason: String| ServiceError::invalid(reason).caused_by(BeyondTract::default());
+    let known = beyond::onnx_runtime_has(domain, op_type, opset.unwrap_or(0));
     let versions = match domain {
         "" => OPSETS,
         "ai.onnx.ml" => 1..=5,
         _ => {
-            let domain = Quoted(domain);
-            return Err(refused(format!(
-                "operators of the domain {domain} are not supported"
-            )));
+            let reason = format!("operators of the domain {} are not supported", Quoted(domain));
+            return Err(if known { beyond(reason) } else { refused(reason) });
         }
     };
     let opset = opset.ok_or_else(|| refused("the file does not import the operator's set".to_owned()))?;
     if !versions.contains(&opset) {
         let (first, last) = versions.into_inner();
         let set = if domain.is_empty() { "ONNX" } else { domain };
-        return Err(refused(format!(
+        let reason = format!(
             "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
-        )));
+        );
+        return Err(match beyond::onnx_runtime_reads(domain, opset) {
+            true => beyond(reason),
+            false => refused(reason),
+        });
     }
     let rule = BY_NAME
         .get(&registered_name(domain, op_type))
         .filter(|rule| rule.since <= opset);
-    let rule = rule.ok_or_else(|| refused(format!("the operator is not supported in version {opset}")))?;
+    let rule = rule.ok_or_else(|| {
+        let reason = format!("the operator is not supported in version {opset}");
+        if known { beyond(reason) } else { refused(reason) }
+    })?;
     for attribute in &node.attribute {
         if !rule.attributes.contains(&attribute.name.as_str()) {
             let name = Quoted(&attribute.name);
-            return Err(refused(format!("the attribute {name} is not supported")));
+            return Err(beyond(format!("the attribute {name} is not supported")));
         }
     }
     rule.condition.map_or(Ok(()), |condition| {
-        condition(Attributes(node), opset).map_err(refused)
+        condition(Attributes(node), opset).map_err(beyond)
     })
 }
 

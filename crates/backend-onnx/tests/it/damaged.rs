@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{file, infer, load, names, recorded_request};
+use crate::support::{Runtime, file, infer, names, recorded_request, runtimes};
 
 /// What is waited for one damaged model. Loading takes milliseconds; this is for machines under load.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,11 +23,11 @@ enum Fate {
 }
 
 /// Loads what nobody vouches for, and runs it if it can be loaded.
-fn try_out(content: Vec<u8>, name: &str) -> Fate {
+fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     let (sender, fate) = mpsc::channel();
     let name = name.to_owned();
     let thread = thread::Builder::new().stack_size(STACK).spawn(move || {
-        let attempt = catch_unwind(AssertUnwindSafe(|| match load(content) {
+        let attempt = catch_unwind(AssertUnwindSafe(|| match runtime.load(content) {
             Err(_) => Fate::Refused,
             Ok(model) => {
                 let _ = infer(&*model, recorded_request(&name));
@@ -44,17 +44,23 @@ fn try_out(content: Vec<u8>, name: &str) -> Fate {
 /// MR-08: files that are cut off, empty, or something else.
 #[test]
 fn mr_08_partial_files_are_refused() {
+    for &runtime in runtimes() {
+        partial_files_are_refused(runtime);
+    }
+}
+
+fn partial_files_are_refused(runtime: Runtime) {
     let whole = file("random_forest.onnx");
     for part in [0, 1, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
-        let fate = try_out(whole[..part].to_vec(), "random_forest");
+        let fate = try_out(runtime, whole[..part].to_vec(), "random_forest");
         // A file that is cut between two fields can be a whole model, of which the operators' versions are missing.
         assert_eq!(fate, Fate::Refused, "the first {part} bytes");
     }
     let mut random = Random(1);
     let noise: Vec<u8> = (0..1 << 20).map(|_| random.next() as u8).collect();
-    assert_eq!(try_out(noise, "random_forest"), Fate::Refused);
+    assert_eq!(try_out(runtime, noise, "random_forest"), Fate::Refused);
     assert_eq!(
-        try_out(b"#!/bin/sh\necho no model\n".to_vec(), "random_forest"),
+        try_out(runtime, b"#!/bin/sh\necho no model\n".to_vec(), "random_forest"),
         Fate::Refused
     );
 }
@@ -62,13 +68,19 @@ fn mr_08_partial_files_are_refused() {
 /// MD-01: damaged models are refused, or run; none ends the process, hangs or takes memory without bound.
 #[test]
 fn md_01_damaged_models_do_no_harm() {
+    for &runtime in runtimes() {
+        damaged_models_do_no_harm(runtime);
+    }
+}
+
+fn damaged_models_do_no_harm(runtime: Runtime) {
     let names = names(".request.json");
     let mut random = Random(20_261_121);
     let (mut refused, mut loaded, mut panicked) = (0, 0, Vec::new());
     for round in 0..15 {
         for name in &names {
             let whole = file(&format!("{name}.onnx"));
-            match try_out(random.damaged(&whole), name) {
+            match try_out(runtime, random.damaged(&whole), name) {
                 Fate::Refused => refused += 1,
                 Fate::Loaded => loaded += 1,
                 Fate::Panicked => panicked.push((round, name)),
@@ -87,6 +99,12 @@ fn md_01_damaged_models_do_no_harm() {
 /// MD-02: structures without end are refused, and soon.
 #[test]
 fn md_02_deep_and_large_structures_are_refused() {
+    for &runtime in runtimes() {
+        deep_and_large_structures_are_refused(runtime);
+    }
+}
+
+fn deep_and_large_structures_are_refused(runtime: Runtime) {
     // A graph in an attribute of a node of a graph, and so on: by hand, as no library nests so deep.
     let mut graph = Vec::new();
     for _ in 0..10_000 {
@@ -101,10 +119,10 @@ fn md_02_deep_and_large_structures_are_refused() {
             break;
         }
     }
-    assert_eq!(try_out(model_of(&graph), "identity"), Fate::Refused);
+    assert_eq!(try_out(runtime, model_of(&graph), "identity"), Fate::Refused);
     // A million empty nodes take two bytes each.
     let nodes = [1u8 << 3 | 2, 0].repeat(1_000_000);
-    assert_eq!(try_out(model_of(&nodes), "identity"), Fate::Refused);
+    assert_eq!(try_out(runtime, model_of(&nodes), "identity"), Fate::Refused);
 }
 
 fn model_of(graph: &[u8]) -> Vec<u8> {

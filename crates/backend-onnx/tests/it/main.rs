@@ -3,6 +3,7 @@
 
 mod answers;
 mod damaged;
+mod onnx_runtime;
 mod refusals;
 mod support;
 mod values;

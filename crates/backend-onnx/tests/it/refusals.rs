@@ -2,7 +2,7 @@
 
 use oip_types::ErrorCode;
 
-use crate::support::{file, load, names};
+use crate::support::{Runtime, file, names, runtimes};
 
 #[test]
 fn what_cannot_be_computed_right_is_refused_with_the_reason() {
@@ -10,7 +10,7 @@ fn what_cannot_be_computed_right_is_refused_with_the_reason() {
     assert!(names.len() > 15);
     for name in names {
         let expected = String::from_utf8(file(&format!("{name}.refused"))).unwrap();
-        let Err(error) = load(file(&format!("{name}.onnx"))) else {
+        let Err(error) = Runtime::Tract.load(file(&format!("{name}.onnx"))) else {
             panic!("{name} was loaded");
         };
         let message = error.to_string();
@@ -23,18 +23,73 @@ fn what_cannot_be_computed_right_is_refused_with_the_reason() {
     }
 }
 
+/// Models that tract is not used for and ONNX Runtime runs.
+const FOR_ONNX_RUNTIME: [&str; 12] = [
+    "bf16",
+    "gru_bidirectional",
+    "gru_lengths",
+    "gru_reverse",
+    "loop",
+    "lstm_bidirectional",
+    "lstm_lengths",
+    "lstm_reverse",
+    "rnn_bidirectional",
+    "rnn_lengths",
+    "rnn_reverse",
+    "unknown_domain",
+];
+
+#[test]
+fn a_refusal_says_when_onnx_runtime_can_run_the_model() {
+    for name in names(".refused") {
+        let message = Runtime::Tract
+            .load(file(&format!("{name}.onnx")))
+            .err()
+            .unwrap()
+            .to_string();
+        assert_eq!(
+            message.contains("; ONNX Runtime can run this: start the server with --onnxruntime PATH"),
+            FOR_ONNX_RUNTIME.contains(&name.as_str()),
+            "{name}: {message}"
+        );
+    }
+}
+
+/// What is damaged or cannot be served is refused whatever runs it; values without bound fail when they are made.
+#[test]
+fn what_onnx_runtime_loads_of_it_is_known() {
+    if !runtimes().contains(&Runtime::OnnxRuntime) {
+        return;
+    }
+    for name in names(".refused") {
+        let loads = FOR_ONNX_RUNTIME.contains(&name.as_str())
+            || ["huge_constant", "huge_expansion", "huge_range"].contains(&name.as_str());
+        match Runtime::OnnxRuntime.load(file(&format!("{name}.onnx"))) {
+            Ok(_) => assert!(loads, "{name} was loaded"),
+            Err(error) => {
+                assert!(!loads, "{name}: {}", error.report());
+                assert_eq!(error.code(), ErrorCode::InvalidArgument, "{name}: {error}");
+            }
+        }
+    }
+}
+
 /// MR-04: a model that points to other files is refused before anybody looks whether there are such files.
 #[test]
 fn mr_04_external_data_is_refused_and_not_looked_for() {
     let content = file("external_data.onnx");
-    for location in ["../../secret", "/etc/passwd!", "a/../../bcde", "/dev/stdin!!"] {
+    let locations = ["../../secret", "/etc/passwd!", "a/../../bcde", "/dev/stdin!!"];
+    for (location, &runtime) in locations
+        .iter()
+        .flat_map(|location| runtimes().iter().map(move |runtime| (location, runtime)))
+    {
         let mut content = content.clone();
         let at = content
             .windows(12)
             .position(|window| window == b"../../secret")
             .unwrap();
         content[at..at + 12].copy_from_slice(location.as_bytes());
-        let message = load(content).err().unwrap().to_string();
+        let message = runtime.load(content).err().unwrap().to_string();
         assert!(
             message.contains("external") && message.contains("'w'"),
             "{message}"

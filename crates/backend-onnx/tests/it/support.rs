@@ -2,10 +2,12 @@
 
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
-use backend_onnx::OnnxBackend;
+use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
@@ -41,18 +43,55 @@ pub(crate) fn file(name: &str) -> Vec<u8> {
     fs::read(fixtures().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-pub(crate) fn load(content: impl Into<Bytes>) -> Result<Box<dyn Model>, ServiceError> {
-    let source = ModelSource {
+/// What models are run by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runtime {
+    Tract,
+    OnnxRuntime,
+}
+
+/// What tests run over: tract, and ONNX Runtime if `ORT_DYLIB_PATH` names its library.
+pub(crate) fn runtimes() -> &'static [Runtime] {
+    static RUNTIMES: LazyLock<Vec<Runtime>> = LazyLock::new(|| {
+        if onnx_runtime().is_some() {
+            return vec![Runtime::Tract, Runtime::OnnxRuntime];
+        }
+        // Past the test harness, which keeps what tests that pass have printed to itself.
+        let note = b"skipped: everything over ONNX Runtime, as ORT_DYLIB_PATH names no library\n";
+        std::io::stderr().write_all(note).unwrap();
+        vec![Runtime::Tract]
+    });
+    &RUNTIMES
+}
+
+/// ONNX Runtime, if it is there.
+pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
+    let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty())?;
+    Some(OnnxRuntime::load(path).unwrap())
+}
+
+impl Runtime {
+    pub(crate) fn load(self, content: impl Into<Bytes>) -> Result<Box<dyn Model>, ServiceError> {
+        let backend = match self {
+            Self::Tract => OnnxBackend::new(),
+            Self::OnnxRuntime => OnnxBackend::new().with_runtime(onnx_runtime().unwrap()),
+        };
+        backend.load(&source(content), &LoadContext::default())
+    }
+
+    pub(crate) fn model(self, name: &str) -> Box<dyn Model> {
+        self.load(file(&format!("{name}.onnx")))
+            .unwrap_or_else(|error| panic!("{name} with {self:?}: {}", error.report()))
+    }
+}
+
+pub(crate) fn source(content: impl Into<Bytes>) -> ModelSource {
+    ModelSource {
         name: "m".to_owned(),
         version: "1".to_owned(),
         path: PathBuf::from("m/1/model.onnx"),
         content: content.into(),
-    };
-    OnnxBackend::new().load(&source, &LoadContext::default())
-}
-
-pub(crate) fn model(name: &str) -> Box<dyn Model> {
-    load(file(&format!("{name}.onnx"))).unwrap_or_else(|error| panic!("{name}: {}", error.report()))
+    }
 }
 
 /// A request for any model, from JSON.

@@ -16,6 +16,12 @@ use tower::ServiceExt;
 
 use crate::support::{embed, file, tensors};
 
+/// The configuration of `words` that has every version served, not only the latest.
+const ALL_VERSIONS: (&str, Bytes) = (
+    "words/config.json",
+    Bytes::from_static(br#"{"version_policy":{"all":{}}}"#),
+);
+
 /// A repository with these files, and an engine that has loaded it.
 fn engine(files: &[(&str, Bytes)]) -> (Arc<Engine>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -30,7 +36,7 @@ fn engine(files: &[(&str, Bytes)]) -> (Arc<Engine>, TempDir) {
 
 fn start(root: &Path) -> Arc<Engine> {
     let backends: [Arc<dyn Backend>; 1] = [Arc::new(TensorsBackend::new())];
-    let repository = Repository::scan(root, &backends, None).unwrap();
+    let repository = Repository::open(root, &backends, None).unwrap();
     let engine = Engine::start(repository, EngineConfig::default());
     engine.wait_until_loaded();
     Arc::new(engine)
@@ -46,6 +52,7 @@ fn whole(engine: &Engine, model: &str) -> Tensor {
 fn a_file_in_a_version_folder_is_a_model() {
     let embed = embed();
     let (engine, _folder) = engine(&[
+        ALL_VERSIONS,
         ("words/1/model.zt", file("model.zt", &[("embed", &embed)])),
         (
             "words/2/model.safetensors",
@@ -77,6 +84,7 @@ fn a_file_in_a_version_folder_is_a_model() {
 fn mr_08_a_good_version_serves_beside_a_broken_one() {
     let good = file("model.zt", &[("embed", &embed())]);
     let (engine, _folder) = engine(&[
+        ALL_VERSIONS,
         ("words/1/model.zt", good.clone()),
         ("words/2/model.zt", good.slice(..good.len() / 2)),
     ]);

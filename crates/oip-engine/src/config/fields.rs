@@ -332,7 +332,11 @@ mod tests {
         });
         let mut page = String::from("**Acted on:** ");
         let acts: Vec<String> = acts.iter().map(|path| format!("`{path}`")).collect();
-        let _ = writeln!(page, "{}.\n\n| accepted, without effect | what it is about |\n|---|---|", acts.join(", "));
+        let _ = writeln!(
+            page,
+            "{}.\n\n| accepted, without effect | what it is about |\n|---|---|",
+            acts.join(", ")
+        );
         for (path, what) in accepted {
             let _ = writeln!(page, "| `{path}` | {what} |");
         }
@@ -341,6 +345,9 @@ mod tests {
             let _ = writeln!(page, "| `{path}` | {what} |");
         }
         let written = include_str!("../../../../docs/models.md");
-        assert!(written.contains(&page), "docs/models.md does not have this:\n\n{page}");
+        assert!(
+            written.contains(&page),
+            "docs/models.md does not have this:\n\n{page}"
+        );
     }
 }

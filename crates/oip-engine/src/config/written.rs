@@ -341,4 +341,40 @@ mod tests {
             start.elapsed()
         );
     }
+
+    /// Damaged configurations are errors or configurations, never panics.
+    #[test]
+    fn mr_15_damaged_configurations_are_only_errors() {
+        let good = "name: \"größe\\x41\\u00e4\" max_batch_size: 0x8 # so\n\
+            input [ { name: \"X\" data_type: TYPE_FP32 dims: [ -1, 3 ] } ]\n\
+            parameters { key: 'a' value: < string_value: \"b\" 'c' > }\n\
+            model_warmup { inputs { key: \"X\" value { data_type: TYPE_FP32 zero_data: true } } }\n";
+        assert!(pbtxt(good).is_ok());
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = |most: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usize::try_from(random % most as u64).unwrap()
+        };
+        let pieces = [
+            "{", "}", "[", "]", "<", "\"", "'", "\\", "\\x", "\\u12", "\\9", "#", ":", "-", "ä", "\u{0}",
+            "1e+", "\n", ",",
+        ];
+        for _ in 0..20_000 {
+            let mut text: Vec<char> = good.chars().collect();
+            for _ in 0..=next(3) {
+                let at = next(text.len() + 1);
+                match next(3) {
+                    0 => drop(text.splice(at..text.len().min(at + 1), [])),
+                    1 => text.truncate(at.max(1)),
+                    _ => drop(text.splice(at..at, pieces[next(pieces.len())].chars())),
+                }
+            }
+            let text: String = text.into_iter().collect();
+            if let Err(error) = pbtxt(&text) {
+                assert!(!error.is_empty() && !error.contains('\n'), "{error}");
+            }
+        }
+    }
 }

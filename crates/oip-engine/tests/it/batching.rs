@@ -17,8 +17,8 @@ use oip_service::{
     Backend, BoxFuture, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext,
 };
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata,
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelState,
+    ServiceError, TensorMetadata,
 };
 use tempfile::TempDir;
 use tensor_core::{Shape, Tensor};
@@ -162,10 +162,13 @@ impl Gate {
     }
 }
 
+/// The rows of each run.
+type Batches = Arc<Mutex<Vec<Vec<i32>>>>;
+
 /// An engine with one thread, whose model notes the rows of its batches, and then does as `run` says.
 fn gated(
     run: impl Fn(&[i32]) -> Result<Vec<i32>, ServiceError> + Send + Sync + 'static,
-) -> (Arc<Engine>, Gate, Arc<Mutex<Vec<Vec<i32>>>>, TempDir) {
+) -> (Arc<Engine>, Gate, Batches, TempDir) {
     let (gate, batches) = (Gate::default(), Arc::new(Mutex::new(Vec::new())));
     let (engine, folder) = engine(one_instance(), {
         let (gate, batches) = (gate.clone(), batches.clone());
@@ -485,7 +488,10 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
         .into_iter()
         .find(|status| status.name == "m")
         .unwrap();
-    assert_eq!((status.state, status.reason.as_str()), (oip_types::ModelState::Unavailable, reason));
+    assert_eq!(
+        (status.state, status.reason.as_str()),
+        (ModelState::Unavailable, reason)
+    );
     // Nobody else is hurt, and the end is not held up.
     assert_eq!(code(block_on(submit(&engine, request("other", None, 1)))), Ok(2));
     // Should they come back after all, the model is there again.

@@ -95,6 +95,12 @@ fn a_backend_may_have_several_file_names() {
 #[test]
 fn kserves_layout() {
     let folder = repository(&[("model.word", "echo"), ("1/readme.txt", "")]);
+    let configured = repository(&[
+        ("model.word", "echo"),
+        ("config.pbtxt", "name: \"pets\" max_batch_size: 2"),
+    ]);
+    let version = found(configured.path());
+    assert_eq!(version, [("pets".to_owned(), None, None)]);
     let named = Repository::open(folder.path(), &backends(), Some("mine")).unwrap();
     assert_eq!(named.model_names().unwrap(), ["mine"]);
     let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();

@@ -21,7 +21,9 @@ pub(crate) struct Server {
 pub(crate) fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command.arg("--model-repository").arg(repository);
+    // Whatever tests over ONNX Runtime are told does not concern the others.
     command
+        .env_remove("ORT_DYLIB_PATH")
         .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])
         .args(arguments);
     command

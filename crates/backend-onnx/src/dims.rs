@@ -1,0 +1,84 @@
+//! Dimensions of inputs that a model expects to be equal.
+
+use std::collections::HashMap;
+
+use oip_types::ServiceError;
+use tensor_core::{Quoted, Shape};
+
+use crate::signature::{Dim, Port};
+
+/// The dimensions of a model's inputs that must have the same size in a request.
+#[derive(Debug)]
+pub(crate) struct NamedDims {
+    inputs: Vec<String>,
+    dims: Vec<NamedDim>,
+}
+
+/// A dimension that must have the same size wherever its name stands.
+#[derive(Debug)]
+struct NamedDim {
+    name: String,
+    /// Input and axis.
+    places: Vec<(usize, usize)>,
+}
+
+impl NamedDims {
+    /// Those with the same name, and the unnamed leading ones.
+    pub(crate) fn of(inputs: &[Port]) -> Self {
+        let mut places: HashMap<&str, Vec<(usize, usize)>> = HashMap::new();
+        let mut batch = Vec::new();
+        for (index, port) in inputs.iter().enumerate() {
+            for (axis, dim) in port.dims.iter().flatten().enumerate() {
+                match dim {
+                    Dim::Named(name) => places.entry(name).or_default().push((index, axis)),
+                    Dim::Free if axis == 0 => batch.push((index, axis)),
+                    Dim::Free | Dim::Fixed(_) => {}
+                }
+            }
+        }
+        let mut dims: Vec<NamedDim> = places
+            .into_iter()
+            .map(|(name, places)| NamedDim {
+                name: name.to_owned(),
+                places,
+            })
+            .collect();
+        dims.push(NamedDim {
+            name: "the batch".to_owned(),
+            places: batch,
+        });
+        dims.retain(|dim| dim.places.len() > 1);
+        dims.sort_by(|a, b| a.places.cmp(&b.places));
+        Self {
+            inputs: inputs.iter().map(|port| port.name.clone()).collect(),
+            dims,
+        }
+    }
+
+    /// Checks the shapes of a request's inputs, which are in the order of the model's.
+    pub(crate) fn check(&self, shapes: &[Shape]) -> Result<(), ServiceError> {
+        for dim in &self.dims {
+            let size = |&(input, axis): &(usize, usize)| shapes[input].dims().get(axis).copied();
+            let Some((first, others)) = dim.places.split_first() else {
+                continue;
+            };
+            if let Some(other) = others.iter().find(|place| size(place) != size(first)) {
+                let place = |place: &(usize, usize)| {
+                    format!(
+                        "input {} has {} in dimension {}",
+                        Quoted(&self.inputs[place.0]),
+                        size(place).unwrap_or(0),
+                        place.1
+                    )
+                };
+                return Err(ServiceError::invalid(format!(
+                    "{} but {}; the model calls both {} and expects them to be equal",
+                    place(first),
+                    place(other),
+                    Quoted(&dim.name)
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+use std::{
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use oip_types::{ServiceError, causes};
+use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
+
+/// ONNX Runtime, loaded into the process from a library of the operator's choice.
+///
+/// A process can have one: what is loaded stays until it ends.
+///
+/// ```
+/// use backend_onnx::OnnxRuntime;
+///
+/// let error = OnnxRuntime::load("/nowhere/libonnxruntime.so").unwrap_err();
+/// assert!(error.to_string().starts_with("ONNX Runtime cannot be loaded from /nowhere/libonnxruntime.so: "));
+/// ```
+#[derive(Clone, Debug)]
+pub struct OnnxRuntime {
+    environment: Environment,
+    path: PathBuf,
+}
+
+impl OnnxRuntime {
+    /// Loads the library, `libonnxruntime.so` and the like. The same path again gives what is loaded already.
+    ///
+    /// Code of the library runs, so whoever names it must trust it.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when there is no such file, when it is no library,
+    /// another library than ONNX Runtime or one older than 1.17, and when another one is loaded already.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ServiceError> {
+        static LOADED: Mutex<Option<OnnxRuntime>> = Mutex::new(None);
+        let path = path.as_ref();
+        let failed = |reason: &str| {
+            ServiceError::invalid(format!(
+                "ONNX Runtime cannot be loaded from {}: {reason}",
+                path.display()
+            ))
+        };
+        // Absolute, or the system would search its own folders for it.
+        let found = fs::canonicalize(path).map_err(|error| failed(&error.to_string()))?;
+        if !found.is_file() {
+            return Err(failed(
+                "it is no file; name the library, such as libonnxruntime.so",
+            ));
+        }
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*loaded {
+            Some(runtime) if runtime.path == found => return Ok(runtime.clone()),
+            Some(runtime) => {
+                let other = runtime.path.display();
+                return Err(failed(&format!("the process uses the one of {other} already")));
+            }
+            None => {}
+        }
+        // The crate panics where a library exports the right names, but does not behave.
+        let environment = catch_unwind(AssertUnwindSafe(|| start(&found)))
+            .unwrap_or_else(|_| Err("it does not behave like ONNX Runtime".to_owned()))
+            .map_err(|reason| failed(&reason))?;
+        let runtime = Self {
+            environment,
+            path: found,
+        };
+        *loaded = Some(runtime.clone());
+        Ok(runtime)
+    }
+
+    /// The library's file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the library says of its own making, such as the commit it was built from, for logs.
+    #[must_use]
+    pub fn build(&self) -> &'static str {
+        ort::info()
+    }
+
+    pub(super) fn environment(&self) -> &Environment {
+        &self.environment
+    }
+}
+
+fn start(path: &Path) -> Result<Environment, String> {
+    let builder = ort::init_from(path).map_err(|error| match error {
+        // The system's words stand in the causes.
+        LoadDynamicError::Dlopen { error, .. } => causes(&error)
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(": "),
+        LoadDynamicError::MissingApi { .. } => "it is a library, but not ONNX Runtime".to_owned(),
+        LoadDynamicError::InvalidVersionString => "it has no version".to_owned(),
+        LoadDynamicError::BadVersion { version_str, .. } => {
+            format!(
+                "it is version {version_str}, expected 1.{} or newer",
+                ort::MINOR_VERSION
+            )
+        }
+    })?;
+    let environment = builder
+        .with_name("oip")
+        .with_telemetry(false)
+        .build()
+        .map_err(|error| error.to_string())?;
+    // What goes wrong is returned, with the same words, to who asked.
+    environment.set_log_level(LogLevel::Fatal);
+    Ok(environment)
+}

@@ -1,0 +1,10 @@
+//! Models run by ONNX Runtime, a library that the operator names when the server starts.
+
+mod library;
+mod model;
+mod pool;
+mod tensors;
+mod watch;
+
+pub use library::OnnxRuntime;
+pub(crate) use model::OrtModel;

@@ -1,0 +1,216 @@
+use std::{
+    borrow::Cow,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use oip_service::{CancelToken, Model, ModelSource};
+use oip_types::{
+    ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
+};
+use ort::value::{Outlet, ValueType};
+use tensor_core::{Quoted, Shape};
+
+use super::{OnnxRuntime, pool::Pool, tensors, watch::watch};
+use crate::{
+    dims::NamedDims,
+    model::OnnxModel,
+    plan::ended,
+    proto::{self, GraphProto, ModelProto},
+    signature::{Port, Signature},
+    size::{MAX_BYTES, gib},
+    structure,
+};
+
+/// A model that ONNX Runtime runs.
+pub(crate) struct OrtModel {
+    metadata: ModelMetadata,
+    named_dims: NamedDims,
+    pool: Pool,
+}
+
+impl OrtModel {
+    /// Loads a model, whose content is the source's, with so many threads for each run.
+    pub(crate) fn load(
+        runtime: &OnnxRuntime,
+        source: &ModelSource,
+        model: &ModelProto,
+        threads: usize,
+    ) -> Result<Self, ServiceError> {
+        let graph = model
+            .graph
+            .as_ref()
+            .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
+        let signature = Signature::of(model, graph)?;
+        // Before the library reads it: that is C++, in our own process.
+        structure::check(model)?;
+        let pool = Pool::new(runtime, &source.content, graph, threads)?;
+        let mut first = pool.take(&CancelToken::new(None))?;
+        let session = &first.slot()?.session;
+        let inputs = ports("input", &signature.inputs, session.inputs())?;
+        let outputs = ports("output", &signature.outputs, session.outputs())?;
+        drop(first);
+        let outputs = match has_ml(graph) {
+            true => outputs_by_tract(source, model).unwrap_or(outputs),
+            false => outputs,
+        };
+        Ok(Self {
+            metadata: ModelMetadata {
+                name: source.name.clone(),
+                versions: vec![source.version.clone()],
+                platform: "onnx_onnxv1".to_owned(),
+                inputs,
+                outputs,
+            },
+            named_dims: NamedDims::of(&signature.inputs),
+            pool,
+        })
+    }
+}
+
+impl Model for OrtModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        cancel: &CancelToken,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        if cancel.is_cancelled() {
+            return Err(ended(cancel));
+        }
+        let values = self.metadata.inputs.iter();
+        let values = values.map(|input| request.take_input(&input.name));
+        let values = values.collect::<Result<Vec<_>, _>>()?;
+        let shapes: Vec<Shape> = values.iter().map(|value| value.shape().clone()).collect();
+        self.named_dims.check(&shapes)?;
+        let mut inputs = Vec::with_capacity(values.len());
+        for (input, value) in self.metadata.inputs.iter().zip(&values) {
+            let value = tensors::input(value)
+                .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
+            inputs.push((Cow::from(input.name.as_str()), value));
+        }
+        let addresses: Vec<_> = values.iter().filter_map(tensors::addresses).collect();
+
+        let mut lease = self.pool.take(cancel)?;
+        let slot = lease.slot()?;
+        let options = slot.options.clone();
+        let watched = watch(cancel, &options);
+        let outcome = slot.session.run_with_options(inputs, &options);
+        drop(watched);
+        let outputs = match outcome {
+            Ok(outputs) => outputs,
+            Err(error) => {
+                // Whether it was ended or failed: the next run begins anew.
+                options
+                    .unterminate()
+                    .map_err(|error| ServiceError::internal("the model failed").caused_by(error))?;
+                return Err(failed(error, cancel));
+            }
+        };
+        let answered = self
+            .metadata
+            .outputs
+            .iter()
+            .zip(outputs)
+            .map(|(output, (_, value))| {
+                Ok(InferOutput::new(
+                    output.name.as_str(),
+                    tensors::output(value, &addresses)?,
+                ))
+            })
+            .collect();
+        // It may have been ended just when it was over.
+        if cancel.is_cancelled() {
+            options
+                .unterminate()
+                .map_err(|error| ServiceError::internal("the model failed").caused_by(error))?;
+        }
+        answered
+    }
+}
+
+/// Whether a graph has operators of scikit-learn's kind, whose dimensions ONNX Runtime does not work out: it believes the
+/// file, and exporters are often wrong.
+fn has_ml(graph: &GraphProto) -> bool {
+    graph.node.iter().any(|node| node.domain == "ai.onnx.ml")
+}
+
+/// What tract knows of a model's outputs, if it can run the model.
+fn outputs_by_tract(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
+    // What it panics at is not what runs the model.
+    let loaded = catch_unwind(AssertUnwindSafe(|| OnnxModel::load(source, model)));
+    Some(loaded.ok()?.ok()?.metadata().outputs.clone())
+}
+
+/// What is said of inputs or outputs: the file's names and types, and the dimensions that ONNX Runtime knows.
+fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMetadata>, ServiceError> {
+    let mismatch = || ServiceError::invalid(format!("ONNX Runtime finds other {role}s than the file has"));
+    if ports.len() != outlets.len() {
+        return Err(mismatch());
+    }
+    let metadata = ports.iter().zip(outlets).map(|(port, outlet)| {
+        let ValueType::Tensor { shape, .. } = outlet.dtype() else {
+            return Err(mismatch());
+        };
+        if outlet.name() != port.name {
+            return Err(mismatch());
+        }
+        let known: Vec<Option<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
+        let shape = match port.pattern() {
+            // No dimensions can mean that there are none or that they are not known.
+            None if known.is_empty() && role == "input" => {
+                return Err(ServiceError::invalid(format!(
+                    "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
+                    Quoted(&port.name)
+                )));
+            }
+            None if known.is_empty() => ShapePattern::with_any_leading(vec![]),
+            Some(declared) if role == "input" || declared.dims().len() != known.len() => declared,
+            _ => ShapePattern::new(known),
+        };
+        Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape))
+    });
+    metadata.collect()
+}
+
+/// A run's error, as the client's fault where it is.
+fn failed(error: ort::Error, cancel: &CancelToken) -> ServiceError {
+    if cancel.is_cancelled() {
+        return ended(cancel);
+    }
+    let message = error.message();
+    // After the operator that failed, which is named as in the rewritten graph.
+    let reason = message
+        .rsplit_once("Status Message: ")
+        .map_or(message, |(_, reason)| reason);
+    let reason = reason.trim().replace('\n', " ");
+    let answer = match (error.code(), unallocated(&reason)) {
+        (_, Some(bytes)) if bytes > MAX_BYTES => ServiceError::invalid(format!(
+            "the model cannot take these values: with these shapes a value between two operators takes {}, which is \
+             beyond the limit of {} GiB",
+            gib(bytes),
+            MAX_BYTES >> 30
+        )),
+        (_, Some(bytes)) => ServiceError::new(
+            ErrorCode::Overloaded,
+            format!("there is no memory for a value of {bytes} bytes now"),
+        ),
+        (ort::ErrorCode::InvalidArgument, None) => {
+            ServiceError::invalid(format!("the model cannot take these values: {reason}"))
+        }
+        (_, None) if reason.ends_with("Integer division by zero") => {
+            ServiceError::invalid("the model cannot take these values: an integer is divided by zero")
+        }
+        (_, None) => ServiceError::internal("the model failed"),
+    };
+    answer.caused_by(error)
+}
+
+/// How much memory was not there, if that is why a run failed.
+fn unallocated(reason: &str) -> Option<u64> {
+    let (_, size) = reason.split_once("Failed to allocate memory for requested buffer of size ")?;
+    let digits = size.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}

@@ -1,0 +1,260 @@
+//! Tensors between requests and ONNX Runtime: in without a copy where they are aligned, out without one.
+
+use std::{fmt::Debug, marker::PhantomData, ops::Range};
+
+use bytemuck::{NoUninit, checked};
+use bytes::Bytes;
+use oip_types::{BytesTensor, ServiceError, TensorValue};
+use ort::{
+    session::SessionInputValue,
+    value::{DynValue, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType},
+};
+use tensor_core::{DType, Element, Shape, Tensor, TensorSpec, bf16, f16};
+
+/// Does something with the Rust type of a dtype, which has to be any but BOOL.
+macro_rules! with_number {
+    ($dtype:expr, $T:ident => $body:expr, bool => $bool:expr) => {
+        match $dtype {
+            DType::Bool => $bool,
+            DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::U16 => {
+                type $T = u16;
+                $body
+            }
+            DType::U32 => {
+                type $T = u32;
+                $body
+            }
+            DType::U64 => {
+                type $T = u64;
+                $body
+            }
+            DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::F16 => {
+                type $T = f16;
+                $body
+            }
+            DType::BF16 => {
+                type $T = bf16;
+                $body
+            }
+            DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+
+/// An input as ONNX Runtime sees it: the request's own memory, or a copy where that is not aligned.
+pub(super) fn input(value: &TensorValue) -> Result<SessionInputValue<'_>, ServiceError> {
+    let dims = dims(value.shape());
+    match value {
+        TensorValue::Bytes(strings) => string_input(strings, dims),
+        TensorValue::Fixed(tensor) => with_number!(
+            tensor.spec().dtype(),
+            T => number_input::<T>(tensor, dims),
+            bool => bool_input(tensor, dims)
+        ),
+    }
+}
+
+/// An output as it leaves: in ONNX Runtime's own memory, unless it is strings or one of the inputs, of which `inputs`
+/// has the addresses.
+pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorValue, ServiceError> {
+    let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
+        return Err(failed("it is no tensor", value.dtype().to_string()));
+    };
+    let dims: Option<Vec<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
+    let dims = dims.ok_or_else(|| failed("it has a negative dimension", shape.to_string()))?;
+    let shape = Shape::new(&dims).map_err(|error| failed("it is too large", error))?;
+    let dtype = match ty {
+        TensorElementType::String => {
+            let (_, strings) = value
+                .try_extract_strings()
+                .map_err(|error| failed("it has no strings", error))?;
+            return Ok(BytesTensor::from_elements(shape, strings)?.into());
+        }
+        TensorElementType::Bool => DType::Bool,
+        TensorElementType::Uint8 => DType::U8,
+        TensorElementType::Uint16 => DType::U16,
+        TensorElementType::Uint32 => DType::U32,
+        TensorElementType::Uint64 => DType::U64,
+        TensorElementType::Int8 => DType::I8,
+        TensorElementType::Int16 => DType::I16,
+        TensorElementType::Int32 => DType::I32,
+        TensorElementType::Int64 => DType::I64,
+        TensorElementType::Float16 => DType::F16,
+        TensorElementType::Bfloat16 => DType::BF16,
+        TensorElementType::Float32 => DType::F32,
+        TensorElementType::Float64 => DType::F64,
+        other => return Err(failed("it has no type of the protocol", other.to_string())),
+    };
+    let bytes = with_number!(
+        dtype,
+        T => leave::<T>(value, inputs),
+        bool => leave::<bool>(value, inputs)
+    )?;
+    let spec = TensorSpec::new(dtype, shape).map_err(|error| failed("it is too large", error))?;
+    let tensor = Tensor::new(spec, bytes).map_err(|error| failed("it has gaps", error))?;
+    Ok(tensor.into())
+}
+
+/// A constant in memory of its own; `bytes` are as many as `shape` takes.
+pub(super) fn owned(dtype: DType, shape: &Shape, bytes: &Bytes) -> Result<DynValue, ServiceError> {
+    let spec = TensorSpec::new(dtype, shape.clone()).map_err(|error| failed("it is too large", error))?;
+    let tensor = Tensor::new(spec, bytes.clone()).map_err(|error| failed("it has gaps", error))?;
+    let dims = dims(shape);
+    with_number!(
+        dtype,
+        T => copy::<T>(&tensor, dims),
+        bool => own(dims, bools(&tensor))
+    )
+}
+
+/// Where a value's elements are.
+pub(super) fn addresses(value: &TensorValue) -> Option<Range<usize>> {
+    match value {
+        TensorValue::Fixed(tensor) => Some(range(tensor.bytes())),
+        // Strings are copied on both ways.
+        TensorValue::Bytes(_) => None,
+    }
+}
+
+fn number_input<T>(tensor: &Tensor, dims: Vec<i64>) -> Result<SessionInputValue<'_>, ServiceError>
+where
+    T: Element + PrimitiveTensorElementType + Debug,
+{
+    match tensor.view().as_slice::<T>() {
+        Ok(elements) => {
+            let borrowed = TensorRef::from_array_view((dims, elements));
+            Ok(borrowed.map_err(|error| failed("it does not fit", error))?.into())
+        }
+        Err(_) => Ok(copy::<T>(tensor, dims)?.into()),
+    }
+}
+
+fn bool_input(tensor: &Tensor, dims: Vec<i64>) -> Result<SessionInputValue<'_>, ServiceError> {
+    match checked::try_cast_slice::<u8, bool>(tensor.bytes()) {
+        Ok(elements) => {
+            let borrowed = TensorRef::from_array_view((dims, elements));
+            Ok(borrowed.map_err(|error| failed("it does not fit", error))?.into())
+        }
+        // A byte that is neither 0 nor 1 is no bool.
+        Err(_) => Ok(own(dims, bools(tensor))?.into()),
+    }
+}
+
+fn string_input(tensor: &BytesTensor, dims: Vec<i64>) -> Result<SessionInputValue<'static>, ServiceError> {
+    let strings: Vec<String> = tensor.iter().enumerate().map(string).collect::<Result<_, _>>()?;
+    let value = ort::value::Tensor::from_string_array((dims, strings.as_slice()));
+    Ok(value.map_err(|error| failed("it does not fit", error))?.into())
+}
+
+fn string((index, bytes): (usize, &[u8])) -> Result<String, ServiceError> {
+    let string = std::str::from_utf8(bytes).map_err(|_| {
+        ServiceError::invalid(format!("element {index} is not UTF-8, as strings for ONNX are"))
+    })?;
+    // ONNX Runtime is given strings as C has them.
+    match string.contains('\0') {
+        true => Err(ServiceError::invalid(format!(
+            "element {index} has a zero byte, which strings for ONNX Runtime cannot have"
+        ))),
+        false => Ok(string.to_owned()),
+    }
+}
+
+fn bools(tensor: &Tensor) -> Vec<bool> {
+    tensor.bytes().iter().map(|&byte| byte != 0).collect()
+}
+
+fn copy<T>(tensor: &Tensor, dims: Vec<i64>) -> Result<DynValue, ServiceError>
+where
+    T: Element + PrimitiveTensorElementType + Debug,
+{
+    let elements: Vec<T> = tensor
+        .to_vec()
+        .map_err(|error| failed("it has another type", error))?;
+    own(dims, elements)
+}
+
+fn own<T>(dims: Vec<i64>, elements: Vec<T>) -> Result<DynValue, ServiceError>
+where
+    T: PrimitiveTensorElementType + Debug + Clone + 'static,
+{
+    let value = ort::value::Tensor::from_array((dims, elements));
+    Ok(value
+        .map_err(|error| failed("it does not fit", error))?
+        .into_dyn())
+}
+
+fn leave<T>(value: DynValue, inputs: &[Range<usize>]) -> Result<Bytes, ServiceError>
+where
+    T: PrimitiveTensorElementType + NoUninit + Send + Sync + 'static,
+{
+    let (_, elements) = value
+        .try_extract_tensor::<T>()
+        .map_err(|error| failed("it has another type", error))?;
+    let bytes: &[u8] = bytemuck::cast_slice(elements);
+    let own = range(bytes);
+    // What a model hands through is the request's memory, which nobody keeps for the answer.
+    let is_input = |input: &Range<usize>| own.start < input.end && input.start < own.end;
+    if bytes.is_empty() || inputs.iter().any(is_input) {
+        return Ok(Bytes::copy_from_slice(bytes));
+    }
+    Ok(Bytes::from_owner(Elements {
+        value,
+        of: PhantomData::<T>,
+    }))
+}
+
+/// Lets [`Bytes`] own a tensor of ONNX Runtime.
+struct Elements<T> {
+    value: DynValue,
+    of: PhantomData<T>,
+}
+
+impl<T: PrimitiveTensorElementType + NoUninit> AsRef<[u8]> for Elements<T> {
+    fn as_ref(&self) -> &[u8] {
+        // It had elements of this type before it came here.
+        self.value
+            .try_extract_tensor::<T>()
+            .map_or(&[], |(_, elements)| bytemuck::cast_slice(elements))
+    }
+}
+
+fn range(bytes: &[u8]) -> Range<usize> {
+    let addresses = bytes.as_ptr_range();
+    addresses.start.addr()..addresses.end.addr()
+}
+
+fn dims(shape: &Shape) -> Vec<i64> {
+    // Sizes of what is in memory are far below the limit.
+    shape.dims().iter().map(|&dim| dim as i64).collect()
+}
+
+fn failed(reason: &str, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ServiceError {
+    ServiceError::internal(format!("a tensor could not be converted: {reason}")).caused_by(cause)
+}

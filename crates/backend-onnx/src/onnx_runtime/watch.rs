@@ -1,0 +1,105 @@
+//! Ends runs that nobody waits for any more. One thread looks after all of them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_service::CancelToken;
+use ort::session::RunOptions;
+
+/// How often the tokens of running requests are looked at: they are flags, which wake nobody.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long the thread goes on looking when nothing runs, so that a busy server need not wake it for every request.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Looks after a run until the guard is dropped.
+pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> Watched {
+    static WATCHER: LazyLock<Arc<Watcher>> = LazyLock::new(Watcher::start);
+    let watcher = WATCHER.clone();
+    let mut runs = watcher.lock();
+    let id = runs.next_id;
+    runs.next_id += 1;
+    runs.active.insert(id, (cancel.clone(), options.clone()));
+    if std::mem::take(&mut runs.is_asleep) {
+        watcher.begun.notify_one();
+    }
+    drop(runs);
+    Watched { watcher, id }
+}
+
+/// A run that is looked after.
+pub(super) struct Watched {
+    watcher: Arc<Watcher>,
+    id: u64,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // Ending happens under the lock, so from here on it cannot hit the next run with the same options.
+        self.watcher.lock().active.remove(&self.id);
+    }
+}
+
+struct Watcher {
+    runs: Mutex<Runs>,
+    begun: Condvar,
+}
+
+#[derive(Default)]
+struct Runs {
+    next_id: u64,
+    active: HashMap<u64, (CancelToken, Arc<RunOptions>)>,
+    /// Whether the thread waits to be woken.
+    is_asleep: bool,
+}
+
+impl Watcher {
+    fn start() -> Arc<Self> {
+        let watcher = Arc::new(Self {
+            runs: Mutex::default(),
+            begun: Condvar::new(),
+        });
+        let looking = watcher.clone();
+        let thread = thread::Builder::new()
+            .name("onnx-watch".to_owned())
+            .spawn(move || looking.look());
+        // Without it runs end by themselves only.
+        if let Err(error) = thread {
+            tracing::error!(%error, "no thread to end cancelled runs with");
+        }
+        watcher
+    }
+
+    fn look(&self) {
+        let mut runs = self.lock();
+        let mut idle_since = Instant::now();
+        loop {
+            if !runs.active.is_empty() {
+                idle_since = Instant::now();
+            } else if idle_since.elapsed() > LINGER {
+                runs.is_asleep = true;
+                while runs.is_asleep {
+                    runs = self.begun.wait(runs).unwrap_or_else(PoisonError::into_inner);
+                }
+                idle_since = Instant::now();
+            }
+            drop(runs);
+            thread::sleep(INTERVAL);
+            runs = self.lock();
+            for (cancel, options) in runs.active.values() {
+                if cancel.is_cancelled() {
+                    // It fails for no reason that a run that goes on would not show.
+                    let _ = options.terminate();
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Runs> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
