@@ -108,7 +108,7 @@ fn ht_08_endless_bodies_end_at_the_limit() {
     let before = resident(&server);
     let mut stream = server.connect();
     stream.write_all(&head("Transfer-Encoding: chunked")).unwrap();
-    let chunk = [&b"10000\r\n"[..], &[b' '; 0x10000], b"\r\n"].concat();
+    let chunk = [&b"10000\r\n"[..], &vec![b' '; 0x10000], b"\r\n"].concat();
     let mut sent = 0;
     // The server closes while more is coming: then writing fails, or the answer was lost with the connection.
     while sent < 4 * LIMIT && stream.write_all(&chunk).is_ok() {

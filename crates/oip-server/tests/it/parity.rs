@@ -3,6 +3,7 @@
 mod calls;
 mod failures;
 mod neutral;
+mod own_words;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,8 +18,9 @@ use tower::ServiceExt;
 
 use self::{
     calls::{calls, calls_of_extensions},
-    failures::{failures, failures_in_own_words},
+    failures::failures,
     neutral::{Neutral, good, input, with_input},
+    own_words::failures_in_own_words,
 };
 
 /// Both transports in front of one service.
