@@ -24,10 +24,11 @@ struct Double;
 
 impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
+        // What every server offers is added to these extensions, and what this service implements.
         ServerMetadata {
             name: "double".into(),
             version: "1.0".into(),
-            extensions: vec!["binary_tensor_data".into()],
+            extensions: vec![],
         }
     }
 
@@ -37,10 +38,8 @@ impl InferenceService for Double {
 
     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
         if (model.name(), model.version()) != ("double", None) {
-            return Err(ServiceError::new(
-                ErrorCode::NotFound,
-                format!("{model} does not exist"),
-            ));
+            let message = format!("{model} does not exist");
+            return Err(ServiceError::new(ErrorCode::NotFound, message));
         }
         Ok(Arc::new(ModelMetadata {
             name: "double".into(),
@@ -59,18 +58,13 @@ impl InferenceService for Double {
         Box::pin(async move {
             let metadata = self.model_metadata(request.model())?;
             metadata.check_request(&request)?;
-            let internal = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
+            // After the check, what is left to go wrong is this model's fault.
+            let broken = || ServiceError::internal("x is not what was checked");
             let x = request.take_input("x")?;
-            let x = x
-                .as_fixed()
-                .ok_or_else(|| internal(&"x was checked to be FP32"))?;
-            let doubled: Vec<f32> = x
-                .view()
-                .iter::<f32>()
-                .map_err(|e| internal(&e))?
-                .map(|x| 2.0 * x)
-                .collect();
-            let y = Tensor::from_vec(x.shape().clone(), doubled).map_err(|e| internal(&e))?;
+            let x = x.as_fixed().ok_or_else(broken)?;
+            let doubled = x.to_vec::<f32>().map_err(|_| broken())?;
+            let doubled = doubled.into_iter().map(|x| 2.0 * x).collect();
+            let y = Tensor::from_vec(x.shape().clone(), doubled).map_err(|_| broken())?;
             Ok(InferResponse {
                 model_name: "double".into(),
                 model_version: None,

@@ -109,34 +109,53 @@ pub(crate) async fn change_log_settings(State(app): State<App>, request: Request
     respond(changed.await.map(|settings| ok(&settings)))
 }
 
+pub(crate) async fn all_regions(State(app): State<App>) -> Response {
+    let memory = extensions::shared_memory(&*app.service);
+    respond(memory.and_then(|memory| memory.status(None).map(|regions| ok(&regions))))
+}
+
 pub(crate) async fn region_status(State(app): State<App>, path: PathParams) -> Response {
     let status = || {
         let memory = extensions::shared_memory(&*app.service)?;
         let params = Params::new(path)?;
-        // The empty name stands for all of them.
-        memory.status(Some(params.get("region")).filter(|region| !region.is_empty()))
+        memory.status(Some(region(&params)?))
     };
     respond(status().map(|regions| ok(&regions)))
 }
 
 pub(crate) async fn register_region(State(app): State<App>, path: PathParams, request: Request) -> Response {
     let registered = async {
-        let memory = extensions::shared_memory(&*app.service)?;
+        extensions::shared_memory(&*app.service)?;
         let params = Params::new(path)?;
+        let name = region(&params)?;
         let body = small_body(&app, request).await?;
-        memory.register(decode_region(params.get("region"), &body, &app.config.limits)?)
+        extensions::register_region(&*app.service, decode_region(name, &body, &app.config.limits)?)
     };
     respond(registered.await.map(|()| done()))
+}
+
+pub(crate) async fn unregister_all_regions(State(app): State<App>) -> Response {
+    let memory = extensions::shared_memory(&*app.service);
+    respond(memory.map(|memory| {
+        memory.unregister(None);
+        done()
+    }))
 }
 
 pub(crate) async fn unregister_region(State(app): State<App>, path: PathParams) -> Response {
     let unregistered = || {
         let memory = extensions::shared_memory(&*app.service)?;
         let params = Params::new(path)?;
-        memory.unregister(Some(params.get("region")).filter(|region| !region.is_empty()));
+        memory.unregister(Some(region(&params)?));
         Ok(())
     };
     respond(unregistered().map(|()| done()))
+}
+
+/// The region that the path names. An empty segment names none, and must not pass for all of them.
+fn region(params: &Params) -> Result<&str, ServiceError> {
+    let name = params.get("region");
+    extensions::check_region_name(name).map(|()| name)
 }
 
 /// Memory of graphics cards is offered by no service.

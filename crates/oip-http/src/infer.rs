@@ -2,7 +2,7 @@ use axum::{body::Body, extract::Request, http::HeaderMap, response::Response};
 use bytes::Bytes;
 use oip_service::{BudgetPermit, RequestContext, answer as answer_request};
 use oip_types::{
-    ErrorCode, InferResponse, ModelRef, ServiceError,
+    DataType, ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
         BinaryOutputs, DecodedRequest, EncodedBody, HEADER_LENGTH, decode_raw_request, decode_request_with,
         encode_response, parse_header_length,
@@ -23,6 +23,10 @@ use crate::{
 /// is when other connections would begin to notice.
 const LARGE: usize = 64 << 10;
 
+/// Bytes of binary data above which BYTES are read elsewhere: each element is looked at, and a raw body is copied.
+/// Numbers stay where they are in the body, however many.
+const LARGE_BYTES: usize = 1 << 20;
+
 /// Answers an inference request.
 pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
     let (head, body) = request.into_parts();
@@ -36,10 +40,7 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
 
     let wanted = Wanted::from_headers(&head.headers);
 
-    let decoded = match header_length {
-        Some(0) => decode_raw(&app, model, &body),
-        _ => decode(&app, model, body, header_length).await,
-    };
+    let decoded = decode(&app, model, body, header_length).await;
     let decoded = decoded.map_err(|error| error.within(model))?;
     let (
         DecodedRequest {
@@ -126,16 +127,6 @@ pub(crate) async fn receive(
     Ok((decoded, permit))
 }
 
-/// Reads a request whose body is all data of the model's one input.
-fn decode_raw(
-    app: &App,
-    model: ModelRef<'_>,
-    body: &Bytes,
-) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
-    let metadata = app.service.model_metadata(model)?;
-    decode_raw_request(model, &metadata, body).map(|decoded| (decoded, Vec::new()))
-}
-
 /// Reads a request, and gives the permits for what of it is in shared memory.
 async fn decode(
     app: &App,
@@ -143,7 +134,8 @@ async fn decode(
     body: Bytes,
     header_length: Option<usize>,
 ) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
-    if header_length.unwrap_or(body.len()) <= LARGE {
+    let json = header_length.unwrap_or(body.len());
+    if json <= LARGE && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model)) {
         return decode_now(app, model, &body, header_length);
     }
     let app = app.clone();
@@ -159,12 +151,25 @@ async fn decode(
     spawn_blocking(decoding).await.map_err(lost)?
 }
 
+/// Whether a model has inputs of BYTES. What is wrong with the model is said later.
+fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
+    let metadata = app.service.model_metadata(model);
+    metadata.is_ok_and(|metadata| {
+        let mut inputs = metadata.inputs.iter();
+        inputs.any(|input| input.datatype == DataType::Bytes)
+    })
+}
+
 fn decode_now(
     app: &App,
     model: ModelRef<'_>,
     body: &Bytes,
     header_length: Option<usize>,
 ) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
+    if header_length == Some(0) {
+        let metadata = app.service.model_metadata(model)?;
+        return decode_raw_request(model, &metadata, body).map(|decoded| (decoded, Vec::new()));
+    }
     let shared = SharedInputs::new(&*app.service, &app.config.budget);
     let decoded = decode_request_with(model, body, header_length, &app.config.limits, &shared)?;
     Ok((decoded, shared.into_permits()))

@@ -16,56 +16,73 @@ pub(crate) struct Wanted {
     pub(crate) encoding: Option<ContentEncoding>,
     /// It names this one compression and no other, so it means it. Libraries list all that they know on every request.
     pub(crate) insists: bool,
+    /// It refuses bodies that are not compressed (`identity;q=0`, or `*;q=0` without a word for `identity`).
+    pub(crate) refuses_plain: bool,
 }
 
 impl Wanted {
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let types = weighted(headers, &ACCEPT);
-        let takes = |wanted: &[&str]| types.iter().any(|(name, _)| wanted.contains(&name.as_str()));
-        let encodings = weighted(headers, &ACCEPT_ENCODING);
-        let encoding = |name: &str| match name {
-            "gzip" | "x-gzip" => Some(ContentEncoding::Gzip),
-            "deflate" => Some(ContentEncoding::Deflate),
-            _ => None,
+        let takes = |wanted: &[&str]| {
+            let mut types = types.iter();
+            types.any(|(name, weight)| *weight > 0 && wanted.contains(&name.as_str()))
         };
-        // What is preferred to no compression at all; of equals the first one.
-        let identity = encodings
+        let encodings = weighted(headers, &ACCEPT_ENCODING);
+        let weight_of = |names: &[&str]| {
+            let found = encodings.iter().find(|(name, _)| names.contains(&name.as_str()));
+            found.map(|(_, weight)| *weight)
+        };
+        let any = weight_of(&["*"]);
+        let identity = weight_of(&["identity"]);
+        let refuses_plain = identity.or(any) == Some(0);
+        // A `*` alone says nothing of what the client can undo, so it stands for a compression only where the answer
+        // must have one (RFC 9110, 12.5.3).
+        let unnamed = any.filter(|_| refuses_plain || identity.is_some());
+        let known = [
+            (ContentEncoding::Gzip, &["gzip", "x-gzip"][..]),
+            (ContentEncoding::Deflate, &["deflate"]),
+        ];
+        let known =
+            known.map(|(encoding, names)| (encoding, names, weight_of(names).or(unnamed).unwrap_or(0)));
+        // What is preferred to no compression at all; of equals the one that is named first.
+        let least = identity.unwrap_or(0);
+        let best = known.iter().map(|(_, _, weight)| *weight).max().unwrap_or(0);
+        let place = |names: &[&str]| {
+            encodings
+                .iter()
+                .position(|(name, _)| names.contains(&name.as_str()))
+        };
+        let encoding = known
             .iter()
-            .find(|(name, _)| name == "identity")
-            .map(|(_, weight)| *weight);
-        let known = encodings
-            .iter()
-            .filter_map(|(name, weight)| Some((encoding(name)?, *weight)));
-        let known: Vec<_> = known
-            .filter(|(_, weight)| identity.is_none_or(|identity| *weight > identity))
-            .collect();
-        let best = known.iter().map(|(_, weight)| *weight).max();
+            .filter(|(_, _, weight)| *weight == best && best > least)
+            .min_by_key(|(_, names, _)| place(names).unwrap_or(usize::MAX));
+        let accepted = encodings.iter().filter(|(_, weight)| *weight > 0).count();
         Self {
             json_only: takes(&["application/json"])
                 && !takes(&["*/*", "application/*", "application/octet-stream"]),
-            encoding: known
-                .iter()
-                .find(|(_, weight)| Some(*weight) == best)
-                .map(|(encoding, _)| *encoding),
-            insists: known.len() == 1 && encodings.len() == 1,
+            encoding: encoding.map(|(encoding, _, _)| *encoding),
+            insists: encoding.is_some() && accepted == 1,
+            refuses_plain,
         }
     }
 
     /// The compression for an answer of so many bytes, some of them binary or none.
     ///
     /// Binary tensors are mostly floats, which hardly get smaller; they are compressed for clients that insist.
+    /// An answer of any size is compressed for clients that refuse it plain, if there is a compression they accept;
+    /// otherwise it is sent as it is, which helps them more than a refusal.
     pub(crate) fn encoding(
         self,
         bytes: usize,
         has_binary: bool,
         threshold: usize,
     ) -> Option<ContentEncoding> {
-        self.encoding
-            .filter(|_| bytes >= threshold && (!has_binary || self.insists))
+        let is_worth_it = bytes >= threshold && (!has_binary || self.insists);
+        self.encoding.filter(|_| is_worth_it || self.refuses_plain)
     }
 }
 
-/// The names in a header and their weights in thousandths, without those that are refused.
+/// The names in a header and their weights in thousandths, of which 0 is a refusal.
 fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
     let values = headers
         .get_all(header)
@@ -78,13 +95,17 @@ fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
         let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
         // A weight that is none counts as if it were not there.
         let weight = weight
-            .and_then(|weight| weight.trim().parse::<f32>().ok())
+            .and_then(|weight| {
+                weight
+                    .trim()
+                    .parse::<f32>()
+                    .ok()
+                    .filter(|weight| !weight.is_nan())
+            })
             .unwrap_or(1.0);
         (name, (weight.clamp(0.0, 1.0) * 1000.0) as u16)
     });
-    entries
-        .filter(|(name, weight)| !name.is_empty() && *weight > 0)
-        .collect()
+    entries.filter(|(name, _)| !name.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -113,7 +134,19 @@ mod tests {
             ("identity;q=0.5, gzip", Some(Gzip), false),
             ("identity;q=0, gzip", Some(Gzip), true),
             ("*", None, false),
+            ("*;q=0.5", None, false),
+            ("gzip, *", Some(Gzip), false),
+            ("gzip;q=0, *", None, false),
+            ("identity;q=0, *", Some(Gzip), true),
+            ("identity;q=0, gzip;q=0, *", Some(Deflate), true),
+            ("identity;q=0.5, *", Some(Gzip), false),
+            ("identity, *;q=0.5", None, false),
+            ("deflate;q=0.1, *;q=0", Some(Deflate), true),
+            ("identity;q=0", None, false),
+            ("*;q=0", None, false),
+            ("gzip;q=0.0005", None, false),
             ("gzip;q=high", Some(Gzip), true),
+            ("gzip;q=nan", Some(Gzip), true),
             (",,;;,", None, false),
         ] {
             let found = wanted(ACCEPT_ENCODING, value);
@@ -147,5 +180,22 @@ mod tests {
         assert_eq!(listed.encoding(1 << 20, true, 1024), None);
         assert!(insisted.encoding(1 << 20, true, 1024).is_some());
         assert_eq!(insisted.encoding(1023, true, 1024), None);
+        for refusing in ["identity;q=0, gzip, br", "*;q=0, gzip, br", "identity;q=0, *, br"] {
+            let refusing = wanted(ACCEPT_ENCODING, refusing);
+            assert!(refusing.encoding(1, false, 1024).is_some());
+            assert!(refusing.encoding(1, true, 1024).is_some());
+        }
+        for accepting in [
+            "gzip, identity;q=0.1, *;q=0",
+            "br;q=0, gzip",
+            "identity;q=0",
+            "*;q=0",
+        ] {
+            assert_eq!(
+                wanted(ACCEPT_ENCODING, accepting).encoding(1, false, 1024),
+                None,
+                "{accepting}"
+            );
+        }
     }
 }

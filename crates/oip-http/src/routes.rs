@@ -44,7 +44,7 @@ pub fn paths() -> impl Iterator<Item = String> {
 
 /// Every path and what answers there.
 pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
-    let server: [(&str, MethodRouter<App>); 19] = [
+    let server: [(&str, MethodRouter<App>); 20] = [
         ("/openapi.json", get(description::openapi)),
         ("/docs", get(description::page)),
         ("/v2", get(server_metadata)),
@@ -61,7 +61,11 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ("/v2/repository/models/{model}/load", post(extensions::load)),
         ("/v2/repository/models/{model}/unload", post(extensions::unload)),
         (
-            "/v2/repository/{repository}/models/{model}/{action}",
+            "/v2/repository/{repository}/models/{model}/load",
+            post(extensions::named_repository),
+        ),
+        (
+            "/v2/repository/{repository}/models/{model}/unload",
             post(extensions::named_repository),
         ),
         (
@@ -72,7 +76,7 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
             "/v2/trace/setting",
             get(extensions::trace_settings).post(extensions::trace_settings),
         ),
-        ("/v2/systemsharedmemory/status", get(extensions::region_status)),
+        ("/v2/systemsharedmemory/status", get(extensions::all_regions)),
         (
             "/v2/systemsharedmemory/region/{region}/status",
             get(extensions::region_status),
@@ -87,7 +91,7 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ),
         (
             "/v2/systemsharedmemory/unregister",
-            post(extensions::unregister_region),
+            post(extensions::unregister_all_regions),
         ),
     ];
     let cuda = [

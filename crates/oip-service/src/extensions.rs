@@ -77,6 +77,31 @@ pub fn check_repository_name(name: &str) -> Result<(), ServiceError> {
     Err(ServiceError::new(ErrorCode::Unimplemented, message))
 }
 
+/// Makes a region of shared memory known.
+///
+/// # Errors
+/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered; what [`check_region_name`] and
+/// [`SystemSharedMemory::register`] say.
+pub fn register_region(
+    service: &dyn InferenceService,
+    region: SharedMemoryRegion,
+) -> Result<(), ServiceError> {
+    let memory = shared_memory(service)?;
+    check_region_name(&region.name)?;
+    memory.register(region)
+}
+
+/// Refuses a region without a name: where a name may be left out, that stands for all regions.
+///
+/// # Errors
+/// [`InvalidArgument`](ErrorCode::InvalidArgument) when the name is empty.
+pub fn check_region_name(name: &str) -> Result<(), ServiceError> {
+    if name.is_empty() {
+        return Err(ServiceError::invalid("shared memory region '' must have a name"));
+    }
+    Ok(())
+}
+
 macro_rules! offers {
     ($($offer:ident -> $capability:ident as $name:literal;)*) => {$(
         #[doc = concat!("The extension `", $name, "`, where it must be there.")]

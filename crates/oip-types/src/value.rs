@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use tensor_core::{Shape, Tensor, TensorSpec};
+use tensor_core::{Shape, SpecError, Tensor, TensorSpec};
 
 use crate::{BytesTensor, DataType, ServiceError};
 
@@ -37,7 +37,14 @@ impl TensorValue {
             DataType::Bytes => return BytesTensor::new(shape, raw).map(Self::Bytes),
             DataType::Fixed(dtype) => dtype,
         };
-        let spec = TensorSpec::new(dtype, shape).map_err(|error| ServiceError::invalid(error.to_string()))?;
+        // The one way to fail, told with the protocol's name of the datatype.
+        let overflow = |error| match error {
+            SpecError::ByteLengthOverflow { shape, .. } => {
+                format!("the byte length of {datatype}{shape} does not fit 64 bits")
+            }
+            other => other.to_string(),
+        };
+        let spec = TensorSpec::new(dtype, shape).map_err(|error| ServiceError::invalid(overflow(error)))?;
         let (expected, found) = (spec.byte_len(), raw.len());
         let mismatch = format!(
             "expected {expected} bytes for {datatype}{}, found {found}",

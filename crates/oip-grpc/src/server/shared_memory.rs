@@ -33,17 +33,13 @@ pub(crate) fn register(
     service: &dyn InferenceService,
     request: SystemSharedMemoryRegisterRequest,
 ) -> Result<(), ServiceError> {
-    let memory = extensions::shared_memory(service)?;
-    if request.name.is_empty() {
-        // The empty name stands for all regions.
-        return Err(ServiceError::invalid("shared memory region '' must have a name"));
-    }
-    memory.register(SharedMemoryRegion {
+    let region = SharedMemoryRegion {
         name: request.name,
         key: request.key,
         offset: request.offset,
         byte_size: request.byte_size,
-    })
+    };
+    extensions::register_region(service, region)
 }
 
 pub(crate) fn unregister(

@@ -161,7 +161,7 @@ async fn gr_23_shapes() {
         // The elements fit 64 bits, their bytes do not.
         (
             &[1 << 62],
-            "the byte length of f32[4611686018427387904] does not fit 64 bits",
+            "the byte length of FP32[4611686018427387904] does not fit 64 bits",
         ),
     ] {
         let message = format!("model 'identity_fp32': input 'x': {message}");

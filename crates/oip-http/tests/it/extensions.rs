@@ -375,3 +375,31 @@ async fn what_is_not_offered_is_said() {
         );
     }
 }
+
+/// A name that was left out by mistake stands for no region, and above all not for all of them.
+#[tokio::test]
+async fn regions_have_names() {
+    let (app, service) = app_with(HttpConfig::default());
+    service.share("/in", vec![0; 8]);
+    let body = r#"{"key":"/in","byte_size":8}"#;
+    let registered = post(&app, "/v2/systemsharedmemory/region/r/register", body).await;
+    assert_eq!(registered.status, StatusCode::OK);
+    for (method, action) in [
+        (Method::POST, "register"),
+        (Method::POST, "unregister"),
+        (Method::GET, "status"),
+    ] {
+        let path = format!("/v2/systemsharedmemory/region//{action}");
+        let answer = send(&app, method, &path, Body::from(body)).await;
+        assert_eq!(
+            (answer.status, answer.error()),
+            (
+                StatusCode::BAD_REQUEST,
+                "shared memory region '' must have a name".to_owned()
+            ),
+            "{path}"
+        );
+    }
+    let regions = get_json(&app, "/v2/systemsharedmemory/status").await;
+    assert_eq!(regions.as_array().map(Vec::len), Some(1));
+}

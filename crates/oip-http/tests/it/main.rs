@@ -5,6 +5,8 @@ mod bodies;
 mod description;
 mod endpoints;
 mod extensions;
+mod failure_table;
 mod failures;
 mod forms;
+mod limits;
 mod support;

@@ -1,0 +1,196 @@
+//! Bodies that would cost the server more than they cost their sender: what it says, and what memory it takes.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Server, try_receive};
+
+const INFER: &str = "/v2/models/digit_means/infer";
+/// The largest body that the server takes unless it is told otherwise.
+const LIMIT: usize = 64 << 20;
+
+/// A server with one model, whose inputs do not matter here.
+fn server() -> Server {
+    server_with(&[])
+}
+
+fn server_with(arguments: &[&str]) -> Server {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("digit_means/1");
+    std::fs::create_dir_all(&copy).unwrap();
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+    std::fs::copy(example, copy.join("model.safetensors")).unwrap();
+    let mut server = Server::start(
+        folder.path(),
+        &["--log", "off"]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect::<Vec<_>>(),
+    );
+    server.wait_until_loaded();
+    server
+}
+
+/// A line of what the system says of the process, in bytes.
+fn memory(server: &Server, line: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
+    let kib = line.trim_start_matches(':').trim().trim_end_matches(" kB");
+    kib.parse::<usize>().unwrap() << 10
+}
+
+fn resident(server: &Server) -> usize {
+    memory(server, "VmRSS")
+}
+
+/// The most that was resident since the process began.
+fn peak(server: &Server) -> usize {
+    memory(server, "VmHWM")
+}
+
+/// The head of an inference request, with one more line.
+fn head(line: &str) -> Vec<u8> {
+    format!("POST {INFER} HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
+}
+
+/// Whether nothing more comes: the connection is closed, in whichever way.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).is_ok() && rest.is_empty()
+        || matches!(stream.read(&mut [0]), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
+}
+
+/// HT-07: a body that is announced as too large is refused at once, and a client that waits to be told to send it is
+/// not told to.
+#[test]
+fn ht_07_announced_bodies_are_refused_before_they_come() {
+    let server = server();
+    let before = resident(&server);
+    for expect in ["", "\r\nExpect: 100-continue"] {
+        let mut stream = server.connect();
+        let start = Instant::now();
+        stream
+            .write_all(&head(&format!("Content-Length: {}{expect}", LIMIT + 1)))
+            .unwrap();
+        let answer = try_receive(&mut stream).unwrap();
+        assert_eq!(answer.status, 413, "{}", answer.head);
+        assert_eq!(
+            answer.json()["error"],
+            "the body may have 67108864 bytes, found 67108865"
+        );
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(is_closed(&mut stream), "the connection waits for the body");
+    }
+    // Nothing was set aside for what was announced.
+    assert!(peak(&server) < before + (8 << 20));
+    // What is not too large is asked for.
+    let mut stream = server.connect();
+    stream
+        .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))
+        .unwrap();
+    let mut line = [0; 25];
+    stream.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"{}").unwrap();
+    assert_eq!(try_receive(&mut stream).unwrap().status, 400);
+}
+
+/// HT-08: a body without end is refused when it has reached the limit, and the connection is closed.
+#[test]
+fn ht_08_endless_bodies_end_at_the_limit() {
+    let server = server();
+    let before = resident(&server);
+    let mut stream = server.connect();
+    stream.write_all(&head("Transfer-Encoding: chunked")).unwrap();
+    let chunk = [&b"10000\r\n"[..], &vec![b' '; 0x10000], b"\r\n"].concat();
+    let mut sent = 0;
+    // The server closes while more is coming: then writing fails, or the answer was lost with the connection.
+    while sent < 4 * LIMIT && stream.write_all(&chunk).is_ok() {
+        sent += 0x10000;
+    }
+    assert!((LIMIT..2 * LIMIT).contains(&sent), "{sent} bytes were taken");
+    if let Ok(answer) = try_receive(&mut stream) {
+        assert_eq!(answer.status, 413);
+        assert_eq!(
+            answer.json()["error"],
+            "the body may have 67108864 bytes, found more"
+        );
+    }
+    // Joined in a buffer that doubles: at its last growth the old one is still there.
+    assert!(
+        peak(&server) < before + 3 * LIMIT + (8 << 20),
+        "{}",
+        peak(&server)
+    );
+    assert_eq!(server.get("/v2/health/live").status, 200);
+}
+
+/// HT-09: what comes byte by byte takes the memory of its bytes, not of its pieces, and nothing stays.
+#[test]
+fn ht_09_many_chunks() {
+    let server = server();
+    let send = |chunks: usize| {
+        let body = [&b"1\r\nA\r\n".repeat(chunks)[..], b"0\r\n\r\n"].concat();
+        let mut stream = server.connect();
+        stream.write_all(&head("Transfer-Encoding: chunked")).unwrap();
+        stream.write_all(&body).unwrap();
+        let answer = try_receive(&mut stream).unwrap();
+        assert_eq!(answer.status, 400);
+        assert_eq!(
+            answer.json()["error"],
+            "model 'digit_means': invalid JSON at byte 0: expected an object, found 'A'"
+        );
+    };
+    const CHUNKS: usize = 400_000;
+    let before = resident(&server);
+    send(CHUNKS);
+    // Twice the body, and what any first requests leave in the process. A list of the pieces would be 16 MiB.
+    let taken = peak(&server) - before;
+    assert!(taken < 2 * CHUNKS + (4 << 20), "{taken}");
+    // The allocator keeps some of it for each thread until all of them have had their turn.
+    for _ in 0..10 {
+        send(CHUNKS / 10);
+    }
+    let warm = resident(&server);
+    for _ in 0..10 {
+        send(CHUNKS / 10);
+    }
+    assert!(
+        resident(&server) < warm + (1 << 20),
+        "{warm} {}",
+        resident(&server)
+    );
+}
+
+/// HT-40: as many numbers as a body can hold, as datatypes that are wider than their digits.
+#[test]
+fn ht_40_numbers_that_grow_when_they_are_read() {
+    const LIMIT: usize = 8 << 20;
+    for datatype in ["FP32", "INT64", "FP64"] {
+        let server = server_with(&["--max-request-size", "8MiB"]);
+        let before = resident(&server);
+        let numbers = LIMIT / 2 - 100;
+        let start =
+            format!(r#"{{"inputs":[{{"name":"x","datatype":"{datatype}","shape":[{numbers}],"data":["#);
+        let mut body = start.into_bytes();
+        body.extend(b"1,".repeat(numbers - 1));
+        body.extend_from_slice(b"1]}]}");
+        assert!((LIMIT - 200..=LIMIT).contains(&body.len()));
+        let answer = server.request("POST", INFER, &[], &body);
+        assert_eq!(answer.status, 413, "{}", String::from_utf8_lossy(&answer.body));
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        let expected = format!("the data of {datatype}[{numbers}] is larger than the server accepts");
+        assert!(error.ends_with(&expected), "{error}");
+        let taken = peak(&server) - before;
+        assert!(
+            taken < 4 * LIMIT,
+            "{datatype}: {taken} bytes for a body of {LIMIT}"
+        );
+    }
+}
