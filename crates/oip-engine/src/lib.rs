@@ -31,6 +31,7 @@
 mod engine;
 mod instances;
 mod loader;
+mod pipeline;
 mod queue;
 mod registry;
 mod repository;
