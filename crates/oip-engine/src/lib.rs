@@ -28,6 +28,7 @@
 //! As Triton has it, `<root>/<model>/<version>/model.onnx`; every version is served and the highest is the default.
 //! Or as KServe has it: `model.onnx` right in the folder, one model without versions.
 
+mod cache;
 mod engine;
 mod instances;
 mod loader;
