@@ -44,6 +44,7 @@
 //! `docs/models.md` of the repository has all of it.
 
 mod batch;
+mod cache;
 mod config;
 mod control;
 mod engine;
@@ -54,6 +55,7 @@ mod instances;
 mod instances_tests;
 mod lifecycle;
 mod loader;
+mod pipeline;
 mod poll;
 mod proof;
 mod queue;

@@ -1,0 +1,236 @@
+//! The response cache: answers that are kept for requests that come again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use lru::LruCache;
+use oip_types::{InferOutput, InferRequest, ServiceError, TensorValue};
+
+/// Request parameters that say how to run and not what: answers do not depend on them.
+const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
+
+/// Answers of all models that have a cache, within one budget of bytes; those that were not asked for the longest time
+/// go first.
+pub(crate) struct ResponseCache {
+    budget: u64,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    answers: LruCache<Key, Answer>,
+    bytes: u64,
+}
+
+struct Answer {
+    outputs: Vec<InferOutput>,
+    bytes: u64,
+}
+
+/// What a request asks, as a digest that nobody can make two requests for: one client must not be able to prepare an
+/// answer for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key([u8; 32]);
+
+impl Key {
+    /// The key of a request to a loaded model; `generation` tells this load of it from all others.
+    pub(crate) fn new(generation: u64, request: &InferRequest) -> Self {
+        let mut hasher = Hasher(blake3::Hasher::new());
+        hasher.number(generation);
+        let parameters = request.parameters.iter();
+        for (name, value) in parameters.filter(|(name, _)| !NOT_CONTENT.contains(&name.as_str())) {
+            hasher.text("parameter");
+            hasher.text(name);
+            hasher.text(&format!("{value:?}"));
+        }
+        // By name: the order in which a client lists inputs means nothing.
+        let mut inputs: Vec<_> = request.inputs.iter().collect();
+        inputs.sort_by(|a, b| a.name.cmp(&b.name));
+        for input in inputs {
+            hasher.text("input");
+            hasher.text(&input.name);
+            for (name, value) in &input.parameters {
+                hasher.text(name);
+                hasher.text(&format!("{value:?}"));
+            }
+            hasher.text(input.value.datatype().name());
+            hasher.number(input.value.shape().rank() as u64);
+            input
+                .value
+                .shape()
+                .dims()
+                .iter()
+                .for_each(|dim| hasher.number(*dim));
+            hasher.bytes(input.value.raw());
+        }
+        for output in &request.outputs {
+            hasher.text("output");
+            hasher.text(&output.name);
+            for (name, value) in &output.parameters {
+                hasher.text(name);
+                hasher.text(&format!("{value:?}"));
+            }
+        }
+        Self(*hasher.0.finalize().as_bytes())
+    }
+}
+
+/// Hashes fields so that no two lists of fields have the same bytes.
+struct Hasher(blake3::Hasher);
+
+impl Hasher {
+    fn number(&mut self, number: u64) {
+        self.0.update(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.update(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+}
+
+impl ResponseCache {
+    /// Bytes that an entry takes beside its tensors, roughly.
+    const OVERHEAD: u64 = 256;
+
+    /// An empty cache for so many bytes of tensors and names.
+    pub(crate) fn new(budget: u64) -> Self {
+        Self {
+            budget,
+            kept: Mutex::new(Kept {
+                answers: LruCache::unbounded(),
+                bytes: 0,
+            }),
+        }
+    }
+
+    /// The answer to a request that came before, if it is kept.
+    pub(crate) fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
+        self.lock().answers.get(key).map(|answer| answer.outputs.clone())
+    }
+
+    /// Keeps an answer, if it is not too large. It is copied: a model's outputs may be a small part of a large batch
+    /// whose memory would be kept with them.
+    pub(crate) fn put(&self, key: Key, outputs: &[InferOutput]) {
+        let sizes = outputs
+            .iter()
+            .map(|output| (output.value.raw().len() + output.name.len()) as u64);
+        let bytes = sizes.sum::<u64>() + Self::OVERHEAD;
+        // One answer that takes most of the budget would put all others out.
+        if bytes > self.budget / 4 {
+            return;
+        }
+        let Ok(outputs) = outputs.iter().map(copy).collect() else {
+            return;
+        };
+        let mut kept = self.lock();
+        if let Some(old) = kept.answers.put(key, Answer { outputs, bytes }) {
+            kept.bytes -= old.bytes;
+        }
+        kept.bytes += bytes;
+        while kept.bytes > self.budget {
+            let Some((_, oldest)) = kept.answers.pop_lru() else {
+                break;
+            };
+            kept.bytes -= oldest.bytes;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn copy(output: &InferOutput) -> Result<InferOutput, ServiceError> {
+    let value = &output.value;
+    let raw = Bytes::copy_from_slice(value.raw());
+    let mut copy = output.clone();
+    copy.value = TensorValue::from_raw(value.datatype(), value.shape().clone(), raw)?;
+    Ok(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::{ModelRef, ParameterValue};
+    use tensor_core::{Shape, Tensor};
+
+    use super::*;
+
+    fn vector(values: &[f32]) -> Tensor {
+        Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
+    }
+
+    fn request() -> InferRequest {
+        InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("a", vector(&[1.0]))
+            .with_input("b", vector(&[2.0, 3.0]))
+    }
+
+    #[test]
+    fn keys_tell_apart_what_matters_and_nothing_else() {
+        let key = Key::new(1, &request());
+        let mut same = request();
+        same.id = Some("other".into());
+        same.inputs.reverse();
+        same.parameters.insert("timeout".into(), ParameterValue::Int64(5));
+        assert_eq!(Key::new(1, &same), key);
+
+        let mut parameter = request();
+        parameter
+            .parameters
+            .insert("temperature".into(), ParameterValue::Double(0.5));
+        let swapped = InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("a", vector(&[1.0, 2.0]))
+            .with_input("b", vector(&[3.0]));
+        let reshaped = InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("a", vector(&[1.0]))
+            .with_input(
+                "b",
+                vector(&[2.0, 3.0]).reshape(Shape::new(&[1, 2]).unwrap()).unwrap(),
+            );
+        let others = [
+            Key::new(2, &request()),
+            Key::new(1, &parameter),
+            Key::new(1, &swapped),
+            Key::new(1, &reshaped),
+            Key::new(1, &request().with_output("y")),
+        ];
+        for (index, other) in others.iter().enumerate() {
+            assert_ne!(*other, key);
+            assert!(!others[..index].contains(other));
+        }
+    }
+
+    #[test]
+    fn the_oldest_answers_go_when_the_budget_is_used_up() {
+        let key = |number| Key::new(number, &request());
+        let answer = |number: u64| vec![InferOutput::new("y", vector(&[number as f32; 256]))];
+        let cache = ResponseCache::new(8 * (1024 + 1 + ResponseCache::OVERHEAD));
+        (0..8).for_each(|number| cache.put(key(number), &answer(number)));
+        assert_eq!(cache.get(&key(0)), Some(answer(0)));
+        cache.put(key(8), &answer(8));
+        let kept: Vec<u64> = (0..9)
+            .filter(|number| cache.get(&key(*number)).is_some())
+            .collect();
+        assert_eq!(kept, [0, 2, 3, 4, 5, 6, 7, 8]);
+        // The same answer again takes no more room; one that is too large is not kept.
+        (0..20).for_each(|_| cache.put(key(8), &answer(8)));
+        assert!(cache.get(&key(2)).is_some());
+        cache.put(key(9), &[InferOutput::new("y", vector(&[0.0; 1000]))]);
+        assert_eq!(cache.get(&key(9)), None);
+    }
+
+    #[test]
+    fn answers_do_not_keep_the_batch_that_they_came_in() {
+        let batch = vector(&[7.0; 1000]);
+        let outputs = [InferOutput::new("y", batch.rows(3..4).unwrap())];
+        let cache = ResponseCache::new(1 << 20);
+        cache.put(Key::new(0, &request()), &outputs);
+        let kept = cache.get(&Key::new(0, &request())).unwrap();
+        assert_eq!(kept, outputs);
+        assert_ne!(kept[0].value.raw().as_ptr(), outputs[0].value.raw().as_ptr());
+    }
+}

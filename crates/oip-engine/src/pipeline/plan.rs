@@ -1,0 +1,488 @@
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use oip_types::{
+    ModelMetadata, ModelRef, RequestedOutput, ShapePattern, TensorMetadata,
+    model_config::{EnsembleScheduling, EnsembleStep},
+};
+use tensor_core::Quoted;
+
+/// A pipeline that is known to be sound.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    /// The tensors that clients give, in the order of the metadata's inputs.
+    pub(super) inputs: Vec<Given>,
+    /// The tensors that clients may ask for, by the names of the metadata's outputs.
+    pub(super) outputs: Vec<(String, Tensor)>,
+    /// The steps, each after those it needs.
+    pub(super) steps: Vec<Step>,
+    /// How many tensors there are.
+    pub(super) tensors: usize,
+}
+
+/// An input of the pipeline and the tensor it is.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) name: String,
+    pub(super) tensor: Tensor,
+}
+
+/// A tensor by its number.
+pub(super) type Tensor = usize;
+
+/// A model in a pipeline.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) model: String,
+    pub(super) version: Option<String>,
+    /// The model's inputs and the tensors that go there.
+    pub(super) inputs: Vec<(String, Tensor)>,
+    /// The model's outputs and the tensors they become.
+    pub(super) outputs: Vec<(String, Tensor)>,
+}
+
+impl Pipeline {
+    /// Reads a configuration and proves it.
+    ///
+    /// `metadata` has the pipeline's own inputs and outputs; `find` gives the metadata of the models that the steps
+    /// name, or says why there is none.
+    ///
+    /// # Errors
+    /// What is wrong, and on which edge.
+    pub(crate) fn plan(
+        metadata: &ModelMetadata,
+        scheduling: &EnsembleScheduling,
+        find: impl Fn(ModelRef<'_>) -> Result<Arc<ModelMetadata>, String>,
+    ) -> Result<Self, String> {
+        let mut graph = Graph::default();
+        let inputs = metadata.inputs.iter().map(|input| {
+            let tensor = graph.define(&input.name, Source::Client, input)?;
+            Ok(Given {
+                name: input.name.clone(),
+                tensor,
+            })
+        });
+        let inputs = inputs.collect::<Result<Vec<_>, String>>()?;
+        let mut models = Vec::new();
+        for (index, step) in scheduling.step.iter().enumerate() {
+            let place = Place {
+                index,
+                model: &step.model_name,
+            };
+            if step.model_name == metadata.name {
+                return Err(format!("{place} is the pipeline itself"));
+            }
+            let version = (step.model_version >= 0).then(|| step.model_version.to_string());
+            let model = ModelRef::new(&step.model_name, version.as_deref())
+                .map_err(|error| format!("{place}: {error}"))
+                .and_then(|model| find(model).map_err(|reason| format!("{place}: {reason}")))?;
+            for (output, tensor) in &step.output_map {
+                let known = named(&model.outputs, output)
+                    .ok_or_else(|| format!("{place}: the model has no output {}", Quoted(output)))?;
+                graph.define(tensor, Source::Step(index), known)?;
+            }
+            models.push((model, version));
+        }
+        let steps = scheduling.step.iter().zip(models).enumerate();
+        let steps = steps
+            .map(|(index, (step, (model, version)))| graph.step(index, step, &model, version))
+            .collect::<Result<Vec<_>, _>>()?;
+        let outputs = metadata
+            .outputs
+            .iter()
+            .map(|output| {
+                Ok((
+                    output.name.clone(),
+                    graph.read(&output.name, &"the pipeline's output", output)?,
+                ))
+            })
+            .collect::<Result<Vec<_>, String>>()?;
+        if let Some(unused) = graph
+            .tensors
+            .iter()
+            .find(|tensor| tensor.source == Source::Client && !tensor.is_read)
+        {
+            return Err(format!("the input {} goes to no step", Quoted(&unused.name)));
+        }
+        let tensors = graph.tensors.len();
+        Ok(Self {
+            inputs,
+            outputs,
+            steps: graph.sort(steps)?,
+            tensors,
+        })
+    }
+
+    /// Which tensors are wanted when a client asks for these outputs; all of them when it names none.
+    pub(super) fn wanted<'a>(
+        &'a self,
+        requested: &'a [RequestedOutput],
+    ) -> impl Iterator<Item = &'a (String, Tensor)> {
+        let is_wanted =
+            |name: &str| requested.is_empty() || requested.iter().any(|output| output.name == name);
+        self.outputs.iter().filter(move |(name, _)| is_wanted(name))
+    }
+}
+
+/// The tensors while a configuration is read.
+#[derive(Default)]
+struct Graph {
+    tensors: Vec<Edge>,
+    by_name: BTreeMap<String, Tensor>,
+}
+
+/// A tensor: where it comes from and what it is there.
+struct Edge {
+    name: String,
+    source: Source,
+    metadata: TensorMetadata,
+    is_read: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Client,
+    Step(usize),
+}
+
+impl Graph {
+    fn define(&mut self, name: &str, source: Source, metadata: &TensorMetadata) -> Result<Tensor, String> {
+        let number = self.tensors.len();
+        if let Some(first) = self.by_name.insert(name.to_owned(), number) {
+            let (first, second) = (self.tensors[first].source, source);
+            return Err(format!(
+                "tensor {} has two sources: {first} and {second}",
+                Quoted(name)
+            ));
+        }
+        self.tensors.push(Edge {
+            name: name.to_owned(),
+            source,
+            metadata: metadata.clone(),
+            is_read: false,
+        });
+        Ok(number)
+    }
+
+    /// The tensor that goes somewhere, if it fits there.
+    fn read(
+        &mut self,
+        name: &str,
+        reader: &dyn fmt::Display,
+        expected: &TensorMetadata,
+    ) -> Result<Tensor, String> {
+        let number = self.by_name.get(name).copied();
+        let number = number.ok_or_else(|| {
+            format!(
+                "tensor {} goes to {reader} {expected}, but comes from nowhere",
+                Quoted(name)
+            )
+        })?;
+        let edge = &mut self.tensors[number];
+        edge.is_read = true;
+        let found = &edge.metadata;
+        if found.datatype != expected.datatype || !overlap(&found.shape, &expected.shape) {
+            let source = edge.source;
+            return Err(format!(
+                "tensor {} comes from {source} {found}, but goes to {reader} {expected}",
+                Quoted(name)
+            ));
+        }
+        Ok(number)
+    }
+
+    fn step(
+        &mut self,
+        index: usize,
+        step: &EnsembleStep,
+        model: &ModelMetadata,
+        version: Option<String>,
+    ) -> Result<Step, String> {
+        let place = Place {
+            index,
+            model: &step.model_name,
+        };
+        let mut inputs = Vec::new();
+        for (input, tensor) in &step.input_map {
+            let known = named(&model.inputs, input)
+                .ok_or_else(|| format!("{place}: the model has no input {}", Quoted(input)))?;
+            inputs.push((
+                input.clone(),
+                self.read(tensor, &format_args!("{place} input"), known)?,
+            ));
+        }
+        let is_missing = |input: &&TensorMetadata| !step.input_map.contains_key(&input.name);
+        if let Some(missing) = model.inputs.iter().find(is_missing) {
+            return Err(format!("{place}: no tensor goes to the model's input {missing}"));
+        }
+        let outputs = step.output_map.iter();
+        Ok(Step {
+            model: step.model_name.clone(),
+            version,
+            inputs,
+            outputs: outputs
+                .map(|(output, tensor)| (output.clone(), self.by_name[tensor]))
+                .collect(),
+        })
+    }
+
+    /// Puts each step after those it needs.
+    fn sort(&self, steps: Vec<Step>) -> Result<Vec<Step>, String> {
+        let mut waiting: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
+        let mut is_there: Vec<bool> = self
+            .tensors
+            .iter()
+            .map(|tensor| tensor.source == Source::Client)
+            .collect();
+        let mut sorted = Vec::with_capacity(waiting.len());
+        loop {
+            let before = sorted.len();
+            for slot in &mut waiting {
+                let can_run = |step: &mut Step| step.inputs.iter().all(|(_, tensor)| is_there[*tensor]);
+                let Some(step) = slot.take_if(can_run) else {
+                    continue;
+                };
+                step.outputs
+                    .iter()
+                    .for_each(|(_, tensor)| is_there[*tensor] = true);
+                sorted.push(step);
+            }
+            if sorted.len() == waiting.len() {
+                return Ok(sorted);
+            }
+            if sorted.len() == before {
+                return Err(self.cycle(&waiting, &is_there));
+            }
+        }
+    }
+
+    /// Tells a cycle by walking from a step that cannot run to the one it waits for, until one comes again.
+    fn cycle(&self, waiting: &[Option<Step>], is_there: &[bool]) -> String {
+        let mut walked: Vec<(usize, Tensor)> = Vec::new();
+        let mut index = waiting.iter().position(Option::is_some).unwrap_or_default();
+        loop {
+            if let Some(start) = walked.iter().position(|(step, _)| *step == index) {
+                // The walk went against the arrows.
+                let mut told: Vec<String> = walked[start..]
+                    .iter()
+                    .rev()
+                    .map(|(step, tensor)| format!("{} -> step {step}", Quoted(&self.tensors[*tensor].name)))
+                    .collect();
+                told.insert(0, format!("step {index}"));
+                return format!("the steps form a cycle: {}", told.join(" -> "));
+            }
+            let missing = waiting[index]
+                .iter()
+                .flat_map(|step| &step.inputs)
+                .map(|(_, tensor)| *tensor);
+            let missing = missing.into_iter().find(|tensor| !is_there[*tensor]);
+            match missing.map(|tensor| (tensor, self.tensors[tensor].source)) {
+                Some((tensor, Source::Step(source))) => {
+                    walked.push((index, tensor));
+                    index = source;
+                }
+                // A step that cannot run waits for a tensor of another such step.
+                _ => return "the steps form a cycle".to_owned(),
+            }
+        }
+    }
+}
+
+/// Whether some shape fits both patterns.
+fn overlap(one: &ShapePattern, other: &ShapePattern) -> bool {
+    let fits = |(one, other): (&Option<u64>, &Option<u64>)| match (one, other) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    };
+    one.dims().len() == other.dims().len() && one.dims().iter().zip(other.dims()).all(fits)
+}
+
+fn named<'m>(tensors: &'m [TensorMetadata], name: &str) -> Option<&'m TensorMetadata> {
+    tensors.iter().find(|tensor| tensor.name == name)
+}
+
+/// A step, for messages.
+struct Place<'s> {
+    index: usize,
+    model: &'s str,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {} (model {})", self.index, Quoted(self.model))
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => f.write_str("the pipeline's input"),
+            Self::Step(index) => write!(f, "step {index} output"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::DataType;
+
+    use super::*;
+
+    fn model(name: &str) -> Result<Arc<ModelMetadata>, String> {
+        let tensor = TensorMetadata::new;
+        let (inputs, outputs) = match name {
+            "scale" | "shift" => (
+                vec![tensor("x", DataType::FP32, &[-1, 4])],
+                vec![tensor("y", DataType::FP32, &[-1, 4])],
+            ),
+            "sum" => (
+                vec![
+                    tensor("a", DataType::FP32, &[-1, 4]),
+                    tensor("b", DataType::FP32, &[-1, 4]),
+                ],
+                vec![tensor("y", DataType::FP32, &[-1])],
+            ),
+            "count" => (
+                vec![tensor("x", DataType::INT64, &[-1, 4])],
+                vec![tensor("y", DataType::INT64, &[1])],
+            ),
+            "narrow" => (
+                vec![tensor("x", DataType::FP32, &[-1, 3])],
+                vec![tensor("y", DataType::FP32, &[-1])],
+            ),
+            other => return Err(format!("model '{other}' does not exist")),
+        };
+        Ok(Arc::new(ModelMetadata {
+            name: name.into(),
+            versions: vec![],
+            platform: String::new(),
+            inputs,
+            outputs,
+        }))
+    }
+
+    fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> EnsembleStep {
+        let map = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(from, to)| ((*from).to_owned(), (*to).to_owned()))
+                .collect()
+        };
+        EnsembleStep {
+            model_name: model.into(),
+            input_map: map(inputs),
+            output_map: map(outputs),
+            ..EnsembleStep::default()
+        }
+    }
+
+    fn plan(steps: Vec<EnsembleStep>) -> Result<Pipeline, String> {
+        let metadata = ModelMetadata {
+            name: "pipeline".into(),
+            versions: vec![],
+            platform: "ensemble".into(),
+            inputs: vec![TensorMetadata::new("in", DataType::FP32, &[-1, 4])],
+            outputs: vec![TensorMetadata::new("out", DataType::FP32, &[-1])],
+        };
+        Pipeline::plan(&metadata, &EnsembleScheduling { step: steps }, |found| {
+            model(found.name())
+        })
+    }
+
+    #[test]
+    fn steps_are_put_in_the_order_of_their_tensors() {
+        let pipeline = plan(vec![
+            step("sum", &[("a", "scaled"), ("b", "shifted")], &[("y", "out")]),
+            step("shift", &[("x", "scaled")], &[("y", "shifted")]),
+            step("scale", &[("x", "in")], &[("y", "scaled")]),
+        ])
+        .unwrap();
+        let order: Vec<&str> = pipeline.steps.iter().map(|step| step.model.as_str()).collect();
+        assert_eq!(order, ["scale", "shift", "sum"]);
+        assert_eq!(pipeline.tensors, 4);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_with_its_edge() {
+        let scale = || step("scale", &[("x", "in")], &[("y", "scaled")]);
+        let sum = || step("sum", &[("a", "scaled"), ("b", "scaled")], &[("y", "out")]);
+        for (steps, message) in [
+            (
+                vec![scale(), step("pipeline", &[], &[])],
+                "step 1 (model 'pipeline') is the pipeline itself",
+            ),
+            (
+                vec![step("none", &[], &[])],
+                "step 0 (model 'none'): model 'none' does not exist",
+            ),
+            (
+                vec![step("../x", &[], &[])],
+                "step 0 (model '../x'): model name '../x' must not contain a path separator",
+            ),
+            (
+                vec![step("scale", &[("x", "in")], &[("z", "out")])],
+                "step 0 (model 'scale'): the model has no output 'z'",
+            ),
+            (
+                vec![scale(), sum(), step("scale", &[("x", "in"), ("z", "in")], &[])],
+                "step 2 (model 'scale'): the model has no input 'z'",
+            ),
+            (
+                vec![scale(), step("sum", &[("a", "scaled")], &[("y", "out")])],
+                "step 1 (model 'sum'): no tensor goes to the model's input 'b' (FP32[-1, 4])",
+            ),
+            (
+                vec![scale(), step("shift", &[("x", "in")], &[("y", "scaled")])],
+                "tensor 'scaled' has two sources: step 0 output and step 1 output",
+            ),
+            (
+                vec![step("scale", &[("x", "in")], &[("y", "in")])],
+                "tensor 'in' has two sources: the pipeline's input and step 0 output",
+            ),
+            (
+                vec![sum()],
+                "tensor 'scaled' goes to step 0 (model 'sum') input 'a' (FP32[-1, 4]), but comes from nowhere",
+            ),
+            (
+                vec![scale()],
+                "tensor 'out' goes to the pipeline's output 'out' (FP32[-1]), but comes from nowhere",
+            ),
+            (
+                vec![scale(), step("count", &[("x", "scaled")], &[("y", "out")])],
+                "tensor 'scaled' comes from step 0 output 'y' (FP32[-1, 4]), but goes to step 1 (model 'count') input 'x' (INT64[-1, 4])",
+            ),
+            (
+                vec![scale(), step("narrow", &[("x", "scaled")], &[("y", "out")])],
+                "tensor 'scaled' comes from step 0 output 'y' (FP32[-1, 4]), but goes to step 1 (model 'narrow') input 'x' (FP32[-1, 3])",
+            ),
+            (
+                vec![step("scale", &[("x", "in")], &[("y", "out")])],
+                "tensor 'out' comes from step 0 output 'y' (FP32[-1, 4]), but goes to the pipeline's output 'out' (FP32[-1])",
+            ),
+            (
+                vec![
+                    scale(),
+                    step("sum", &[("a", "scaled"), ("b", "back")], &[("y", "out")]),
+                    step("shift", &[("x", "forth")], &[("y", "back")]),
+                    step("scale", &[("x", "back")], &[("y", "forth")]),
+                ],
+                "the steps form a cycle: step 2 -> 'back' -> step 3 -> 'forth' -> step 2",
+            ),
+            (
+                vec![
+                    step("shift", &[("x", "t")], &[("y", "t")]),
+                    step("sum", &[("a", "t"), ("b", "in")], &[("y", "out")]),
+                ],
+                "the steps form a cycle: step 0 -> 't' -> step 0",
+            ),
+            (
+                vec![
+                    step("shift", &[("x", "t")], &[("y", "u")]),
+                    step("sum", &[("a", "t"), ("b", "t")], &[("y", "out")]),
+                ],
+                "tensor 't' goes to step 0 (model 'shift') input 'x' (FP32[-1, 4]), but comes from nowhere",
+            ),
+        ] {
+            assert_eq!(plan(steps).unwrap_err(), message);
+        }
+    }
+}

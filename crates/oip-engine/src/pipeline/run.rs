@@ -1,0 +1,334 @@
+use std::mem;
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use oip_service::{BoxFuture, RequestContext};
+use oip_types::{
+    InferInput, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, RequestedOutput,
+    ServiceError, TensorValue,
+};
+
+use super::{Pipeline, plan::Step};
+
+/// Runs a pipeline for a request that was checked against its metadata.
+///
+/// `infer` answers the steps' requests, each by its own model and queue. Only steps that the requested outputs need are
+/// run. When one fails the others are dropped, which cancels them.
+///
+/// # Errors
+/// What the first step that fails says.
+pub(crate) async fn run<'i>(
+    pipeline: &Pipeline,
+    mut request: InferRequest,
+    cx: &RequestContext,
+    infer: impl Fn(InferRequest, RequestContext) -> BoxFuture<'i, Result<InferResponse, ServiceError>>,
+) -> Result<Vec<InferOutput>, ServiceError> {
+    let mut state = State::new(pipeline, &request.outputs);
+    let parameters = mem::take(&mut request.parameters);
+    for given in &pipeline.inputs {
+        let value = request.take_input(&given.name)?;
+        state.tensors[given.tensor].put(value);
+    }
+    let mut running = FuturesUnordered::new();
+    loop {
+        for index in state.ready() {
+            let step = &pipeline.steps[index];
+            let request = state.request(step, &request, &parameters)?;
+            let answer = infer(request, cx.clone());
+            running.push(async move { (index, answer.await) });
+        }
+        let Some((index, answer)) = running.next().await else {
+            break;
+        };
+        let step = &pipeline.steps[index];
+        for output in answer?.outputs {
+            if let Some((_, tensor)) = step.outputs.iter().find(|(name, _)| *name == output.name) {
+                state.tensors[*tensor].put(output.value);
+            }
+        }
+    }
+    let outputs = pipeline.wanted(&request.outputs).map(|(name, tensor)| {
+        let lost = || ServiceError::internal(format!("no step gave the output '{name}'"));
+        Ok(InferOutput::new(
+            name,
+            state.tensors[*tensor].take().ok_or_else(lost)?,
+        ))
+    });
+    outputs.collect()
+}
+
+/// What is there and what has run.
+struct State<'p> {
+    pipeline: &'p Pipeline,
+    tensors: Vec<Slot>,
+    is_waiting: Vec<bool>,
+}
+
+/// A tensor, while somebody still needs it.
+#[derive(Default)]
+struct Slot {
+    value: Option<TensorValue>,
+    readers: usize,
+}
+
+impl Slot {
+    fn put(&mut self, value: TensorValue) {
+        self.value = Some(value).filter(|_| self.readers > 0);
+    }
+
+    /// Gives the tensor to a reader; the last one gets it for good, so that its memory is not kept longer.
+    fn take(&mut self) -> Option<TensorValue> {
+        self.readers = self.readers.saturating_sub(1);
+        if self.readers == 0 {
+            self.value.take()
+        } else {
+            self.value.clone()
+        }
+    }
+}
+
+impl<'p> State<'p> {
+    /// Nothing has run; steps that nobody needs will not.
+    fn new(pipeline: &'p Pipeline, requested: &[RequestedOutput]) -> Self {
+        let mut tensors: Vec<Slot> = (0..pipeline.tensors).map(|_| Slot::default()).collect();
+        for (_, tensor) in pipeline.wanted(requested) {
+            tensors[*tensor].readers += 1;
+        }
+        // Backwards, each step comes before those that it needs.
+        let mut is_waiting = vec![false; pipeline.steps.len()];
+        for (index, step) in pipeline.steps.iter().enumerate().rev() {
+            is_waiting[index] = step
+                .outputs
+                .iter()
+                .any(|(_, tensor)| tensors[*tensor].readers > 0);
+            if is_waiting[index] {
+                step.inputs
+                    .iter()
+                    .for_each(|(_, tensor)| tensors[*tensor].readers += 1);
+            }
+        }
+        Self {
+            pipeline,
+            tensors,
+            is_waiting,
+        }
+    }
+
+    /// Takes the steps out that have everything they need.
+    fn ready(&mut self) -> Vec<usize> {
+        let can_run = |step: &Step| {
+            step.inputs
+                .iter()
+                .all(|(_, tensor)| self.tensors[*tensor].value.is_some())
+        };
+        let steps = self.pipeline.steps.iter().enumerate();
+        let ready: Vec<usize> = steps
+            .filter(|(index, step)| self.is_waiting[*index] && can_run(step))
+            .map(|(index, _)| index)
+            .collect();
+        ready.iter().for_each(|index| self.is_waiting[*index] = false);
+        ready
+    }
+
+    /// The request of a step that is ready.
+    fn request(
+        &mut self,
+        step: &Step,
+        whole: &InferRequest,
+        parameters: &Parameters,
+    ) -> Result<InferRequest, ServiceError> {
+        let mut request = InferRequest::new(ModelRef::new(&step.model, step.version.as_deref())?);
+        request.id.clone_from(&whole.id);
+        request.parameters.clone_from(parameters);
+        for (name, tensor) in &step.inputs {
+            let lost = || ServiceError::internal(format!("the tensor for input '{name}' is gone"));
+            request.inputs.push(InferInput {
+                name: name.clone(),
+                value: self.tensors[*tensor].take().ok_or_else(lost)?,
+                parameters: Parameters::new(),
+            });
+        }
+        for (name, tensor) in &step.outputs {
+            if self.tensors[*tensor].readers > 0 {
+                request.outputs.push(RequestedOutput {
+                    name: name.clone(),
+                    parameters: Parameters::new(),
+                });
+            }
+        }
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, sync::Mutex};
+
+    use futures_executor::block_on;
+    use oip_types::{
+        DataType, ModelMetadata, TensorMetadata,
+        model_config::{EnsembleScheduling, EnsembleStep},
+    };
+    use tensor_core::{Shape, Tensor};
+
+    use super::*;
+
+    /// in -> left (adds 1) -> l, in -> right (adds 1) -> r, (l, r) -> join (sum) -> out; l is an output too.
+    fn diamond() -> Pipeline {
+        let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[-1]);
+        let metadata = |name: &str, inputs: &[&str], outputs: &[&str]| ModelMetadata {
+            name: name.to_owned(),
+            versions: vec![],
+            platform: String::new(),
+            inputs: inputs.iter().map(|name| tensor(name)).collect(),
+            outputs: outputs.iter().map(|name| tensor(name)).collect(),
+        };
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs
+                .iter()
+                .map(|(from, to)| ((*from).to_owned(), (*to).to_owned()))
+                .collect()
+        };
+        let step = |model: &str, inputs: &[(&str, &str)], output: &str| EnsembleStep {
+            model_name: model.to_owned(),
+            input_map: map(inputs),
+            output_map: map(&[("y", output)]),
+            ..EnsembleStep::default()
+        };
+        let scheduling = EnsembleScheduling {
+            step: vec![
+                step("join", &[("x", "l"), ("z", "r")], "out"),
+                step("left", &[("x", "in")], "l"),
+                step("right", &[("x", "in")], "r"),
+            ],
+        };
+        let find = |model: ModelRef<'_>| {
+            let inputs: &[&str] = if model.name() == "join" {
+                &["x", "z"]
+            } else {
+                &["x"]
+            };
+            Ok(metadata(model.name(), inputs, &["y"]).into())
+        };
+        Pipeline::plan(&metadata("diamond", &["in"], &["out", "l"]), &scheduling, find).unwrap()
+    }
+
+    fn floats(values: &[f32]) -> Tensor {
+        Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
+    }
+
+    fn request() -> InferRequest {
+        InferRequest::new(ModelRef::new("diamond", None).unwrap()).with_input("in", floats(&[1.0, 2.0]))
+    }
+
+    /// Adds 1, or adds two inputs up; fails for the model `fails`.
+    fn answer(request: &InferRequest, fails: &str) -> Result<InferResponse, ServiceError> {
+        let name = request.model().name().to_owned();
+        if name == fails {
+            return Err(ServiceError::internal(format!("model '{name}': it failed")));
+        }
+        let values = |input: &str| request.input(input)?.as_fixed()?.to_vec::<f32>().ok();
+        let x = values("x").unwrap();
+        let z = values("z").unwrap_or_else(|| vec![1.0; x.len()]);
+        let sums: Vec<f32> = x.iter().zip(z).map(|(x, z)| x + z).collect();
+        Ok(InferResponse {
+            model_name: name,
+            model_version: None,
+            id: None,
+            parameters: Parameters::new(),
+            outputs: vec![InferOutput::new("y", floats(&sums))],
+        })
+    }
+
+    fn run_diamond(
+        request: InferRequest,
+        fails: &str,
+    ) -> (Result<Vec<InferOutput>, ServiceError>, Vec<String>) {
+        let asked = Mutex::new(Vec::new());
+        let outputs = block_on(run(
+            &diamond(),
+            request,
+            &RequestContext::new(None),
+            |request, _| {
+                asked.lock().unwrap().push(request.model().name().to_owned());
+                let answer = answer(&request, fails);
+                Box::pin(async { answer })
+            },
+        ));
+        (outputs, asked.into_inner().unwrap())
+    }
+
+    #[test]
+    fn tensors_go_along_the_edges() {
+        let (outputs, asked) = run_diamond(request(), "");
+        let outputs = outputs.unwrap();
+        assert_eq!(outputs[0], InferOutput::new("out", floats(&[4.0, 6.0])));
+        assert_eq!(outputs[1], InferOutput::new("l", floats(&[2.0, 3.0])));
+        assert_eq!(asked, ["left", "right", "join"]);
+    }
+
+    #[test]
+    fn steps_that_nobody_needs_do_not_run() {
+        let (outputs, asked) = run_diamond(request().with_output("l"), "");
+        assert_eq!(outputs.unwrap(), [InferOutput::new("l", floats(&[2.0, 3.0]))]);
+        assert_eq!(asked, ["left"]);
+    }
+
+    #[test]
+    fn a_step_that_fails_ends_the_pipeline() {
+        let (outputs, asked) = run_diamond(request(), "right");
+        assert_eq!(outputs.unwrap_err().message(), "model 'right': it failed");
+        assert!(!asked.contains(&"join".to_owned()));
+    }
+
+    #[test]
+    fn tensors_are_passed_on_without_a_copy() {
+        let request = request();
+        let given = request.input("in").unwrap().raw().as_ptr() as usize;
+        let outputs = block_on(run(
+            &diamond(),
+            request,
+            &RequestContext::new(None),
+            |request, _| {
+                let x = request.input("x").unwrap().clone();
+                assert_eq!(x.raw().as_ptr() as usize, given);
+                let mut response = answer(&request, "").unwrap();
+                response.outputs = vec![InferOutput::new("y", x)];
+                Box::pin(async { Ok(response) })
+            },
+        ));
+        assert_eq!(outputs.unwrap()[0].value.raw().as_ptr() as usize, given);
+    }
+
+    #[test]
+    fn steps_that_do_not_need_each_other_run_at_the_same_time() {
+        let (sender, receiver) = futures_channel::oneshot::channel::<()>();
+        let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
+        // The left step waits for the right one to begin.
+        let outputs = block_on(run(
+            &diamond(),
+            request(),
+            &RequestContext::new(None),
+            |request, _| {
+                let answer = answer(&request, "");
+                match request.model().name() {
+                    "left" => {
+                        let right = receiver.lock().unwrap().take();
+                        Box::pin(async {
+                            right.unwrap().await.unwrap();
+                            answer
+                        })
+                    }
+                    "right" => {
+                        let left = sender.lock().unwrap().take();
+                        Box::pin(async {
+                            left.unwrap().send(()).unwrap();
+                            answer
+                        })
+                    }
+                    _ => Box::pin(async { answer }),
+                }
+            },
+        ));
+        assert_eq!(outputs.unwrap().len(), 2);
+    }
+}
