@@ -28,41 +28,50 @@ pub(crate) fn ask(
         bytes,
         ..Ask::default()
     };
-    let (max_rows, Some(first)) = (policy.max_rows(), request.inputs.first()) else {
-        return Ok(alone);
-    };
-    let Some(rows) = first.value.rows().filter(|_| max_rows > 0) else {
-        return Ok(alone);
-    };
-    let other = request
-        .inputs
-        .iter()
-        .find(|input| input.value.rows() != Some(rows));
-    match other {
+    let rows = match rows(policy.max_rows(), request) {
+        Ok(Some(rows)) => rows,
+        Ok(None) => return Ok(alone),
         // What nobody configured is a guess: this model may mean something else by its first dimensions.
-        _ if policy.is_guess() && (other.is_some() || rows > max_rows) => return Ok(Ask { rows, ..alone }),
-        Some(other) => {
-            return Err(ServiceError::invalid(format!(
-                "inputs {} and {} must have the same number of rows, found shapes {} and {}",
-                Quoted(&first.name),
-                Quoted(&other.name),
-                first.value.shape(),
-                other.value.shape(),
-            )));
+        Err(_) if policy.is_guess() => {
+            let rows = leading_rows(request).unwrap_or(1);
+            return Ok(Ask { rows, ..alone });
         }
-        None if rows > max_rows => {
-            return Err(ServiceError::invalid(format!(
-                "expected a batch of at most {max_rows} rows, found {rows}"
-            )));
-        }
-        None => {}
-    }
+        Err(error) => return Err(error),
+    };
     Ok(Ask {
         rows,
         // Nothing to join, and a model may want to say something about it.
         key: (rows > 0).then(|| join_key(metadata, request)),
         ..alone
     })
+}
+
+/// How many rows a request has, to a model that takes at most so many at once; none if that is 0, or it has none.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it has more, or its inputs differ in their number.
+pub(crate) fn rows(max_rows: u64, request: &InferRequest) -> Result<Option<u64>, ServiceError> {
+    let (Some(first), Some(rows), 1..) = (request.inputs.first(), leading_rows(request), max_rows) else {
+        return Ok(None);
+    };
+    let mut others = request.inputs.iter();
+    match others.find(|input| input.value.rows() != Some(rows)) {
+        Some(other) => Err(ServiceError::invalid(format!(
+            "inputs {} and {} must have the same number of rows, found shapes {} and {}",
+            Quoted(&first.name),
+            Quoted(&other.name),
+            first.value.shape(),
+            other.value.shape(),
+        ))),
+        None if rows > max_rows => Err(ServiceError::invalid(format!(
+            "expected a batch of at most {max_rows} rows, found {rows}"
+        ))),
+        None => Ok(Some(rows)),
+    }
+}
+
+fn leading_rows(request: &InferRequest) -> Option<u64> {
+    request.inputs.first()?.value.rows()
 }
 
 /// What two requests must have in common to be joined: which optional inputs they have, the dimensions that the model

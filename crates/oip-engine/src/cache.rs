@@ -1,6 +1,9 @@
 //! The response cache: answers that are kept for requests that come again.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use lru::LruCache;
@@ -14,6 +17,7 @@ const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<Kept>,
+    generations: AtomicU64,
 }
 
 struct Kept {
@@ -33,7 +37,7 @@ pub(crate) struct Key([u8; 32]);
 
 impl Key {
     /// The key of a request to a loaded model; `generation` tells this load of it from all others.
-    pub(crate) fn new(generation: u64, request: &InferRequest) -> Self {
+    fn new(generation: u64, request: &InferRequest) -> Self {
         let mut hasher = Hasher(blake3::Hasher::new());
         hasher.number(generation);
         let parameters = request.parameters.iter();
@@ -92,6 +96,35 @@ impl Hasher {
     }
 }
 
+/// The cache as one loaded version of a model sees it.
+pub(crate) struct Cached {
+    cache: Arc<ResponseCache>,
+    /// What tells this load from all others, so that no answer outlives the model that gave it.
+    generation: u64,
+}
+
+impl Cached {
+    /// A part of the cache that nobody has used before.
+    pub(crate) fn new(cache: &Arc<ResponseCache>) -> Self {
+        Self {
+            cache: cache.clone(),
+            generation: cache.generations.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn key(&self, request: &InferRequest) -> Key {
+        Key::new(self.generation, request)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
+        self.cache.get(key)
+    }
+
+    pub(crate) fn put(&self, key: Key, outputs: &[InferOutput]) {
+        self.cache.put(key, outputs);
+    }
+}
+
 impl ResponseCache {
     /// Bytes that an entry takes beside its tensors, roughly.
     const OVERHEAD: u64 = 256;
@@ -104,17 +137,18 @@ impl ResponseCache {
                 answers: LruCache::unbounded(),
                 bytes: 0,
             }),
+            generations: AtomicU64::new(0),
         }
     }
 
     /// The answer to a request that came before, if it is kept.
-    pub(crate) fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
+    fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
         self.lock().answers.get(key).map(|answer| answer.outputs.clone())
     }
 
     /// Keeps an answer, if it is not too large. It is copied: a model's outputs may be a small part of a large batch
     /// whose memory would be kept with them.
-    pub(crate) fn put(&self, key: Key, outputs: &[InferOutput]) {
+    fn put(&self, key: Key, outputs: &[InferOutput]) {
         let sizes = outputs
             .iter()
             .map(|output| (output.value.raw().len() + output.name.len()) as u64);

@@ -9,6 +9,7 @@ use futures_channel::oneshot;
 use oip_types::{ErrorCode, ServiceError};
 
 use crate::{
+    ModelControl,
     instances::STACK_SIZE,
     lifecycle::{Cause, Lifecycle},
 };
@@ -39,16 +40,25 @@ impl Work {
 
 /// Something to do with a model.
 pub(crate) struct Task {
-    pub(crate) model: String,
-    pub(crate) action: Action,
+    model: String,
+    action: Action,
     /// Who waits for the end of it.
-    pub(crate) reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
+    reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
+    /// The models that a pipeline to be loaded runs, once that was looked up.
+    steps: Option<Vec<String>>,
 }
 
 /// What to do.
 pub(crate) enum Action {
-    Load { config: Option<String>, cause: Cause },
-    Unload { forget: bool },
+    Load {
+        config: Option<String>,
+        cause: Cause,
+    },
+    Unload {
+        forget: bool,
+        /// Whether models go as well that were loaded only because this one runs them.
+        with_steps: bool,
+    },
 }
 
 impl Control {
@@ -70,10 +80,7 @@ impl Control {
     pub(crate) fn submit(self: &Arc<Self>, task: Task) -> Result<(), ServiceError> {
         let mut work = self.lock();
         if work.is_closed {
-            return Err(ServiceError::new(
-                ErrorCode::Unavailable,
-                "the server is shutting down",
-            ));
+            return Err(shutting_down());
         }
         if task.reply.is_some() && work.waiting.len() >= Self::CAPACITY {
             let message = "too many models wait to be loaded and unloaded; try again later";
@@ -114,13 +121,23 @@ impl Control {
     }
 
     /// Does what waits, and ends when nothing does.
-    fn run(&self) {
-        while let Some(mut task) = self.next() {
+    fn run(self: &Arc<Self>) {
+        while let Some(task) = self.next() {
+            let Some(mut task) = self.put_behind_steps(task) else {
+                continue;
+            };
             let reply = task.reply.take();
             let (model, lifecycle) = (task.model.clone(), &self.lifecycle);
             let done = catch_unwind(AssertUnwindSafe(|| match task.action {
                 Action::Load { config, cause } => lifecycle.load(&task.model, config, cause),
-                Action::Unload { forget } => lifecycle.unload(&task.model, forget),
+                Action::Unload { forget, with_steps } => {
+                    let steps = lifecycle.unload(&task.model, forget)?;
+                    for step in steps.into_iter().filter(|_| with_steps) {
+                        let action = Action::Unload { forget, with_steps };
+                        self.submit(Task::new(step, action, None))?;
+                    }
+                    Ok(())
+                }
             }));
             let done = done.unwrap_or_else(|_| {
                 // A bug. It must not keep the model from being loaded again, nor the server from getting ready.
@@ -137,14 +154,63 @@ impl Control {
         }
     }
 
-    /// Takes what waits longest and concerns a model that nobody works on. What concerns another is taken by whoever
-    /// works on that, when it is done.
+    /// Gives a task back that can be done now. The loading of a pipeline goes behind that of the models it runs, which are
+    /// loaded for it where only those are loaded that are asked for.
+    fn put_behind_steps(self: &Arc<Self>, mut task: Task) -> Option<Task> {
+        let Action::Load { config, .. } = &task.action else {
+            return Some(task);
+        };
+        if task.steps.is_some() {
+            return Some(task);
+        }
+        let steps = self.lifecycle.steps(&task.model, config.as_deref());
+        if steps.is_empty() {
+            return Some(task);
+        }
+        if matches!(self.lifecycle.config.control, ModelControl::Explicit { .. }) {
+            let is_missing = |step: &&String| {
+                **step != task.model && !self.lifecycle.registry.has_ready(step) && !self.is_busy(step)
+            };
+            for step in steps.iter().filter(is_missing) {
+                let action = Action::Load {
+                    config: None,
+                    cause: Cause::Step,
+                };
+                // If it is closed, that is found below.
+                let _ = self.submit(Task::new(step.clone(), action, None));
+            }
+        }
+        let mut work = self.lock();
+        work.busy.remove(&task.model);
+        task.steps = Some(steps);
+        if work.is_closed {
+            drop(work);
+            task.answer(Err(shutting_down()));
+        } else {
+            work.waiting.push_back(task);
+        }
+        None
+    }
+
+    /// Takes what waits longest and concerns a model that nobody works on, nor on one that it runs. What concerns another
+    /// is taken by whoever works on that, when it is done.
     fn next(&self) -> Option<Task> {
         let mut work = self.lock();
+        let is_free = |task: &Task| !work.busy.contains(&task.model);
+        let is_waiting = |model: &String| work.waiting.iter().any(|task| task.model == *model);
+        let has_steps = |task: &Task| {
+            let mut steps = task.steps.iter().flatten().filter(|step| **step != task.model);
+            !steps.any(|step| work.busy.contains(step) || is_waiting(step))
+        };
         let free = work
             .waiting
             .iter()
-            .position(|task| !work.busy.contains(&task.model));
+            .position(|task| is_free(task) && has_steps(task));
+        // Pipelines that run each other wait for each other. The first one is told so.
+        let free = free.or_else(|| {
+            let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();
+            nobody_works.then_some(0)
+        });
         let task = free.and_then(|index| work.waiting.remove(index));
         match &task {
             Some(task) => drop(work.busy.insert(task.model.clone())),
@@ -176,10 +242,7 @@ impl Control {
         drop(work);
         self.idle.notify_all();
         for task in given_up {
-            task.answer(Err(ServiceError::new(
-                ErrorCode::Unavailable,
-                "the server is shutting down",
-            )));
+            task.answer(Err(shutting_down()));
         }
     }
 
@@ -188,7 +251,24 @@ impl Control {
     }
 }
 
+fn shutting_down() -> ServiceError {
+    ServiceError::new(ErrorCode::Unavailable, "the server is shutting down")
+}
+
 impl Task {
+    pub(crate) fn new(
+        model: String,
+        action: Action,
+        reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
+    ) -> Self {
+        Self {
+            model,
+            action,
+            reply,
+            steps: None,
+        }
+    }
+
     fn answer(self, result: Result<(), ServiceError>) {
         if let Some(reply) = self.reply {
             let _ = reply.send(result);

@@ -14,9 +14,8 @@ use oip_service::{
 };
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,
-    ModelRef, ModelStatistics, Parameters, ServerMetadata, ServiceError, UnloadOptions,
+    ModelRef, ModelStatistics, ServerMetadata, ServiceError, UnloadOptions,
 };
-use tensor_core::Quoted;
 
 use crate::{
     BatchPolicy, ModelStatus, Repository, VersionMetrics,
@@ -44,6 +43,8 @@ pub struct EngineConfig {
     pub queue_capacity: usize,
     /// Which models are loaded, and when (all of them, at start).
     pub control: ModelControl,
+    /// Bytes of the cache for answers of models whose configuration wants one; with 0 there is none (0).
+    pub response_cache_bytes: u64,
     /// Models that are loaded at the same time (as many as the machine has cores).
     pub parallel_loads: usize,
     /// How long loading one model may take (120 s).
@@ -81,6 +82,7 @@ impl Default for EngineConfig {
             hang_timeout: Duration::from_secs(5),
             control: ModelControl::None,
             queue_capacity: 256,
+            response_cache_bytes: 0,
             parallel_loads: cores,
             load_timeout: Duration::from_secs(120),
             strict_readiness: true,
@@ -120,11 +122,7 @@ impl Engine {
                 config: None,
                 cause: Cause::Repository,
             };
-            let submitted = control.submit(Task {
-                model,
-                action,
-                reply: None,
-            });
+            let submitted = control.submit(Task::new(model, action, None));
             debug_assert!(submitted.is_ok(), "nobody has closed it yet");
         }
         let poller = match lifecycle.config.control {
@@ -158,7 +156,7 @@ impl Engine {
     #[must_use]
     pub fn metrics(&self) -> Vec<VersionMetrics> {
         let served = self.registry().served();
-        served.iter().map(|served| served.instances.metrics()).collect()
+        served.iter().map(|served| served.metrics()).collect()
     }
 
     /// From now on the server says that it is not ready; requests are still answered, but no more models are loaded.
@@ -173,8 +171,8 @@ impl Engine {
     pub fn stop(&self, deadline: Instant) -> bool {
         self.start_draining();
         let served = self.registry().served();
-        served.iter().for_each(|served| served.instances.stop());
-        let ended = served.iter().all(|served| served.instances.join(deadline));
+        served.iter().for_each(|served| served.stop());
+        let ended = served.iter().all(|served| served.join(deadline));
         self.lifecycle.retirement.finish(deadline) && ended
     }
 
@@ -190,11 +188,7 @@ impl Engine {
     fn request(&self, model: ModelRef<'_>, action: Action) -> BoxFuture<'_, Result<(), ServiceError>> {
         let submitted = self.check_control(model).and_then(|()| {
             let (reply, done) = oneshot::channel();
-            let task = Task {
-                model: model.name().to_owned(),
-                action,
-                reply: Some(reply),
-            };
+            let task = Task::new(model.name().to_owned(), action, Some(reply));
             self.control.submit(task).map(|()| done)
         });
         Box::pin(async {
@@ -271,8 +265,12 @@ impl ModelRepository for Engine {
         self.request(model, action)
     }
 
-    fn unload(&self, model: ModelRef<'_>, _: UnloadOptions) -> BoxFuture<'_, Result<(), ServiceError>> {
-        self.request(model, Action::Unload { forget: false })
+    fn unload(&self, model: ModelRef<'_>, options: UnloadOptions) -> BoxFuture<'_, Result<(), ServiceError>> {
+        let action = Action::Unload {
+            forget: false,
+            with_steps: options.unload_dependents,
+        };
+        self.request(model, action)
     }
 }
 
@@ -332,7 +330,7 @@ impl InferenceService for Engine {
         let versions = self.registry().ready_versions(model.name());
         Ok(Arc::new(ModelMetadata {
             versions,
-            ..(**served.instances.metadata()).clone()
+            ..(**served.metadata()).clone()
         }))
     }
 
@@ -345,23 +343,7 @@ impl InferenceService for Engine {
         request: InferRequest,
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
-        Box::pin(async move {
-            // Held until the answer is there, so that nobody ends it before.
-            let served = self.registry().find(request.model())?;
-            let instances = &served.instances;
-            let metadata = instances.metadata();
-            let within_model =
-                |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
-            let mut response = InferResponse {
-                model_name: metadata.name.clone(),
-                model_version: instances.version().map(str::to_owned),
-                id: request.id.clone(),
-                parameters: Parameters::new(),
-                outputs: Vec::new(),
-            };
-            response.outputs = instances.infer(request, &cx).await.map_err(within_model)?;
-            Ok(response)
-        })
+        self.registry().infer(request, cx)
     }
 
     fn repository(&self) -> Option<&dyn ModelRepository> {

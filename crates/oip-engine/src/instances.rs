@@ -15,12 +15,11 @@ use crate::{
     queue::{PushError, Queue},
     scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     slots::Slots,
-    statistics::{Recorder, VersionMetrics},
+    statistics::Recorder,
 };
 
 /// The threads that run one version of a model, and the queue before them.
 pub(crate) struct Instances {
-    version: Option<String>,
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -74,7 +73,6 @@ impl Instances {
     pub(crate) fn start(
         model: Box<dyn Model>,
         metadata: ModelMetadata,
-        version: Option<String>,
         settings: InstanceSettings,
     ) -> std::io::Result<Self> {
         let InstanceSettings {
@@ -95,7 +93,6 @@ impl Instances {
             policy,
         });
         let instances = Self {
-            version,
             shared: shared.clone(),
             threads: Mutex::default(),
         };
@@ -121,10 +118,6 @@ impl Instances {
         &self.shared.metadata
     }
 
-    pub(crate) fn version(&self) -> Option<&str> {
-        self.version.as_deref()
-    }
-
     /// Checks a request, puts it into the queue, and waits for its answer.
     ///
     /// When the future is dropped the request leaves the queue; if it runs already, the model is told.
@@ -147,11 +140,13 @@ impl Instances {
     }
 
     /// What happened to its requests.
-    pub(crate) fn metrics(&self) -> VersionMetrics {
-        let shared = &self.shared;
-        shared
-            .recorder
-            .snapshot(&shared.metadata.name, self.version(), shared.queue.len())
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.shared.recorder
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.queue.len()
     }
 
     /// Takes no more requests; those in the queue are still answered.

@@ -21,6 +21,7 @@ use oip_types::{
 use tensor_core::{Shape, Tensor};
 
 use crate::{
+    VersionMetrics,
     instances::{Answer, InstanceSettings, Instances},
     scheduler::BatchPolicy,
 };
@@ -98,12 +99,18 @@ impl Bench {
             policy: policy.unwrap(),
             hang_timeout: Duration::from_secs(5),
         };
-        let instances = Instances::start(Box::new(model), metadata, None, settings).unwrap();
+        let instances = Instances::start(Box::new(model), metadata, settings).unwrap();
         Self {
             instances,
             is_open,
             batches,
         }
+    }
+
+    fn metrics(&self) -> VersionMetrics {
+        self.instances
+            .recorder()
+            .snapshot("m", None, self.instances.waiting())
     }
 
     /// Puts a request into the queue.
@@ -271,7 +278,7 @@ fn queues_have_times_and_sizes_as_configured() {
         block_on(answer).unwrap();
     }
     assert_eq!(bench.batches.lock().unwrap()[1..].concat(), [-11, -14, -13, -12]);
-    let metrics = bench.instances.metrics();
+    let metrics = bench.metrics();
     assert_eq!(metrics.statistics.inference_stats.fail.count, 2);
     assert_eq!(metrics.waiting, 0);
 }
@@ -303,5 +310,5 @@ fn ht_31_more_rows_than_configured_are_refused() {
     let error = block_on(bench.submit(&[0, 0, 0], 0, None)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
     assert_eq!(error.to_string(), "expected a batch of at most 2 rows, found 3");
-    assert_eq!(bench.instances.metrics().statistics.inference_stats.fail.count, 1);
+    assert_eq!(bench.metrics().statistics.inference_stats.fail.count, 1);
 }

@@ -11,6 +11,8 @@
 //!   their own rows.
 //! - A panic in a model is that request's error, not its batch's; the next request works.
 //! - A model that hangs loses its own threads only, and says so when it has none left.
+//! - Models that feed other models are served as one, each step through its own queue.
+//! - Answers are kept for requests that come again, where that is wanted ([`EngineConfig::response_cache_bytes`]).
 //! - Every stage of every request is counted ([`Engine::metrics`]).
 //! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!

@@ -1,7 +1,7 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use oip_types::{ErrorCode, ServiceError};
@@ -9,12 +9,14 @@ use tensor_core::Quoted;
 
 use crate::{
     EngineConfig, ModelControl, Repository,
+    cache::ResponseCache,
     config::{Syntax, Written},
     files::{Digest, DigestBy, Part, Snapshot},
     loader::{self, Job},
+    pipeline::Pipeline,
     registry::Registry,
     repository::{FoundVersion, ModelFolder},
-    served::Retirement,
+    served::{Retirement, Served},
 };
 
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
@@ -25,6 +27,11 @@ pub(crate) struct Lifecycle {
     pub(crate) config: EngineConfig,
     /// What was in the folders of models when they were last loaded, or tried to be.
     known: Mutex<BTreeMap<String, Known>>,
+    cache: Option<Arc<ResponseCache>>,
+    /// Held while models come and go and pipelines are planned with them.
+    planning: Mutex<()>,
+    /// Models that were loaded only because a pipeline runs them.
+    as_steps: Mutex<BTreeSet<String>>,
 }
 
 /// What was in a model's folder.
@@ -44,17 +51,36 @@ pub(crate) enum Cause {
     Repository,
     /// A client, who is told how it ended.
     Request,
+    /// A pipeline that runs it. If it fails, that is why the pipeline does.
+    Step,
 }
 
 impl Lifecycle {
     pub(crate) fn new(repository: Repository, registry: Arc<Registry>, config: EngineConfig) -> Self {
+        let cache_bytes = config.response_cache_bytes;
         Self {
             repository,
             registry,
             retirement: Arc::default(),
             config,
             known: Mutex::default(),
+            cache: (cache_bytes > 0).then(|| Arc::new(ResponseCache::new(cache_bytes))),
+            planning: Mutex::default(),
+            as_steps: Mutex::default(),
         }
+    }
+
+    /// The models that a pipeline runs, by the configuration that it would be loaded with; none for other models.
+    pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
+        let written = match config {
+            Some(config) => Written::read(config, Syntax::Json).ok(),
+            None => match self.repository.folder(name) {
+                Ok(Some(folder)) => folder.configuration().ok(),
+                _ => None,
+            },
+        };
+        let steps = written.iter().flat_map(Written::steps);
+        steps.map(str::to_owned).collect()
     }
 
     /// Loads what of a model is not loaded as it is in the repository now, and takes out of service what is not wanted
@@ -63,9 +89,20 @@ impl Lifecycle {
     /// # Errors
     /// [`ErrorCode::NotFound`] when there is no such model, [`ErrorCode::InvalidArgument`] when a version of it cannot be
     /// loaded.
-    pub(crate) fn load(&self, name: &str, config: Option<String>, cause: Cause) -> Result<(), ServiceError> {
+    pub(crate) fn load(
+        self: &Arc<Self>,
+        name: &str,
+        config: Option<String>,
+        cause: Cause,
+    ) -> Result<(), ServiceError> {
         // A model that runs stands in for what is to replace it.
-        let is_waited_for = cause == Cause::Repository && !self.registry.has_ready(name);
+        let has_ready = self.registry.has_ready(name);
+        let is_waited_for = cause == Cause::Repository && !has_ready;
+        match cause {
+            Cause::Step if !has_ready => drop(lock(&self.as_steps).insert(name.to_owned())),
+            Cause::Step => {}
+            Cause::Repository | Cause::Request => drop(lock(&self.as_steps).remove(name)),
+        }
         let fail = |reason: &str| {
             tracing::warn!(model = name, reason, "a model is unavailable");
             self.registry.fail(name, reason, is_waited_for);
@@ -78,7 +115,7 @@ impl Lifecycle {
             Ok(Some(folder)) => folder,
             Ok(None) => {
                 let reason = "failed to poll from model repository: it is not there";
-                if cause == Cause::Repository || self.registry.has_ready(name) {
+                if cause == Cause::Repository || has_ready {
                     let _ = fail(reason);
                 }
                 let message = format!("failed to load {}, {reason}", Quoted(name));
@@ -127,7 +164,7 @@ impl Lifecycle {
 
     /// Loads the versions that changed.
     fn carry_out(
-        &self,
+        self: &Arc<Self>,
         plan: &Plan<'_>,
         versions: Vec<FoundVersion>,
         snapshot: Snapshot,
@@ -197,15 +234,14 @@ impl Lifecycle {
     fn load_version(&self, plan: &Plan<'_>, found: FoundVersion, snapshot: &Snapshot) -> Result<(), String> {
         let (name, version) = (plan.name, found.version);
         let start = Instant::now();
-        let loaded = found.file.and_then(|file| {
+        let loaded = found.content.and_then(|content| {
             let job = Job {
                 name: name.to_owned(),
                 version: version.clone(),
                 folder: plan.folder.clone(),
-                file,
                 written: plan.written.clone(),
             };
-            let served = loader::load(job, &self.config)?;
+            let served = loader::load(job, content, &self.config, self.cache.as_ref())?;
             // What was read while it was written is neither the old nor the new.
             let part = version.as_deref().map_or(Part::All, Part::Version);
             let stamps =
@@ -219,31 +255,115 @@ impl Lifecycle {
             }
         });
         let (took, version) = (start.elapsed(), version.as_deref());
-        let outcome = match &loaded {
-            Ok(_) => {
+        let outcome = self.take_over(plan, version, loaded, took);
+        match &outcome {
+            Ok(()) => {
                 let milliseconds = took.as_millis() as u64;
                 tracing::info!(model = name, version, milliseconds, "loaded a model");
-                Ok(())
             }
-            Err(reason) => {
-                tracing::warn!(model = name, version, reason, "a model is unavailable");
-                Err(reason.clone())
-            }
-        };
-        let before = self
-            .registry
-            .finish_loading(name, version, loaded, took, plan.is_waited_for);
-        if let Some(before) = before {
-            self.retirement.retire(before, || {});
+            Err(reason) => tracing::warn!(model = name, version, reason, "a model is unavailable"),
         }
         outcome
     }
 
+    /// Puts a version into the place of the one before it, or says why not.
+    fn take_over(
+        &self,
+        plan: &Plan<'_>,
+        version: Option<&str>,
+        loaded: Result<Arc<Served>, String>,
+        took: Duration,
+    ) -> Result<(), String> {
+        let _planning = lock(&self.planning);
+        let failure = match &loaded {
+            Ok(served) => served.pipeline().and_then(|pipeline| {
+                self.plan_pipeline(pipeline);
+                pipeline.unavailable()
+            }),
+            Err(reason) => Some(reason.clone()),
+        };
+        let loaded = match (loaded, &failure) {
+            // What runs goes on. Where nothing does, a pipeline is there and waits for the models that it is to run.
+            (Ok(_), Some(reason)) if self.registry.is_ready(plan.name, version) => Err(reason.clone()),
+            (loaded, _) => loaded,
+        };
+        let before = self
+            .registry
+            .finish_loading(plan.name, version, loaded, took, plan.is_waited_for);
+        if let Some(before) = before {
+            self.retirement.retire(before, || {});
+        }
+        self.plan_users_of(plan.name);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Plans the pipelines anew that run a model, itself or by another pipeline. The caller holds `planning`.
+    fn plan_users_of(&self, name: &str) {
+        let all = self.registry.served();
+        let mut changed = vec![name.to_owned()];
+        while let Some(name) = changed.pop() {
+            for served in &all {
+                let Some(pipeline) = served.pipeline() else {
+                    continue;
+                };
+                if !pipeline.models().any(|model| model == name) || !self.plan_pipeline(pipeline) {
+                    continue;
+                }
+                let (model, version) = (&served.metadata().name, served.version());
+                match pipeline.unavailable() {
+                    None => tracing::info!(model, version, "a pipeline is available"),
+                    Some(reason) => tracing::warn!(model, version, reason, "a pipeline is unavailable"),
+                }
+                changed.push(model.clone());
+            }
+        }
+    }
+
+    /// Plans a pipeline with what is served; true if whether it is available, or why not, is another by that.
+    fn plan_pipeline(&self, pipeline: &Pipeline) -> bool {
+        pipeline.plan(|model| {
+            let served = self.registry.locate(model);
+            let served = served.map_err(|error| error.message().to_owned())?;
+            if let Some(inner) = served.pipeline() {
+                if self.runs(model.name(), &pipeline.metadata().name) {
+                    return Err("it is a pipeline that runs this one in turn".to_owned());
+                }
+                if let Some(reason) = inner.unavailable() {
+                    return Err(format!("{model} is not ready: {reason}"));
+                }
+            }
+            Ok(served.metadata().clone())
+        })
+    }
+
+    /// Whether a pipeline runs a model, itself or by another pipeline.
+    fn runs(&self, pipeline: &str, model: &str) -> bool {
+        let all = self.registry.served();
+        let (mut seen, mut next) = (BTreeSet::from([pipeline]), vec![pipeline]);
+        while let Some(name) = next.pop() {
+            let versions = all.iter().filter(|served| served.metadata().name == name);
+            for step in versions
+                .filter_map(|served| served.pipeline())
+                .flat_map(Pipeline::models)
+            {
+                if step == model {
+                    return true;
+                }
+                if seen.insert(step) {
+                    next.push(step);
+                }
+            }
+        }
+        false
+    }
+
     /// Takes a model out of service. With `forget`, it leaves no trace, since it is not in the repository either.
+    ///
+    /// Gives back the models that were loaded only because this one runs them, and are not needed any more.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] when there is no such model, loaded or not.
-    pub(crate) fn unload(&self, name: &str, forget: bool) -> Result<(), ServiceError> {
+    pub(crate) fn unload(self: &Arc<Self>, name: &str, forget: bool) -> Result<Vec<String>, ServiceError> {
         if !self.registry.knows(name) && matches!(self.repository.folder(name), Ok(None)) {
             let message = format!(
                 "failed to unload {}, it is not in the model repository",
@@ -252,17 +372,35 @@ impl Lifecycle {
             return Err(ServiceError::new(ErrorCode::NotFound, message));
         }
         self.lock().remove(name);
-        self.retire(name, &[], forget);
-        Ok(())
+        lock(&self.as_steps).remove(name);
+        let retired = self.retire(name, &[], forget);
+        let steps = retired.iter().filter_map(|served| served.pipeline());
+        let steps: BTreeSet<&str> = steps.flat_map(Pipeline::models).collect();
+        let (others, as_steps) = (self.registry.served(), lock(&self.as_steps));
+        let others = others.iter().filter_map(|served| served.pipeline());
+        let needed: BTreeSet<&str> = others.flat_map(Pipeline::models).collect();
+        let is_free = |step: &&str| as_steps.contains(*step) && !needed.contains(step);
+        Ok(steps.into_iter().filter(is_free).map(str::to_owned).collect())
     }
 
-    fn retire(&self, name: &str, keep: &[Option<&str>], forget: bool) {
-        for (version, served) in self.registry.retire(name, keep) {
-            tracing::info!(model = name, version, "unloading a model");
-            let (registry, name) = (self.registry.clone(), name.to_owned());
-            let then = move || registry.unloaded(&name, version.as_deref(), forget);
-            self.retirement.retire(served, then);
+    fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<Served>> {
+        let _planning = lock(&self.planning);
+        let retired = self.registry.retire(name, keep);
+        if !retired.is_empty() {
+            self.plan_users_of(name);
         }
+        let end = |(version, served): (Option<String>, Arc<Served>)| {
+            tracing::info!(model = name, version, "unloading a model");
+            let (this, name) = (self.clone(), name.to_owned());
+            let then = move || {
+                let _planning = lock(&this.planning);
+                this.registry.unloaded(&name, version.as_deref(), forget);
+                this.plan_users_of(&name);
+            };
+            self.retirement.retire(served.clone(), then);
+            served
+        };
+        retired.into_iter().map(end).collect()
     }
 
     /// A model's folder as it is now, if that is not how it was when it was loaded.
@@ -307,8 +445,13 @@ impl Lifecycle {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
+}
+
+/// What is written under these locks is whole at every time, so a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A model that is being loaded.

@@ -6,16 +6,18 @@ use std::{
 };
 
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 
 use crate::{
     EngineConfig,
-    config::{Completed, Defaults, Written, complete},
+    cache::{Cached, ResponseCache},
+    config::{Completed, Defaults, Written, complete, complete_pipeline},
     instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
-    repository::{FoundFile, ModelFolder},
+    pipeline::Pipeline,
+    repository::{Content, FoundFile, ModelFolder},
     runner::panic_message,
     scheduler::BatchPolicy,
-    served::{Labels, Served},
+    served::{Labels, Runs, Served},
     warmup::warm_up,
 };
 
@@ -25,18 +27,58 @@ pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) version: Option<String>,
     pub(crate) folder: ModelFolder,
-    pub(crate) file: FoundFile,
     pub(crate) written: Arc<Written>,
 }
 
-/// Loads a version of a model, warms it up and starts its threads.
+/// Loads a version of a model. A pipeline is yet to be planned.
+///
+/// # Errors
+/// Why the model is not available, for whoever put it there.
+pub(crate) fn load(
+    job: Job,
+    content: Content,
+    config: &EngineConfig,
+    cache: Option<&Arc<ResponseCache>>,
+) -> Result<Served, String> {
+    let version = job.version.clone();
+    let (runs, config, labels) = match content {
+        Content::File(file) => start(job, file, config)?,
+        Content::Pipeline => {
+            let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
+            let completed =
+                completed.map_err(|error| format!("its configuration is no pipeline: {error}"))?;
+            let labels = Labels::read(&job.folder, &completed.config)?;
+            let config = Arc::new(completed.config);
+            let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
+            (Runs::Pipeline(Box::new(pipeline)), config, labels)
+        }
+    };
+    let cache = match (config.response_cache.enable, cache) {
+        (true, Some(cache)) => Some(Cached::new(cache)),
+        (true, None) => {
+            tracing::warn!(
+                model = config.name,
+                "its configuration enables the response cache, but the server has none"
+            );
+            None
+        }
+        (false, _) => None,
+    };
+    Ok(Served::new(version, runs, config, labels, cache))
+}
+
+/// Loads a model's file, warms the model up and starts its threads.
 ///
 /// This happens on a thread of its own: a backend may panic or never come back. The first is caught, the second is
 /// waited for until the time for loading is over; the thread is then left behind.
 ///
 /// # Errors
 /// Why the model is not available, for whoever put it there.
-pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
+fn start(
+    job: Job,
+    file: FoundFile,
+    config: &EngineConfig,
+) -> Result<(Runs, Arc<ModelConfig>, Labels), String> {
     let deadline = Instant::now() + config.load_timeout;
     let defaults = Defaults {
         instances: config.instances,
@@ -46,10 +88,9 @@ pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
         .name(thread_name("load", &job.name, 0))
         .stack_size(STACK_SIZE);
     let (sender, receiver) = mpsc::sync_channel(1);
-    let version = job.version.clone();
     let spawned = builder.spawn(move || {
         // When nobody listens any more, time was over.
-        let _ = sender.send(prepare(&job, deadline, defaults));
+        let _ = sender.send(prepare(&job, &file, deadline, defaults));
     });
     spawned.map_err(|error| format!("the system gave no thread to load it: {}", error.kind()))?;
     let patience = deadline.saturating_duration_since(Instant::now());
@@ -78,9 +119,9 @@ pub(crate) fn load(job: Job, config: &EngineConfig) -> Result<Served, String> {
         policy,
         hang_timeout: config.hang_timeout,
     };
-    let instances = Instances::start(model, metadata, version, settings)
+    let instances = Instances::start(model, metadata, settings)
         .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))?;
-    Ok(Served::new(instances, model_config, labels))
+    Ok((Runs::Instances(instances), Arc::new(model_config), labels))
 }
 
 /// A model that is ready to be run by threads.
@@ -92,13 +133,13 @@ struct Prepared {
 }
 
 /// All of loading that may take long.
-fn prepare(job: &Job, deadline: Instant, defaults: Defaults) -> Result<Prepared, String> {
-    let content = job.folder.read_model(&job.file)?;
-    let backend = &job.file.backend;
+fn prepare(job: &Job, file: &FoundFile, deadline: Instant, defaults: Defaults) -> Result<Prepared, String> {
+    let content = job.folder.read_model(file)?;
+    let backend = &file.backend;
     let source = ModelSource {
         name: job.name.clone(),
         version: job.version.clone().unwrap_or_default(),
-        path: job.file.path.clone(),
+        path: file.path.clone(),
         content,
     };
     let cx = LoadContext {

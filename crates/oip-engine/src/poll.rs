@@ -35,12 +35,7 @@ impl Poller {
             let mut view = View::default();
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 for (model, action) in view.look(&lifecycle, |model| control.is_busy(model)) {
-                    let task = Task {
-                        model,
-                        action,
-                        reply: None,
-                    };
-                    if control.submit(task).is_err() {
+                    if control.submit(Task::new(model, action, None)).is_err() {
                         return;
                     }
                 }
@@ -90,7 +85,8 @@ impl View {
                 continue;
             }
             if self.gone.contains(&name) {
-                actions.push((name, Action::Unload { forget: true }));
+                let (forget, with_steps) = (true, false);
+                actions.push((name, Action::Unload { forget, with_steps }));
             } else {
                 gone.insert(name);
             }

@@ -4,8 +4,11 @@ use std::{
     time::Duration,
 };
 
-use oip_service::Readiness;
-use oip_types::{ErrorCode, ModelMetadata, ModelRef, ModelState, ServiceError};
+use oip_service::{BoxFuture, Readiness, RequestContext};
+use oip_types::{
+    ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelState, Parameters, ServiceError,
+};
+use tensor_core::Quoted;
 
 use crate::{served::Served, version::VersionKey};
 
@@ -51,7 +54,7 @@ impl Entry {
     fn status(&self) -> (ModelState, String) {
         match &self.state {
             State::Loading => (ModelState::Loading, String::new()),
-            State::Ready(served) => match served.instances.unavailable() {
+            State::Ready(served) => match served.unavailable() {
                 None => (ModelState::Ready, self.reason.clone()),
                 Some(reason) => (ModelState::Unavailable, reason),
             },
@@ -170,6 +173,7 @@ impl Registry {
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
         let before = entries.get_mut(&version.map(VersionKey::new));
+        let is_waited_for = is_waited_for || before.as_ref().is_some_and(|entry| entry.is_waited_for);
         let (state, reason) = match (result, before) {
             (Ok(served), _) => (State::Ready(served), String::new()),
             (Err(reason), Some(entry)) if entry.served().is_some() => {
@@ -253,6 +257,43 @@ impl Registry {
 
     /// The version that answers requests to `model`: the one it names, else the highest that is ready.
     pub(crate) fn find(&self, model: ModelRef<'_>) -> Result<Arc<Served>, ServiceError> {
+        let served = self.locate(model)?;
+        match served.unavailable() {
+            None => Ok(served),
+            Some(reason) => {
+                let message = format!("{model} is not ready: {reason}");
+                Err(ServiceError::new(ErrorCode::Unavailable, message))
+            }
+        }
+    }
+
+    /// Answers a request by the version that it is for.
+    pub(crate) fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            // Held until the answer is there, so that nobody ends it before.
+            let served = self.find(request.model())?;
+            let metadata = served.metadata();
+            let within_model =
+                |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
+            let mut response = InferResponse {
+                model_name: metadata.name.clone(),
+                model_version: served.version().map(str::to_owned),
+                id: request.id.clone(),
+                parameters: Parameters::new(),
+                outputs: Vec::new(),
+            };
+            let answer = served.infer(request, &cx, |request, cx| self.infer(request, cx));
+            response.outputs = answer.await.map_err(within_model)?;
+            Ok(response)
+        })
+    }
+
+    /// The version that [`Registry::find`] gives, even if it cannot answer for the moment.
+    pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<Served>, ServiceError> {
         let models = self.lock();
         let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
         let versions = models.get(model.name()).ok_or_else(not_found)?;
@@ -268,30 +309,23 @@ impl Registry {
             let reason = &entry.reason;
             Err(ServiceError::new(code, format!("{model} is not ready: {reason}")))
         };
-        let served = match &entry.state {
-            State::Ready(served) => served.clone(),
-            State::Loading | State::Unloading | State::Failed => return fail(ErrorCode::Unavailable),
+        match &entry.state {
+            State::Ready(served) => Ok(served.clone()),
+            State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
             // Trying again does not help: it is as gone as if it had never been there.
-            State::Unloaded => return fail(ErrorCode::NotFound),
-        };
-        // Without the lock: this can wake those who wait.
-        drop(models);
-        match served.instances.unavailable() {
-            None => Ok(served),
-            Some(reason) => {
-                let message = format!("{model} is not ready: {reason}");
-                Err(ServiceError::new(ErrorCode::Unavailable, message))
-            }
+            State::Unloaded => fail(ErrorCode::NotFound),
         }
     }
 
-    /// Whether a version is served.
+    /// Whether a version is served and can answer.
     pub(crate) fn is_ready(&self, name: &str, version: Option<&str>) -> bool {
-        let models = self.lock();
-        let entry = models
-            .get(name)
-            .and_then(|versions| versions.get(&version.map(VersionKey::new)));
-        entry.is_some_and(|entry| entry.served().is_some())
+        let served = {
+            let models = self.lock();
+            let versions = models.get(name);
+            let entry = versions.and_then(|versions| versions.get(&version.map(VersionKey::new)));
+            entry.and_then(Entry::served).cloned()
+        };
+        served.is_some_and(|served| served.unavailable().is_none())
     }
 
     /// The versions of a model that may be asked for, oldest first.
@@ -321,7 +355,7 @@ impl Registry {
     pub(crate) fn readiness(&self, strict: bool) -> Readiness {
         let models = self.lock();
         let is_missing = |entry: &Entry| match &entry.state {
-            State::Ready(served) => strict && served.instances.unavailable().is_some(),
+            State::Ready(served) => entry.is_waited_for && strict && served.unavailable().is_some(),
             State::Unloading | State::Unloaded => false,
             State::Loading => entry.is_waited_for,
             State::Failed => entry.is_waited_for && strict,
@@ -350,7 +384,7 @@ impl Registry {
                     version: version.as_ref().map(|version| version.as_str().to_owned()),
                     state,
                     reason,
-                    metadata: entry.served().map(|served| served.instances.metadata().clone()),
+                    metadata: entry.served().map(|served| served.metadata().clone()),
                     load_time: entry.load_time,
                 }
             })

@@ -129,8 +129,16 @@ pub(crate) struct ModelFolder {
 /// A version that was found in a model's folder. A model without versions is one, without a name.
 pub(crate) struct FoundVersion {
     pub(crate) version: Option<String>,
-    /// The file and what loads it, or why there is none.
-    pub(crate) file: Result<FoundFile, String>,
+    /// What it is made of, or why it is nothing.
+    pub(crate) content: Result<Content, String>,
+}
+
+/// What a version of a model is made of.
+pub(crate) enum Content {
+    /// A file.
+    File(FoundFile),
+    /// Other models, by the configuration.
+    Pipeline,
 }
 
 /// A model's file and what loads it.
@@ -226,6 +234,9 @@ impl ModelFolder {
     /// # Errors
     /// Why there are none.
     pub(crate) fn versions(&self, written: &Written) -> Result<Vec<FoundVersion>, String> {
+        if written.is_pipeline() {
+            return self.pipeline_versions(written);
+        }
         if !self.has_versions {
             let file = self.model_file(&self.path, written)?;
             let missing = || {
@@ -236,10 +247,13 @@ impl ModelFolder {
                 Some(file) => file,
                 None => Err(missing().unwrap_or_else(|error| error)),
             };
-            return Ok(vec![FoundVersion { version: None, file }]);
+            let content = file.map(Content::File);
+            return Ok(vec![FoundVersion {
+                version: None,
+                content,
+            }]);
         }
-        let mut folders =
-            subfolders(&self.path).map_err(|error| format!("its folder cannot be read: {}", error.kind()))?;
+        let mut folders = self.subfolders()?;
         folders.retain(|version| {
             let is_safe = is_url_safe(version);
             if !is_safe
@@ -261,7 +275,7 @@ impl ModelFolder {
             match self.model_file(&self.path.join(&version), written)? {
                 Some(file) => found.push(FoundVersion {
                     version: Some(version),
-                    file,
+                    content: file.map(Content::File),
                 }),
                 None => without_file.push(version),
             }
@@ -280,6 +294,26 @@ impl ModelFolder {
             );
         }
         self.select(found, &written.config.version_policy)
+    }
+
+    /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
+    /// lose them, so there is a version 1 when there is no other.
+    fn pipeline_versions(&self, written: &Written) -> Result<Vec<FoundVersion>, String> {
+        let mut folders = self.subfolders()?;
+        folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
+        folders.sort_by_cached_key(|version| VersionKey::new(version));
+        if folders.is_empty() {
+            folders.push("1".to_owned());
+        }
+        let found = folders.into_iter().map(|version| FoundVersion {
+            version: Some(version),
+            content: Ok(Content::Pipeline),
+        });
+        self.select(found.collect(), &written.config.version_policy)
+    }
+
+    fn subfolders(&self) -> Result<Vec<String>, String> {
+        subfolders(&self.path).map_err(|error| format!("its folder cannot be read: {}", error.kind()))
     }
 
     /// Leaves the versions that a policy wants.

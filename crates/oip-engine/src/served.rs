@@ -8,25 +8,137 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_types::ModelConfig;
+use oip_service::{BoxFuture, RequestContext};
+use oip_types::{InferRequest, InferResponse, ModelConfig, ModelMetadata, ServiceError};
 
-use crate::{instances::Instances, repository::ModelFolder};
+use crate::{
+    VersionMetrics,
+    cache::Cached,
+    instances::{Answer, Instances},
+    pipeline::Pipeline,
+    repository::ModelFolder,
+    statistics::Recorder,
+};
 
 /// A version of a model that takes requests, with what there is to know of it.
 ///
 /// Whoever works with it holds it by an [`Arc`]; when nobody does any more, it can be ended without losing a request.
 pub(crate) struct Served {
-    pub(crate) instances: Instances,
+    version: Option<String>,
+    runs: Runs,
     pub(crate) config: Arc<ModelConfig>,
     labels: Labels,
+    cache: Option<Cached>,
+}
+
+/// What answers requests.
+pub(crate) enum Runs {
+    Instances(Instances),
+    Pipeline(Box<Pipeline>),
 }
 
 impl Served {
-    pub(crate) fn new(instances: Instances, config: ModelConfig, labels: Labels) -> Self {
+    pub(crate) fn new(
+        version: Option<String>,
+        runs: Runs,
+        config: Arc<ModelConfig>,
+        labels: Labels,
+        cache: Option<Cached>,
+    ) -> Self {
         Self {
-            instances,
-            config: Arc::new(config),
+            version,
+            runs,
+            config,
             labels,
+            cache,
+        }
+    }
+
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+
+    pub(crate) fn metadata(&self) -> &Arc<ModelMetadata> {
+        match &self.runs {
+            Runs::Instances(instances) => instances.metadata(),
+            Runs::Pipeline(pipeline) => pipeline.metadata(),
+        }
+    }
+
+    /// The pipeline that it is, if it is one.
+    pub(crate) fn pipeline(&self) -> Option<&Pipeline> {
+        match &self.runs {
+            Runs::Instances(_) => None,
+            Runs::Pipeline(pipeline) => Some(pipeline),
+        }
+    }
+
+    /// Answers a request; `infer` answers those that a pipeline makes of it.
+    pub(crate) async fn infer<'i>(
+        &self,
+        request: InferRequest,
+        cx: &RequestContext,
+        infer: impl Fn(InferRequest, RequestContext) -> BoxFuture<'i, Result<InferResponse, ServiceError>>,
+    ) -> Answer {
+        let run = async |request| match &self.runs {
+            Runs::Instances(instances) => instances.infer(request, cx).await,
+            Runs::Pipeline(pipeline) => pipeline.infer(request, cx, infer).await,
+        };
+        let Some(cache) = &self.cache else {
+            return run(request).await;
+        };
+        let start = Instant::now();
+        let key = cache.key(&request);
+        if let Some(outputs) = cache.get(&key) {
+            self.recorder().hit(start.elapsed(), cx.received().elapsed());
+            return Ok(outputs);
+        }
+        let looked = start.elapsed();
+        let outputs = run(request).await?;
+        let start = Instant::now();
+        cache.put(key, &outputs);
+        self.recorder().miss(looked + start.elapsed());
+        Ok(outputs)
+    }
+
+    /// Why no request can be run although the model is loaded.
+    pub(crate) fn unavailable(&self) -> Option<String> {
+        match &self.runs {
+            Runs::Instances(instances) => instances.unavailable(),
+            Runs::Pipeline(pipeline) => pipeline.unavailable(),
+        }
+    }
+
+    /// What happened to its requests.
+    pub(crate) fn metrics(&self) -> VersionMetrics {
+        let waiting = match &self.runs {
+            Runs::Instances(instances) => instances.waiting(),
+            // They wait for the models of its steps.
+            Runs::Pipeline(_) => 0,
+        };
+        self.recorder()
+            .snapshot(&self.metadata().name, self.version(), waiting)
+    }
+
+    fn recorder(&self) -> &Recorder {
+        match &self.runs {
+            Runs::Instances(instances) => instances.recorder(),
+            Runs::Pipeline(pipeline) => pipeline.recorder(),
+        }
+    }
+
+    /// Takes no more requests; those in the queue are still answered.
+    pub(crate) fn stop(&self) {
+        if let Runs::Instances(instances) = &self.runs {
+            instances.stop();
+        }
+    }
+
+    /// Waits for its threads to end after [`Served::stop`]; see [`Instances::join`].
+    pub(crate) fn join(&self, deadline: Instant) -> bool {
+        match &self.runs {
+            Runs::Instances(instances) => instances.join(deadline),
+            Runs::Pipeline(_) => true,
         }
     }
 
@@ -92,8 +204,8 @@ impl Retirement {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(20));
             }
-            served.instances.stop();
-            served.instances.join(Instant::now() + Self::PATIENCE);
+            served.stop();
+            served.join(Instant::now() + Self::PATIENCE);
             drop(served);
             if let Some(then) = take_then() {
                 then();

@@ -137,6 +137,19 @@ impl Recorder {
         }
     }
 
+    /// Notes a request whose answer was in the cache.
+    pub(crate) fn hit(&self, lookup: Duration, total: Duration) {
+        let mut record = self.lock();
+        add(&mut record.requests.cache_hit, lookup);
+        add(&mut record.requests.success, total);
+        record.total.add(&TIMES, total.as_micros() as u64);
+    }
+
+    /// Notes a request whose answer was not in the cache, and the time that looking for it and keeping it took.
+    pub(crate) fn miss(&self, time: Duration) {
+        add(&mut self.lock().requests.cache_miss, time);
+    }
+
     /// Notes a request that was not run.
     pub(crate) fn failure(&self, code: ErrorCode, total: Duration) {
         self.lock().failure(code, total);

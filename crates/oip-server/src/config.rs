@@ -90,6 +90,9 @@ impl Config {
                 instances: options.instances.unwrap_or(engine.instances).max(1),
                 control,
                 queue_capacity: options.queue_size.unwrap_or(engine.queue_capacity),
+                response_cache_bytes: options
+                    .response_cache_byte_size
+                    .map_or(0, |ByteSize(bytes)| bytes),
                 load_timeout: duration(options.load_timeout, engine.load_timeout),
                 strict_readiness: options.strict_readiness.unwrap_or(engine.strict_readiness),
                 ..engine

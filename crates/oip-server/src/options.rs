@@ -94,6 +94,15 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
+    /// Memory for answers that are kept and given again, for models whose configuration enables it [default: none]
+    #[arg(
+        long,
+        env = "OIP_RESPONSE_CACHE_BYTE_SIZE",
+        hide_env = true,
+        value_name = "SIZE"
+    )]
+    pub(crate) response_cache_byte_size: Option<ByteSize>,
+
     /// Connections at once, over both transports; more of them wait [default: 10240]
     #[arg(long, env = "OIP_MAX_CONNECTIONS", hide_env = true, value_name = "N")]
     pub(crate) max_connections: Option<usize>,
@@ -212,6 +221,7 @@ impl Options {
             #[cfg(feature = "tensors")]
             max_answer_size: self.max_answer_size.or(other.max_answer_size),
             memory_budget: self.memory_budget.or(other.memory_budget),
+            response_cache_byte_size: self.response_cache_byte_size.or(other.response_cache_byte_size),
             max_connections: self.max_connections.or(other.max_connections),
             request_timeout: self.request_timeout.or(other.request_timeout),
             max_request_timeout: self.max_request_timeout.or(other.max_request_timeout),

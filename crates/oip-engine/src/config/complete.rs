@@ -216,6 +216,72 @@ fn narrow_one(
     })
 }
 
+/// What a pipeline is to clients: all of it is in its configuration.
+///
+/// # Errors
+/// What is missing, or has no place in a pipeline.
+pub(crate) fn complete_pipeline(
+    written: &Written,
+    name: &str,
+    version: Option<&str>,
+) -> Result<Completed, String> {
+    if written
+        .config
+        .ensemble_scheduling
+        .as_ref()
+        .is_none_or(|scheduling| scheduling.step.is_empty())
+    {
+        return Err("a pipeline needs steps in ensemble_scheduling".to_owned());
+    }
+    let batching = Batching {
+        max_batch_size: written.max_batch_size.unwrap_or(0),
+    };
+    let tensors = |what: &str, all: &[WrittenTensor]| {
+        let tensors = all.iter().map(|tensor| {
+            let missing =
+                |field: &str| format!("{what} {} of a pipeline needs {field}", Quoted(&tensor.name));
+            let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
+            let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
+            if tensor.optional {
+                let name = Quoted(&tensor.name);
+                return Err(format!("{what} {name} of a pipeline cannot be optional"));
+            }
+            let rows = batching.is_on().then_some(-1);
+            let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
+            Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
+        });
+        tensors.collect::<Result<Vec<_>, String>>()
+    };
+    let metadata = ModelMetadata {
+        name: name.to_owned(),
+        versions: version.map(str::to_owned).into_iter().collect(),
+        platform: Written::PIPELINE.to_owned(),
+        inputs: tensors("input", &written.inputs)?,
+        outputs: tensors("output", &written.outputs)?,
+    };
+    if metadata.outputs.is_empty() {
+        return Err("a pipeline needs an output".to_owned());
+    }
+    let mut config = written.config.clone();
+    name.clone_into(&mut config.name);
+    config.platform.clone_from(&metadata.platform);
+    config.max_batch_size = batching.max_batch_size;
+    let inputs = metadata.inputs.iter();
+    config.input = inputs
+        .map(|input| input_config(input, written, &batching))
+        .collect();
+    let outputs = metadata.outputs.iter();
+    config.output = outputs
+        .map(|output| output_config(output, written, &batching))
+        .collect();
+    Ok(Completed {
+        config,
+        metadata,
+        is_narrowed: false,
+        is_batching_guessed: false,
+    })
+}
+
 impl Batching {
     /// Dimensions as configurations have them.
     fn dims(&self, tensor: &TensorMetadata) -> Vec<i64> {

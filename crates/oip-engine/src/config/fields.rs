@@ -95,12 +95,7 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
         One,
         Refused("requests that depend on earlier ones"),
     ),
-    field(
-        "ensemble_scheduling",
-        Message(ENSEMBLE),
-        One,
-        Refused("pipelines of models"),
-    ),
+    field("ensemble_scheduling", Message(ENSEMBLE), One, Acts),
     field("instance_group", Message(INSTANCE_GROUP), Many, Acts),
     field("default_model_filename", Text, One, Acts),
     field(
@@ -125,12 +120,7 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
         One,
         Refused("checks and changes of files before loading"),
     ),
-    field(
-        "response_cache",
-        Message(RESPONSE_CACHE),
-        One,
-        Accepted("answers are computed every time"),
-    ),
+    field("response_cache", Message(RESPONSE_CACHE), One, Acts),
     field("model_metrics", Opaque, One, Accepted("buckets of histograms")),
 ];
 
@@ -242,7 +232,7 @@ const ENSEMBLE: &[Field] = &[
         "max_inflight_requests",
         UINT32,
         One,
-        Accepted("where instances run"),
+        Accepted("how many requests a step may have waiting"),
     ),
 ];
 
@@ -251,7 +241,12 @@ const ENSEMBLE_STEP: &[Field] = &[
     field("model_version", DIM, One, Acts),
     field("input_map", Text, Map, Acts),
     field("output_map", Text, Map, Acts),
-    field("model_namespace", Text, One, Accepted("where instances run")),
+    field(
+        "model_namespace",
+        Text,
+        One,
+        Accepted("repositories with models of the same name"),
+    ),
 ];
 
 const INSTANCE_GROUP: &[Field] = &[

@@ -7,5 +7,5 @@ mod pbtxt;
 mod tree;
 mod written;
 
-pub(crate) use complete::{Completed, Defaults, complete};
+pub(crate) use complete::{Completed, Defaults, complete, complete_pipeline};
 pub(crate) use written::{Syntax, Written};

@@ -50,6 +50,9 @@ impl Written {
         ("config.toml", Syntax::Toml),
     ];
 
+    /// What Triton's configurations call a pipeline, in the field `platform`.
+    pub(crate) const PIPELINE: &'static str = "ensemble";
+
     /// The largest configuration that is read, in bytes.
     pub(crate) const MAX_BYTES: usize = 1 << 20;
 
@@ -96,15 +99,16 @@ impl Written {
         {
             without_effect.push("instance_group.kind (everything runs on the CPU)".to_owned());
         }
+        if !config.default_model_filename.is_empty() {
+            check_name("default_model_filename", &config.default_model_filename)
+                .map_err(|error| error.message().to_owned())?;
+        }
+        check_pipeline(&config, &mut without_effect)?;
         if !without_effect.is_empty() {
             warnings.push(format!(
                 "fields without effect here: {}",
                 without_effect.join(", ")
             ));
-        }
-        if !config.default_model_filename.is_empty() {
-            check_name("default_model_filename", &config.default_model_filename)
-                .map_err(|error| error.message().to_owned())?;
         }
         let max_batch_size = max_batch_size.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
         Ok(Self {
@@ -114,6 +118,17 @@ impl Written {
             max_batch_size,
             warnings,
         })
+    }
+
+    /// Whether it is a pipeline of other models, and not a model with a file.
+    pub(crate) fn is_pipeline(&self) -> bool {
+        self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
+    }
+
+    /// The models that a pipeline runs; none for other models.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &str> {
+        let scheduling = self.config.ensemble_scheduling.iter();
+        scheduling.flat_map(|scheduling| scheduling.step.iter().map(|step| step.model_name.as_str()))
     }
 
     /// What is called by a name in the fields `backend` and `platform`, if something is.
@@ -183,6 +198,33 @@ fn check_warmups(json: &Map<String, Json>) -> Result<(), String> {
             one_of(input, &format!("{path}."), &contents, true)?;
         }
     }
+    Ok(())
+}
+
+/// A pipeline is no other model at the same time, and what only models with a file have does nothing.
+fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Result<(), String> {
+    if config.ensemble_scheduling.is_none() {
+        return Ok(());
+    }
+    for (field, value) in [("platform", &config.platform), ("backend", &config.backend)] {
+        if !value.is_empty() && value != Written::PIPELINE {
+            return Err(format!(
+                "{field} is {}, but with ensemble_scheduling it is {}, or absent",
+                Quoted(value),
+                Quoted(Written::PIPELINE)
+            ));
+        }
+    }
+    let fields = [
+        ("instance_group", !config.instance_group.is_empty()),
+        ("model_warmup", !config.model_warmup.is_empty()),
+        (
+            "default_model_filename",
+            !config.default_model_filename.is_empty(),
+        ),
+    ];
+    let given = fields.iter().filter(|(_, is_given)| *is_given);
+    without_effect.extend(given.map(|(field, _)| format!("{field} (a pipeline runs its steps' models)")));
     Ok(())
 }
 

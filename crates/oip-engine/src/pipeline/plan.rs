@@ -6,9 +6,9 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-/// A pipeline that is known to be sound.
+/// The steps of a pipeline, known to fit together.
 #[derive(Debug)]
-pub(crate) struct Pipeline {
+pub(crate) struct Plan {
     /// The tensors that clients give, in the order of the metadata's inputs.
     pub(super) inputs: Vec<Given>,
     /// The tensors that clients may ask for, by the names of the metadata's outputs.
@@ -40,7 +40,7 @@ pub(super) struct Step {
     pub(super) outputs: Vec<(String, Tensor)>,
 }
 
-impl Pipeline {
+impl Plan {
     /// Reads a configuration and proves it.
     ///
     /// `metadata` has the pipeline's own inputs and outputs; `find` gives the metadata of the models that the steps
@@ -48,7 +48,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// What is wrong, and on which edge.
-    pub(crate) fn plan(
+    pub(crate) fn new(
         metadata: &ModelMetadata,
         scheduling: &EnsembleScheduling,
         find: impl Fn(ModelRef<'_>) -> Result<Arc<ModelMetadata>, String>,
@@ -210,7 +210,8 @@ impl Graph {
                 self.read(tensor, &format_args!("{place} input"), known)?,
             ));
         }
-        let is_missing = |input: &&TensorMetadata| !step.input_map.contains_key(&input.name);
+        let is_missing =
+            |input: &&TensorMetadata| !input.optional && !step.input_map.contains_key(&input.name);
         if let Some(missing) = model.inputs.iter().find(is_missing) {
             return Err(format!("{place}: no tensor goes to the model's input {missing}"));
         }
@@ -293,7 +294,18 @@ fn overlap(one: &ShapePattern, other: &ShapePattern) -> bool {
         (Some(one), Some(other)) => one == other,
         _ => true,
     };
-    one.dims().len() == other.dims().len() && one.dims().iter().zip(other.dims()).all(fits)
+    let (ranks, leading) = (
+        [one.dims().len(), other.dims().len()],
+        [one.has_any_leading(), other.has_any_leading()],
+    );
+    let has_rank = match leading {
+        [true, true] => true,
+        [true, false] => ranks[0] <= ranks[1],
+        [false, true] => ranks[1] <= ranks[0],
+        [false, false] => ranks[0] == ranks[1],
+    };
+    // From the last one: what stands before is any.
+    has_rank && one.dims().iter().rev().zip(other.dims().iter().rev()).all(fits)
 }
 
 fn named<'m>(tensors: &'m [TensorMetadata], name: &str) -> Option<&'m TensorMetadata> {
@@ -375,7 +387,7 @@ mod tests {
         }
     }
 
-    fn plan(steps: Vec<EnsembleStep>) -> Result<Pipeline, String> {
+    fn plan(steps: Vec<EnsembleStep>) -> Result<Plan, String> {
         let metadata = ModelMetadata {
             name: "pipeline".into(),
             versions: vec![],
@@ -383,7 +395,7 @@ mod tests {
             inputs: vec![TensorMetadata::new("in", DataType::FP32, &[-1, 4])],
             outputs: vec![TensorMetadata::new("out", DataType::FP32, &[-1])],
         };
-        Pipeline::plan(&metadata, &EnsembleScheduling { step: steps }, |found| {
+        Plan::new(&metadata, &EnsembleScheduling { step: steps }, |found| {
             model(found.name())
         })
     }

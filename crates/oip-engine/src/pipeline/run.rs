@@ -7,7 +7,7 @@ use oip_types::{
     ServiceError, TensorValue,
 };
 
-use super::{Pipeline, plan::Step};
+use super::plan::{Plan, Step};
 
 /// Runs a pipeline for a request that was checked against its metadata.
 ///
@@ -17,21 +17,21 @@ use super::{Pipeline, plan::Step};
 /// # Errors
 /// What the first step that fails says.
 pub(crate) async fn run<'i>(
-    pipeline: &Pipeline,
+    plan: &Plan,
     mut request: InferRequest,
     cx: &RequestContext,
     infer: impl Fn(InferRequest, RequestContext) -> BoxFuture<'i, Result<InferResponse, ServiceError>>,
 ) -> Result<Vec<InferOutput>, ServiceError> {
-    let mut state = State::new(pipeline, &request.outputs);
+    let mut state = State::new(plan, &request.outputs);
     let parameters = mem::take(&mut request.parameters);
-    for given in &pipeline.inputs {
+    for given in &plan.inputs {
         let value = request.take_input(&given.name)?;
         state.tensors[given.tensor].put(value);
     }
     let mut running = FuturesUnordered::new();
     loop {
         for index in state.ready() {
-            let step = &pipeline.steps[index];
+            let step = &plan.steps[index];
             let request = state.request(step, &request, &parameters)?;
             let answer = infer(request, cx.clone());
             running.push(async move { (index, answer.await) });
@@ -39,14 +39,14 @@ pub(crate) async fn run<'i>(
         let Some((index, answer)) = running.next().await else {
             break;
         };
-        let step = &pipeline.steps[index];
+        let step = &plan.steps[index];
         for output in answer?.outputs {
             if let Some((_, tensor)) = step.outputs.iter().find(|(name, _)| *name == output.name) {
                 state.tensors[*tensor].put(output.value);
             }
         }
     }
-    let outputs = pipeline.wanted(&request.outputs).map(|(name, tensor)| {
+    let outputs = plan.wanted(&request.outputs).map(|(name, tensor)| {
         let lost = || ServiceError::internal(format!("no step gave the output '{name}'"));
         Ok(InferOutput::new(
             name,
@@ -58,7 +58,7 @@ pub(crate) async fn run<'i>(
 
 /// What is there and what has run.
 struct State<'p> {
-    pipeline: &'p Pipeline,
+    plan: &'p Plan,
     tensors: Vec<Slot>,
     is_waiting: Vec<bool>,
 }
@@ -88,14 +88,14 @@ impl Slot {
 
 impl<'p> State<'p> {
     /// Nothing has run; steps that nobody needs will not.
-    fn new(pipeline: &'p Pipeline, requested: &[RequestedOutput]) -> Self {
-        let mut tensors: Vec<Slot> = (0..pipeline.tensors).map(|_| Slot::default()).collect();
-        for (_, tensor) in pipeline.wanted(requested) {
+    fn new(plan: &'p Plan, requested: &[RequestedOutput]) -> Self {
+        let mut tensors: Vec<Slot> = (0..plan.tensors).map(|_| Slot::default()).collect();
+        for (_, tensor) in plan.wanted(requested) {
             tensors[*tensor].readers += 1;
         }
         // Backwards, each step comes before those that it needs.
-        let mut is_waiting = vec![false; pipeline.steps.len()];
-        for (index, step) in pipeline.steps.iter().enumerate().rev() {
+        let mut is_waiting = vec![false; plan.steps.len()];
+        for (index, step) in plan.steps.iter().enumerate().rev() {
             is_waiting[index] = step
                 .outputs
                 .iter()
@@ -107,7 +107,7 @@ impl<'p> State<'p> {
             }
         }
         Self {
-            pipeline,
+            plan,
             tensors,
             is_waiting,
         }
@@ -120,7 +120,7 @@ impl<'p> State<'p> {
                 .iter()
                 .all(|(_, tensor)| self.tensors[*tensor].value.is_some())
         };
-        let steps = self.pipeline.steps.iter().enumerate();
+        let steps = self.plan.steps.iter().enumerate();
         let ready: Vec<usize> = steps
             .filter(|(index, step)| self.is_waiting[*index] && can_run(step))
             .map(|(index, _)| index)
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     /// in -> left (adds 1) -> l, in -> right (adds 1) -> r, (l, r) -> join (sum) -> out; l is an output too.
-    fn diamond() -> Pipeline {
+    fn diamond() -> Plan {
         let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[-1]);
         let metadata = |name: &str, inputs: &[&str], outputs: &[&str]| ModelMetadata {
             name: name.to_owned(),
@@ -209,7 +209,7 @@ mod tests {
             };
             Ok(metadata(model.name(), inputs, &["y"]).into())
         };
-        Pipeline::plan(&metadata("diamond", &["in"], &["out", "l"]), &scheduling, find).unwrap()
+        Plan::new(&metadata("diamond", &["in"], &["out", "l"]), &scheduling, find).unwrap()
     }
 
     fn floats(values: &[f32]) -> Tensor {

@@ -29,11 +29,11 @@ pub(crate) fn explicit(root: &std::path::Path, load: &[&str]) -> Arc<Engine> {
     Arc::new(engine(root, config).0)
 }
 
-fn load(engine: &Engine, name: &str) -> Result<(), ServiceError> {
+pub(crate) fn load(engine: &Engine, name: &str) -> Result<(), ServiceError> {
     load_with(engine, name, None)
 }
 
-fn load_with(engine: &Engine, name: &str, config: Option<&str>) -> Result<(), ServiceError> {
+pub(crate) fn load_with(engine: &Engine, name: &str, config: Option<&str>) -> Result<(), ServiceError> {
     let options = LoadOptions {
         config: config.map(str::to_owned),
     };
@@ -45,7 +45,7 @@ fn load_with(engine: &Engine, name: &str, config: Option<&str>) -> Result<(), Se
     )
 }
 
-fn unload(engine: &Engine, name: &str) -> Result<(), ServiceError> {
+pub(crate) fn unload(engine: &Engine, name: &str) -> Result<(), ServiceError> {
     block_on(
         engine
             .repository()
@@ -54,12 +54,12 @@ fn unload(engine: &Engine, name: &str) -> Result<(), ServiceError> {
     )
 }
 
-fn index(engine: &Engine) -> Vec<ModelIndexEntry> {
+pub(crate) fn index(engine: &Engine) -> Vec<ModelIndexEntry> {
     engine.repository().unwrap().index()
 }
 
 /// The index in short: `name/version STATE reason`.
-fn shown(engine: &Engine) -> Vec<String> {
+pub(crate) fn shown(engine: &Engine) -> Vec<String> {
     let entries = index(engine).into_iter();
     entries
         .map(|entry| {

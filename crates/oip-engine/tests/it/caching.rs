@@ -1,0 +1,127 @@
+//! Answers that are kept for requests that come again.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use oip_engine::{Engine, EngineConfig, ModelControl};
+use oip_service::InferenceService;
+use oip_types::{InferStatistics, ModelRef};
+use tempfile::TempDir;
+
+use crate::{
+    control::load,
+    support::{engine, infer, repository, request, write, y},
+};
+
+const CACHED: &str = "response_cache { enable: true }";
+
+fn caching_engine(files: &[(&str, &str)], bytes: u64) -> (Engine, Arc<AtomicUsize>, TempDir) {
+    let folder = repository(files);
+    let config = EngineConfig {
+        response_cache_bytes: bytes,
+        control: ModelControl::Explicit {
+            load: vec!["*".to_owned()],
+        },
+        ..EngineConfig::default()
+    };
+    let (engine, runs) = engine(folder.path(), config);
+    (engine, runs, folder)
+}
+
+fn counts(engine: &Engine, model: &str) -> InferStatistics {
+    let model = ModelRef::new(model, None).unwrap();
+    let all = engine.statistics().unwrap().model_statistics(Some(model));
+    all.unwrap()[0].inference_stats
+}
+
+#[test]
+fn an_answer_is_computed_once() {
+    let files = [
+        ("cached/config.pbtxt", CACHED),
+        ("cached/1/model.word", "adds 1"),
+        ("plain/1/model.word", "adds 1"),
+    ];
+    let (engine, runs, _folder) = caching_engine(&files, 1 << 20);
+    for (x, expected_runs) in [(1, 1), (1, 1), (2, 2), (1, 2)] {
+        let mut request = request("cached", None, x);
+        request.id = Some(format!("request {expected_runs}"));
+        let response = infer(&engine, request.clone()).unwrap();
+        assert_eq!((y(&response), response.id), (x + 1, request.id));
+        assert_eq!(runs.load(Ordering::SeqCst), expected_runs);
+    }
+    let stats = counts(&engine, "cached");
+    assert_eq!(
+        (stats.cache_hit.count, stats.cache_miss.count, stats.success.count),
+        (2, 2, 4)
+    );
+    assert!(stats.cache_hit.ns > 0 && stats.cache_miss.ns > 0);
+    let metrics = engine.metrics();
+    // What is found is no inference.
+    assert_eq!(metrics[0].statistics.inference_count, 2);
+
+    // Only where it is asked for.
+    for _ in 0..2 {
+        infer(&engine, request("plain", None, 1)).unwrap();
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
+    assert_eq!(counts(&engine, "plain").cache_miss.count, 0);
+}
+
+#[test]
+fn without_room_nothing_is_kept() {
+    let files = [("cached/config.pbtxt", CACHED), ("cached/1/model.word", "adds 1")];
+    let (engine, runs, _folder) = caching_engine(&files, 0);
+    for _ in 0..2 {
+        infer(&engine, request("cached", None, 1)).unwrap();
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    assert_eq!(counts(&engine, "cached").cache_miss.count, 0);
+}
+
+#[test]
+fn no_answer_outlives_its_model() {
+    let files = [("cached/config.pbtxt", CACHED), ("cached/1/model.word", "adds 1")];
+    let (engine, _, folder) = caching_engine(&files, 1 << 20);
+    assert_eq!(y(&infer(&engine, request("cached", None, 1)).unwrap()), 2);
+    write(folder.path(), "cached/1/model.word", "adds 100");
+    load(&engine, "cached").unwrap();
+    assert_eq!(y(&infer(&engine, request("cached", None, 1)).unwrap()), 101);
+}
+
+#[test]
+fn failures_are_not_kept() {
+    let files = [
+        ("cached/config.pbtxt", CACHED),
+        ("cached/1/model.word", "fails on 13"),
+    ];
+    let (engine, runs, _folder) = caching_engine(&files, 1 << 20);
+    for _ in 0..2 {
+        assert!(infer(&engine, request("cached", None, 13)).is_err());
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    assert_eq!(counts(&engine, "cached").cache_miss.count, 0);
+}
+
+#[test]
+fn a_pipeline_is_kept_as_a_whole() {
+    let pipeline = format!(
+        "{CACHED} input {{ name: 'a' data_type: TYPE_INT32 dims: [ -1 ] }} \
+         output {{ name: 'y' data_type: TYPE_INT32 dims: [ -1 ] }} \
+         ensemble_scheduling {{ step {{ model_name: 'one' input_map {{ key: 'x' value: 'a' }} \
+         output_map {{ key: 'y' value: 'y' }} }} }}"
+    );
+    let files = [
+        ("one/1/model.word", "adds 1"),
+        ("p/config.pbtxt", pipeline.as_str()),
+    ];
+    let (engine, runs, _folder) = caching_engine(&files, 1 << 20);
+    for _ in 0..3 {
+        let mut request = request("p", None, 1);
+        request.inputs[0].name = "a".to_owned();
+        assert_eq!(y(&infer(&engine, request).unwrap()), 2);
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(counts(&engine, "p").cache_hit.count, 2);
+}
