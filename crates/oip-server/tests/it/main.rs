@@ -11,6 +11,8 @@ mod digits;
 mod grpc;
 mod life_cycle;
 mod parity;
+#[cfg(all(feature = "onnx", feature = "tensors"))]
+mod pipelines;
 mod pressure;
 mod support;
 #[cfg(feature = "tensors")]
