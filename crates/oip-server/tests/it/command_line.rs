@@ -1,6 +1,6 @@
 //! LC-07: what is wrong before the server runs is said in one line, with a code.
 
-use std::{fs, net::TcpListener, process::Command};
+use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use crate::support::{Server, command, failing};
 
@@ -162,6 +162,65 @@ fn lc_07_another_library_than_onnx_runtime() {
     let (code, line) = failing(&["--model-repository", repository, "--onnxruntime", other]);
     assert_eq!(code, 1, "{line}");
     assert!(line.contains("it is a library, but not ONNX Runtime"), "{line}");
+}
+
+/// Libraries with ONNX Runtime's names: one that is too old, and one that does not keep what its version promises.
+#[cfg(target_os = "linux")]
+#[test]
+fn lc_07_libraries_older_than_is_needed() {
+    const LIBRARY: &str = r#"
+        use std::ffi::{c_char, c_void};
+
+        #[repr(C)]
+        pub struct Base {
+            api: extern "C" fn(u32) -> *const c_void,
+            version: extern "C" fn() -> *const c_char,
+        }
+
+        extern "C" fn api(_: u32) -> *const c_void {
+            std::ptr::null()
+        }
+
+        extern "C" fn version() -> *const c_char {
+            concat!(env!("VERSION"), "\0").as_ptr().cast()
+        }
+
+        #[unsafe(no_mangle)]
+        pub extern "C" fn OrtGetApiBase() -> *const Base {
+            static BASE: Base = Base { api, version };
+            &BASE
+        }
+    "#;
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("old.rs");
+    fs::write(&source, LIBRARY).unwrap();
+    for (version, reason) in [
+        ("1.10.0", "it is version 1.10.0, expected 1.17 or newer"),
+        ("newest", "it is version newest, expected 1.17 or newer"),
+        ("1.17.0", "it does not behave like ONNX Runtime"),
+    ] {
+        let library = folder.path().join(format!("libonnxruntime.so.{version}"));
+        // The compiler that stands beside the cargo that built this.
+        let status = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
+            .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
+            .args([&library, &source])
+            .env("VERSION", version)
+            .status();
+        assert!(status.unwrap().success());
+        let (repository, library) = (folder.path().to_str().unwrap(), library.to_str().unwrap());
+        // The log has what was caught of the one that breaks its promise.
+        let arguments = [
+            "--model-repository",
+            repository,
+            "--onnxruntime",
+            library,
+            "--log",
+            "off",
+        ];
+        let (code, line) = failing(&arguments);
+        assert_eq!(code, 1, "{line}");
+        assert!(line.contains(reason), "{line}");
+    }
 }
 
 /// The log says what runs which model, and a model's configuration can choose.
