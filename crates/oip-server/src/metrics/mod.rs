@@ -101,3 +101,81 @@ const BUDGET: Family = Family::gauge(
 );
 
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
+
+#[cfg(all(test, feature = "tensors"))]
+mod tests {
+    use std::{fs, path::Path};
+
+    use axum::{body::Body, http::Request};
+    use backend_tensors::TensorsBackend;
+    use http_body_util::BodyExt;
+    use oip_engine::{EngineConfig, ModelControl, Repository};
+    use oip_http::{HttpConfig, router_with};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// A server with one model, of a tensor file, without sockets.
+    fn server() -> Router {
+        let folder = tempfile::tempdir().unwrap();
+        let version = folder.path().join("digit_means/1");
+        fs::create_dir_all(&version).unwrap();
+        let example =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+        fs::copy(example, version.join("model.safetensors")).unwrap();
+        let repository = Repository::open(folder.path(), &[Arc::new(TensorsBackend::new())], None).unwrap();
+        let load = vec!["*".to_owned()];
+        let config = EngineConfig {
+            control: ModelControl::Explicit { load },
+            ..EngineConfig::default()
+        };
+        let engine = Arc::new(Engine::start(repository, config));
+        engine.wait_until_loaded();
+        assert!(engine.readiness().is_ready());
+        let config = HttpConfig::default();
+        let metrics = Metrics::new(engine.clone(), config.budget.clone()).router();
+        router_with(engine, config, metrics)
+    }
+
+    async fn call(server: &Router, method: &str, path: &str) -> (StatusCode, String) {
+        let request = Request::builder().method(method).uri(path).header("host", "x");
+        let response = server
+            .clone()
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// All samples but for their values, which the process' own memory and time change.
+    async fn series(server: &Router) -> Vec<String> {
+        let (status, text) = call(server, "GET", "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples
+            .map(|sample| sample.rsplit_once(' ').unwrap().0.to_owned())
+            .collect()
+    }
+
+    /// LC-17: 100,000 names and versions that do not exist leave no trace in what is shown.
+    #[tokio::test]
+    async fn lc_17_names_that_clients_make_up_are_not_shown() {
+        let server = server();
+        let before = series(&server).await;
+        assert!(before.contains(&r#"nv_inference_count{model="digit_means",version="1"}"#.to_owned()));
+        for index in 0..100_000 {
+            let (method, path) = match index % 5 {
+                0 => ("POST", format!("/v2/models/m{index}/infer")),
+                1 => ("POST", format!("/v2/models/digit_means/versions/v{index}/infer")),
+                2 => ("GET", format!("/v2/models/m{index}/stats")),
+                3 => ("GET", format!("/v2/models/m{index}/ready")),
+                _ => ("POST", format!("/v2/repository/models/m{index}/load")),
+            };
+            let (status, answer) = call(&server, method, &path).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}: {answer}");
+        }
+        assert_eq!(series(&server).await, before);
+    }
+}
