@@ -102,7 +102,8 @@ const BUDGET: Family = Family::gauge(
 
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
-#[cfg(all(test, feature = "tensors"))]
+#[cfg(test)]
+#[cfg(feature = "tensors")]
 mod tests {
     use std::{fs, path::Path};
 
