@@ -64,6 +64,9 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Rejected, Self::Canceled, Self::Backend, Self::Other];
+
     /// The name that Triton's metrics have for it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -93,7 +96,7 @@ impl From<ErrorCode> for FailureReason {
 pub struct VersionMetrics {
     /// What the statistics extension says.
     pub statistics: ModelStatistics,
-    /// Requests that failed, by reason.
+    /// Requests that failed, by reason; without those that there were none for.
     pub failures: Vec<(FailureReason, u64)>,
     /// Requests that wait now.
     pub waiting: u64,

@@ -56,4 +56,4 @@ mod shared_memory;
 
 pub use config::HttpConfig;
 pub use description::OPENAPI;
-pub use routes::{paths, router};
+pub use routes::{paths, router, router_with};

@@ -22,9 +22,17 @@ use crate::{HttpConfig, answer, app::App, description, extensions, head, infer::
 /// Paths may end in a slash. Every failed request, on any path and by any method, is answered with a JSON object that
 /// has a string `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
+    router_with(service, config, Router::new())
+}
+
+/// The same, and `more` routes beside it: what holds for heads, unknown paths and wrong methods holds for them too.
+///
+/// # Panics
+/// When `more` has a fallback, or a path of the protocol.
+pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
     let app = App::new(service, config);
     let config = app.config.clone();
-    let mut router = Router::new();
+    let mut router = Router::new().merge(more.with_state(()));
     for (path, handler) in routes() {
         router = router
             .route(&format!("{path}/"), handler.clone())

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use axum::Router;
 use oip_engine::{Engine, Repository};
 use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
 use oip_service::{Backend, Extended, InferenceService, Logging};
@@ -17,7 +18,9 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Failure, config::Config, options::LogFormat, report, signals::Signals, telemetry};
+use crate::{
+    Failure, config::Config, metrics::Metrics, options::LogFormat, report, signals::Signals, telemetry,
+};
 
 /// The code a second signal ends the process with.
 const INTERRUPTED: i32 = 130;
@@ -145,7 +148,11 @@ impl App {
         }
         let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
-        let rest = oip_http::router(service.clone(), config.http);
+        let beside = match config.allow_metrics {
+            true => Metrics::new(engine.clone(), config.http.budget.clone()).router(),
+            false => Router::new(),
+        };
+        let rest = oip_http::router_with(service.clone(), config.http, beside);
         let calls = oip_grpc::service(service, config.grpc);
         tokio::spawn({
             let (calls, shutdown) = (calls.clone(), shutdown.clone());

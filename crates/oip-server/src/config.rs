@@ -25,6 +25,8 @@ pub(crate) struct Config {
     pub(crate) max_answer_bytes: u64,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
+    /// Whether `/metrics` answers.
+    pub(crate) allow_metrics: bool,
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
@@ -122,6 +124,7 @@ impl Config {
                 },
                 ..GrpcConfig::default()
             },
+            allow_metrics: options.allow_metrics.unwrap_or(true),
             shared_memory: options
                 .system_shared_memory
                 .unwrap_or(false)

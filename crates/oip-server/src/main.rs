@@ -6,6 +6,7 @@
 mod app;
 mod config;
 mod log_settings;
+mod metrics;
 mod options;
 mod report;
 mod signals;

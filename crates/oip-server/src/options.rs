@@ -131,6 +131,10 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_GRPC_OUTPUT", hide_env = true, value_name = "FORM")]
     pub(crate) grpc_output: Option<GrpcForm>,
 
+    /// Whether the HTTP port shows metrics for Prometheus, at /metrics [default: true]
+    #[arg(long, env = "OIP_ALLOW_METRICS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) allow_metrics: Option<bool>,
+
     /// Whether clients may leave tensors in shared memory: they can read and write any of it that this server may
     /// [default: false]
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -230,6 +234,7 @@ impl Options {
             json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
             grpc_output: self.grpc_output.or(other.grpc_output),
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
+            allow_metrics: self.allow_metrics.or(other.allow_metrics),
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),

@@ -51,6 +51,12 @@ impl ByteBudget {
         Ok(permit)
     }
 
+    /// Bytes that can be taken altogether.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
     /// Bytes that are taken.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -109,7 +115,7 @@ mod tests {
         permit.grow(6).unwrap();
         assert!(permit.grow(1).is_err());
         assert!(budget.take(u64::MAX).is_err());
-        assert_eq!(budget.used(), 10);
+        assert_eq!((budget.used(), budget.limit()), (10, 10));
         drop(permit);
         assert_eq!(budget.used(), 0);
     }

@@ -3,13 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use axum::{
+    Router,
     body::Body,
-    http::{Method, StatusCode},
+    http::{Method, Request, StatusCode},
+    routing,
 };
-use oip_http::HttpConfig;
+use oip_http::{HttpConfig, router_with};
 use serde_json::json;
 
-use crate::support::{app, app_with, get, infer, send, x};
+use crate::support::{app, app_with, call, get, infer, send, x};
 
 #[tokio::test]
 async fn server_endpoints_in_both_slash_forms() {
@@ -33,6 +35,25 @@ async fn server_endpoints_in_both_slash_forms() {
             assert_eq!(answer.header("content-type"), Some("application/json"));
         }
     }
+}
+
+/// What a program adds is held to the same rules: heads, methods, `HEAD`; and the protocol's paths stay as they are.
+#[tokio::test]
+async fn routes_of_the_program_beside_those_of_the_protocol() {
+    let more = Router::new().route("/more", routing::get(|| async { "more" }));
+    let service = std::sync::Arc::new(oip_service::testing::TestService::default());
+    let app = router_with(service, HttpConfig::default(), more);
+    assert_eq!(get(&app, "/more").await.text(), "more");
+    let answer = send(&app, Method::HEAD, "/more", Body::empty()).await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::OK, String::new()));
+    let answer = send(&app, Method::POST, "/more", Body::empty()).await;
+    assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(answer.header("allow"), Some("GET,HEAD"));
+    assert_eq!(answer.error(), "Method Not Allowed");
+    assert_eq!(get(&app, "/more/of/it").await.error(), "Not Found");
+    let without_host = Request::get("/more").body(Body::empty()).unwrap();
+    assert_eq!(call(&app, without_host).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(get(&app, "/v2/health/live").await.status, StatusCode::OK);
 }
 
 #[tokio::test]

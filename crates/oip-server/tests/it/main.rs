@@ -8,8 +8,12 @@ mod command_line;
 mod control;
 #[cfg(feature = "onnx")]
 mod digits;
+#[cfg(feature = "tensors")]
+mod exposition;
 mod grpc;
 mod life_cycle;
+#[cfg(feature = "tensors")]
+mod metrics;
 mod parity;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod pipelines;

@@ -1,0 +1,182 @@
+//! `GET /metrics`: how the server is and what it has done, in Prometheus' text format. `docs/metrics.md` lists all of it.
+
+mod models;
+#[cfg(target_os = "linux")]
+mod process;
+mod text;
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use oip_engine::Engine;
+use oip_service::{ByteBudget, InferenceService};
+use tokio::task::spawn_blocking;
+
+#[cfg(target_os = "linux")]
+use self::process::Process;
+use self::text::{Family, Text};
+
+/// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
+pub(crate) struct Metrics {
+    engine: Arc<Engine>,
+    /// Of bodies in work, over both transports.
+    budget: ByteBudget,
+    #[cfg(target_os = "linux")]
+    process: Process,
+}
+
+impl Metrics {
+    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget) -> Self {
+        Self {
+            engine,
+            budget,
+            #[cfg(target_os = "linux")]
+            process: Process::new(),
+        }
+    }
+
+    /// The endpoint, with and without a slash at its end, as the protocol's.
+    pub(crate) fn router(self) -> Router {
+        Router::new()
+            .route("/metrics", get(scrape))
+            .route("/metrics/", get(scrape))
+            .with_state(Arc::new(self))
+    }
+
+    fn text(&self) -> String {
+        let mut text = Text::default();
+        models::write_metrics(&mut text, &self.engine.metrics());
+        models::write_states(&mut text, &self.engine.models());
+        text.family(&SERVER_READY)
+            .add(&[], self.engine.readiness().is_ready());
+        text.family(&BUDGET_USED).add(&[], self.budget.used());
+        text.family(&BUDGET).add(&[], self.budget.limit());
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        text.family(&BUILD).add(&version, 1);
+        #[cfg(target_os = "linux")]
+        self.process.write(&mut text);
+        text.into_string()
+    }
+}
+
+/// With many models the text takes milliseconds, in which the thread could answer others.
+async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
+    match spawn_blocking(move || metrics.text()).await {
+        Ok(text) => (
+            [(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE))],
+            text,
+        )
+            .into_response(),
+        Err(error) => {
+            tracing::error!(%error, "metrics cannot be shown");
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                [(CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+                r#"{"error":"metrics cannot be shown"}"#,
+            )
+                .into_response()
+        }
+    }
+}
+
+const SERVER_READY: Family = Family::gauge(
+    "oip_server_ready",
+    "Whether the server says that it is ready: 1 or 0.",
+);
+
+const BUDGET_USED: Family = Family::gauge(
+    "oip_memory_budget_used_bytes",
+    "Bytes of requests in work, over both transports, and of rows of tensor files on their way.",
+);
+
+const BUDGET: Family = Family::gauge(
+    "oip_memory_budget_bytes",
+    "Bytes that may be in work at once, by --memory-budget; beyond it requests are refused.",
+);
+
+const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
+
+#[cfg(test)]
+#[cfg(feature = "tensors")]
+mod tests {
+    use std::{fs, path::Path};
+
+    use axum::{body::Body, http::Request};
+    use backend_tensors::TensorsBackend;
+    use http_body_util::BodyExt;
+    use oip_engine::{EngineConfig, ModelControl, Repository};
+    use oip_http::{HttpConfig, router_with};
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// A server with one model, of a tensor file, without sockets.
+    fn server() -> Router {
+        let folder = tempfile::tempdir().unwrap();
+        let version = folder.path().join("digit_means/1");
+        fs::create_dir_all(&version).unwrap();
+        let example =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+        fs::copy(example, version.join("model.safetensors")).unwrap();
+        let repository = Repository::open(folder.path(), &[Arc::new(TensorsBackend::new())], None).unwrap();
+        let load = vec!["*".to_owned()];
+        let config = EngineConfig {
+            control: ModelControl::Explicit { load },
+            ..EngineConfig::default()
+        };
+        let engine = Arc::new(Engine::start(repository, config));
+        engine.wait_until_loaded();
+        assert!(engine.readiness().is_ready());
+        let config = HttpConfig::default();
+        let metrics = Metrics::new(engine.clone(), config.budget.clone()).router();
+        router_with(engine, config, metrics)
+    }
+
+    async fn call(server: &Router, method: &str, path: &str) -> (StatusCode, String) {
+        let request = Request::builder().method(method).uri(path).header("host", "x");
+        let response = server
+            .clone()
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// All samples but for their values, which the process' own memory and time change.
+    async fn series(server: &Router) -> Vec<String> {
+        let (status, text) = call(server, "GET", "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        samples
+            .map(|sample| sample.rsplit_once(' ').unwrap().0.to_owned())
+            .collect()
+    }
+
+    /// LC-17: 100,000 names and versions that do not exist leave no trace in what is shown.
+    #[tokio::test]
+    async fn lc_17_names_that_clients_make_up_are_not_shown() {
+        let server = server();
+        let before = series(&server).await;
+        assert!(before.contains(&r#"nv_inference_count{model="digit_means",version="1"}"#.to_owned()));
+        for index in 0..100_000 {
+            let (method, path) = match index % 5 {
+                0 => ("POST", format!("/v2/models/m{index}/infer")),
+                1 => ("POST", format!("/v2/models/digit_means/versions/v{index}/infer")),
+                2 => ("GET", format!("/v2/models/m{index}/stats")),
+                3 => ("GET", format!("/v2/models/m{index}/ready")),
+                _ => ("POST", format!("/v2/repository/models/m{index}/load")),
+            };
+            let (status, answer) = call(&server, method, &path).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}: {answer}");
+        }
+        assert_eq!(series(&server).await, before);
+    }
+}

@@ -1,0 +1,204 @@
+//! What happened to the requests to each version of each model: by Triton's names what Triton counts, and by names of
+//! our own what it does not.
+
+use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
+use oip_types::{ModelState, StatisticDuration};
+
+use super::text::{Family, Samples, Text};
+
+/// A number per version that is ready.
+struct PerVersion {
+    family: Family,
+    of: fn(&VersionMetrics) -> u64,
+}
+
+const fn counter(name: &'static str, help: &'static str, of: fn(&VersionMetrics) -> u64) -> PerVersion {
+    let family = Family::counter(name, help);
+    PerVersion { family, of }
+}
+
+const NUMBERS: [PerVersion; 13] = [
+    counter(
+        "nv_inference_request_success",
+        "Inference requests that were answered, whatever their number of rows.",
+        |metrics| metrics.statistics.inference_stats.success.count,
+    ),
+    counter(
+        "nv_inference_count",
+        "Inferences that the model made: rows of batches, or requests of a model that takes no batches.",
+        |metrics| metrics.statistics.inference_count,
+    ),
+    counter(
+        "nv_inference_exec_count",
+        "Runs of the model, each for one batch.",
+        |metrics| metrics.statistics.execution_count,
+    ),
+    counter(
+        "nv_inference_request_duration_us",
+        "Microseconds from arrival to answer, of all requests that were answered.",
+        |metrics| microseconds(metrics.statistics.inference_stats.success),
+    ),
+    counter(
+        "nv_inference_queue_duration_us",
+        "Microseconds that requests waited for the model.",
+        |metrics| microseconds(metrics.statistics.inference_stats.queue),
+    ),
+    counter(
+        "nv_inference_compute_input_duration_us",
+        "Microseconds of requests for making their inputs ready.",
+        |metrics| microseconds(metrics.statistics.inference_stats.compute_input),
+    ),
+    counter(
+        "nv_inference_compute_infer_duration_us",
+        "Microseconds of requests in the model itself.",
+        |metrics| microseconds(metrics.statistics.inference_stats.compute_infer),
+    ),
+    counter(
+        "nv_inference_compute_output_duration_us",
+        "Microseconds of requests for checking and cutting outputs.",
+        |metrics| microseconds(metrics.statistics.inference_stats.compute_output),
+    ),
+    PerVersion {
+        family: Family::gauge(
+            "nv_inference_pending_request_count",
+            "Requests that wait for the model now.",
+        ),
+        of: |metrics| metrics.waiting,
+    },
+    counter(
+        "nv_cache_num_hits_per_model",
+        "Requests that were answered from the response cache.",
+        |metrics| metrics.statistics.inference_stats.cache_hit.count,
+    ),
+    counter(
+        "nv_cache_num_misses_per_model",
+        "Requests that were looked for in the response cache and not found.",
+        |metrics| metrics.statistics.inference_stats.cache_miss.count,
+    ),
+    counter(
+        "nv_cache_hit_duration_per_model",
+        "Microseconds for taking answers from the response cache.",
+        |metrics| microseconds(metrics.statistics.inference_stats.cache_hit),
+    ),
+    counter(
+        "nv_cache_miss_duration_per_model",
+        "Microseconds for looking in vain into the response cache, and for putting answers there.",
+        |metrics| microseconds(metrics.statistics.inference_stats.cache_miss),
+    ),
+];
+
+const FAILURES: Family = Family::counter(
+    "nv_inference_request_failure",
+    "Inference requests that failed, by reason.",
+);
+
+/// Values per version that is ready, by size.
+struct Sizes {
+    family: Family,
+    of: fn(&VersionMetrics) -> &Histogram,
+    /// How many of the engine's units make one of the family's.
+    unit: f64,
+}
+
+const HISTOGRAMS: [Sizes; 4] = [
+    Sizes {
+        family: Family::histogram(
+            "oip_request_duration_seconds",
+            "Time from arrival to answer, of requests that were answered.",
+        ),
+        of: |metrics| &metrics.total,
+        unit: MICROSECONDS,
+    },
+    Sizes {
+        family: Family::histogram(
+            "oip_queue_duration_seconds",
+            "Time that requests waited for the model, of those that were answered.",
+        ),
+        of: |metrics| &metrics.queue,
+        unit: MICROSECONDS,
+    },
+    Sizes {
+        family: Family::histogram(
+            "oip_compute_duration_seconds",
+            "Time that requests were worked on (inputs, the model, outputs), of those that were answered.",
+        ),
+        of: |metrics| &metrics.compute,
+        unit: MICROSECONDS,
+    },
+    Sizes {
+        family: Family::histogram("oip_batch_rows", "Rows of the batches that the model ran."),
+        of: |metrics| &metrics.batch_rows,
+        unit: 1.0,
+    },
+];
+
+const MICROSECONDS: f64 = 1e6;
+
+const READY: Family = Family::gauge(
+    "oip_model_ready",
+    "Whether a version takes requests: 1 if it does, 0 if it is loading, failed to load, or hangs.",
+);
+
+const LOAD_TIME: Family = Family::gauge("nv_model_load_duration_secs", "Seconds that loading took.");
+
+/// Writes the families of versions that are ready.
+pub(super) fn write_metrics(text: &mut Text, versions: &[VersionMetrics]) {
+    for PerVersion { family, of } in &NUMBERS {
+        let mut samples = text.family(family);
+        for metrics in versions {
+            samples.add(&labels(metrics), of(metrics));
+        }
+    }
+    let mut samples = text.family(&FAILURES);
+    for metrics in versions {
+        let [model, version] = labels(metrics);
+        // A rate needs a counter that is there before anything is counted.
+        for reason in FailureReason::ALL {
+            let failures = metrics.failures.iter();
+            let count: u64 = failures
+                .filter_map(|(of, count)| (*of == reason).then_some(count))
+                .sum();
+            samples.add(&[model, version, ("reason", reason.name())], count);
+        }
+    }
+    for Sizes { family, of, unit } in &HISTOGRAMS {
+        let mut samples = text.family(family);
+        for metrics in versions {
+            add_histogram(&mut samples, metrics, of(metrics), *unit);
+        }
+    }
+}
+
+fn add_histogram(samples: &mut Samples<'_>, metrics: &VersionMetrics, histogram: &Histogram, unit: f64) {
+    let bounds = histogram.bounds.iter().map(|bound| *bound as f64 / unit);
+    let sum = histogram.sum as f64 / unit;
+    samples.add_histogram(&labels(metrics), bounds, &histogram.counts, sum);
+}
+
+fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
+    let statistics = &metrics.statistics;
+    [("model", &statistics.name), ("version", &statistics.version)]
+}
+
+/// Writes the families of all versions that somebody wanted to be loaded, and that the repository has.
+pub(super) fn write_states(text: &mut Text, versions: &[ModelStatus]) {
+    let mut samples = text.family(&READY);
+    for status in versions {
+        samples.add(&status_labels(status), status.state == ModelState::Ready);
+    }
+    let mut samples = text.family(&LOAD_TIME);
+    for status in versions {
+        if let (ModelState::Ready, Some(time)) = (status.state, status.load_time) {
+            samples.add(&status_labels(status), time.as_secs_f64());
+        }
+    }
+}
+
+fn status_labels(status: &ModelStatus) -> [(&str, &str); 2] {
+    let version = status.version.as_deref().unwrap_or_default();
+    [("model", &status.name), ("version", version)]
+}
+
+fn microseconds(duration: StatisticDuration) -> u64 {
+    duration.ns / 1_000
+}

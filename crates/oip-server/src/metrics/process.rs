@@ -1,0 +1,78 @@
+//! What Linux says of this process, by the names that Prometheus' own clients use.
+
+use procfs::{
+    ProcError, boot_time_secs, page_size,
+    process::{LimitValue, Process as Myself},
+    ticks_per_second,
+};
+
+use super::text::{Family, Text};
+
+/// What does not change while the process lives.
+pub(super) struct Process {
+    /// When it started, in seconds since 1970. Read once: the system computes it from a clock that may be set.
+    start: Option<f64>,
+}
+
+impl Process {
+    pub(super) fn new() -> Self {
+        let start = || {
+            let stat = Myself::myself()?.stat()?;
+            let since_boot = stat.starttime as f64 / ticks_per_second() as f64;
+            Ok::<_, ProcError>(boot_time_secs()? as f64 + since_boot)
+        };
+        Self { start: start().ok() }
+    }
+
+    /// Writes what can be read. A system may hide some of it, and without descriptors left nothing can be.
+    pub(super) fn write(&self, text: &mut Text) {
+        if let Some(start) = self.start {
+            text.family(&START).add(&[], start);
+        }
+        let Ok(process) = Myself::myself() else {
+            return;
+        };
+        if let Ok(stat) = process.stat() {
+            let seconds = (stat.utime + stat.stime) as f64 / ticks_per_second() as f64;
+            text.family(&CPU).add(&[], seconds);
+            text.family(&RESIDENT).add(&[], stat.rss * page_size());
+            text.family(&VIRTUAL).add(&[], stat.vsize);
+            text.family(&THREADS)
+                .add(&[], u64::try_from(stat.num_threads).unwrap_or_default());
+        }
+        if let Ok(open) = process.fd_count() {
+            text.family(&OPEN_DESCRIPTORS).add(&[], open as u64);
+        }
+        if let Ok(limits) = process.limits() {
+            let max = match limits.max_open_files.soft_limit {
+                LimitValue::Value(max) => max as f64,
+                LimitValue::Unlimited => f64::INFINITY,
+            };
+            text.family(&MAX_DESCRIPTORS).add(&[], max);
+        }
+    }
+}
+
+const START: Family = Family::gauge(
+    "process_start_time_seconds",
+    "When the process started, in seconds since 1970.",
+);
+
+const CPU: Family = Family::counter(
+    "process_cpu_seconds_total",
+    "Processor time that the process has used, its own and the system's for it.",
+);
+
+const RESIDENT: Family = Family::gauge(
+    "process_resident_memory_bytes",
+    "Memory of the process that is in use.",
+);
+
+const VIRTUAL: Family = Family::gauge("process_virtual_memory_bytes", "Address space of the process.");
+
+const THREADS: Family = Family::gauge("process_threads", "Threads of the process.");
+
+const OPEN_DESCRIPTORS: Family = Family::gauge("process_open_fds", "File descriptors that are open.");
+
+const MAX_DESCRIPTORS: Family =
+    Family::gauge("process_max_fds", "File descriptors that may be open at once.");

@@ -1,0 +1,286 @@
+//! Prometheus' text format, version 0.0.4: families of samples.
+//!
+//! The format wants all samples of a family in one place, below its description. So a family is written as a whole,
+//! before the next one begins.
+
+use std::fmt::{self, Display, Write};
+
+/// The type of the text.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Samples that mean the same, and differ in what they are of.
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// A sentence for people, without a line break.
+    pub(crate) help: &'static str,
+}
+
+/// How samples go on.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// Only upwards, or from 0 again.
+    Counter,
+    /// Up and down.
+    Gauge,
+    /// Counters of values by how large they were.
+    Histogram,
+}
+
+impl Family {
+    pub(crate) const fn counter(name: &'static str, help: &'static str) -> Self {
+        let kind = Kind::Counter;
+        Self { name, kind, help }
+    }
+
+    pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Self {
+        let kind = Kind::Gauge;
+        Self { name, kind, help }
+    }
+
+    pub(crate) const fn histogram(name: &'static str, help: &'static str) -> Self {
+        let kind = Kind::Histogram;
+        Self { name, kind, help }
+    }
+}
+
+/// The names and values that tell the samples of a family apart.
+pub(crate) type Labels<'a> = [(&'a str, &'a str)];
+
+/// A text in the making.
+#[derive(Default)]
+pub(crate) struct Text(String);
+
+impl Text {
+    /// Begins a family, of which all samples follow.
+    pub(crate) fn family(&mut self, family: &Family) -> Samples<'_> {
+        let name = family.name;
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let help = Escaped(family.help, &['\\', '\n']);
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+        Samples { text: self, name }
+    }
+
+    pub(crate) fn into_string(self) -> String {
+        self.0
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        // A string takes everything.
+        let _ = writeln!(self.0, "{line}");
+    }
+}
+
+/// The samples of a family.
+pub(crate) struct Samples<'a> {
+    text: &'a mut Text,
+    name: &'static str,
+}
+
+impl Samples<'_> {
+    /// Writes the sample of a counter or a gauge.
+    pub(crate) fn add(&mut self, labels: &Labels<'_>, value: impl Into<Number>) {
+        let (name, value) = (self.name, value.into());
+        self.text
+            .line(format_args!("{name}{} {value}", Shown(labels, None)));
+    }
+
+    /// Writes the samples of a histogram: of how many values were up to each of `bounds`, of all of them, and of their
+    /// sum. `counts` are by range, without those below; the last one is of what is above all bounds.
+    pub(crate) fn add_histogram(
+        &mut self,
+        labels: &Labels<'_>,
+        bounds: impl IntoIterator<Item = f64>,
+        counts: &[u64],
+        sum: f64,
+    ) {
+        let name = self.name;
+        let bounds = bounds.into_iter().chain([f64::INFINITY]);
+        let mut count = 0;
+        for (bound, in_range) in bounds.zip(counts) {
+            count += in_range;
+            let labels = Shown(labels, Some(Number::Real(bound)));
+            self.text.line(format_args!("{name}_bucket{labels} {count}"));
+        }
+        let labels = Shown(labels, None);
+        let sum = Number::Real(sum);
+        self.text.line(format_args!(
+            "{name}_sum{labels} {sum}\n{name}_count{labels} {count}"
+        ));
+    }
+}
+
+/// A value, written so that it reads back as the same.
+#[derive(Clone, Copy)]
+pub(crate) enum Number {
+    Integer(u64),
+    Real(f64),
+}
+
+impl From<u64> for Number {
+    fn from(value: u64) -> Self {
+        Self::Integer(value)
+    }
+}
+
+impl From<bool> for Number {
+    fn from(value: bool) -> Self {
+        Self::Integer(value.into())
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self::Real(value)
+    }
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(value) => value.fmt(f),
+            Self::Real(f64::INFINITY) => f.write_str("+Inf"),
+            Self::Real(f64::NEG_INFINITY) => f.write_str("-Inf"),
+            // Rust writes NaN as the format wants it, and everything else without an exponent.
+            Self::Real(value) => value.fmt(f),
+        }
+    }
+}
+
+/// Labels in braces, with a bucket's bound if it is one; nothing where there are none.
+struct Shown<'a>(&'a Labels<'a>, Option<Number>);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(labels, bound) = self;
+        let mut before = '{';
+        for (name, value) in *labels {
+            let value = Escaped(value, &['\\', '\n', '"']);
+            write!(f, "{before}{name}=\"{value}\"")?;
+            before = ',';
+        }
+        if let Some(bound) = bound {
+            write!(f, "{before}le=\"{bound}\"")?;
+            before = ',';
+        }
+        f.write_str(if before == '{' { "" } else { "}" })
+    }
+}
+
+/// A text with a backslash before some characters.
+struct Escaped<'a>(&'a str, &'a [char]);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text, special) = self;
+        for piece in text.split_inclusive(*special) {
+            match piece.chars().next_back().filter(|last| special.contains(last)) {
+                None => f.write_str(piece)?,
+                Some(last) => {
+                    f.write_str(&piece[..piece.len() - last.len_utf8()])?;
+                    f.write_char('\\')?;
+                    f.write_char(if last == '\n' { 'n' } else { last })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl FnOnce(&mut Text)) -> String {
+        let mut text = Text::default();
+        write(&mut text);
+        text.into_string()
+    }
+
+    #[test]
+    fn families_stand_one_below_the_other() {
+        let written = text(|text| {
+            let mut samples = text.family(&Family::counter("a_total", "How many."));
+            samples.add(&[("model", "m"), ("version", "")], 3);
+            samples.add(&[], u64::MAX);
+            text.family(&Family::gauge("b", "")).add(&[("x", "y")], true);
+        });
+        let expected = "\
+# HELP a_total How many.
+# TYPE a_total counter
+a_total{model=\"m\",version=\"\"} 3
+a_total 18446744073709551615
+# HELP b \n# TYPE b gauge
+b{x=\"y\"} 1
+";
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn what_would_end_a_value_or_a_line_is_escaped() {
+        let family = Family::gauge("g", "a\\b\n\"c\"");
+        let written = text(|text| {
+            let mut samples = text.family(&family);
+            for name in ["\"", "\\", "\n", "a\"} 1\nb{c=\"\\", "ä\u{2028}", "\r\t", "\\n"] {
+                samples.add(&[("m", name)], 0);
+            }
+        });
+        // A carriage return is like any other character: only line feeds end lines.
+        let expected = [
+            r#"# HELP g a\\b\n"c""#,
+            "# TYPE g gauge",
+            r#"g{m="\""} 0"#,
+            r#"g{m="\\"} 0"#,
+            r#"g{m="\n"} 0"#,
+            r#"g{m="a\"} 1\nb{c=\"\\"} 0"#,
+            "g{m=\"ä\u{2028}\"} 0",
+            "g{m=\"\r\t\"} 0",
+            r#"g{m="\\n"} 0"#,
+            "",
+        ];
+        assert_eq!(written, expected.join("\n"));
+    }
+
+    #[test]
+    fn buckets_hold_those_below_them_and_the_last_one_holds_all() {
+        let family = Family::histogram("h", "Seconds.");
+        let written = text(|text| {
+            let mut samples = text.family(&family);
+            samples.add_histogram(&[("m", "x")], [0.00005, 2.5, 30.0], &[2, 0, 3, 4], 0.1 + 0.2);
+            samples.add_histogram(&[], [1.0], &[0, 0], 0.0);
+        });
+        let expected = "\
+# HELP h Seconds.
+# TYPE h histogram
+h_bucket{m=\"x\",le=\"0.00005\"} 2
+h_bucket{m=\"x\",le=\"2.5\"} 2
+h_bucket{m=\"x\",le=\"30\"} 5
+h_bucket{m=\"x\",le=\"+Inf\"} 9
+h_sum{m=\"x\"} 0.30000000000000004
+h_count{m=\"x\"} 9
+h_bucket{le=\"1\"} 0
+h_bucket{le=\"+Inf\"} 0
+h_sum 0
+h_count 0
+";
+        assert_eq!(written, expected);
+    }
+
+    #[test]
+    fn numbers_have_the_forms_of_the_format() {
+        for (number, expected) in [
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "+Inf"),
+            (f64::NEG_INFINITY, "-Inf"),
+            (1e-7, "0.0000001"),
+            (1_795_000_000.25, "1795000000.25"),
+            (1e21, "1000000000000000000000"),
+        ] {
+            assert_eq!(Number::from(number).to_string(), expected);
+        }
+    }
+}
