@@ -1,0 +1,165 @@
+//! LC-11: what a model and the health calls notice of another model that is flooded.
+//!
+//! ```text
+//! cargo bench -p oip-engine --bench fairness
+//! ```
+//!
+//! One caller sends requests to one model, one after the other, while 64 callers keep another one's queue full: once a model
+//! that waits, as for a disk or another machine, and once one that computes on as many threads as there are cores.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark fails by panicking and prints its figures"
+)]
+
+use std::{
+    fs, hint,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_executor::block_on;
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_service::{Backend, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext};
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+};
+use tensor_core::{Shape, Tensor};
+
+const CALLERS: usize = 64;
+const REQUESTS: usize = 3_000;
+
+fn main() {
+    let folder = tempfile::tempdir().unwrap();
+    for (model, work) in [
+        ("light", "computes 200"),
+        ("waits", "waits 2000"),
+        ("computes", "computes 2000"),
+    ] {
+        let version = folder.path().join(model).join("1");
+        fs::create_dir_all(&version).unwrap();
+        fs::write(version.join("model.work"), work).unwrap();
+    }
+    let repository = Repository::open(folder.path(), &[Arc::new(Work)], None).unwrap();
+    let engine = Arc::new(Engine::start(repository, EngineConfig::default()));
+    engine.wait_until_loaded();
+    assert!(engine.readiness().is_ready(), "{:?}", engine.models());
+
+    println!("a model of 200 us, one caller, {REQUESTS} requests\n");
+    println!("{:<44}{:>10}{:>10}{:>18}", "", "p50", "p99", "slowest health");
+    let alone = measure(&engine, "by itself");
+    for flooded in ["waits", "computes"] {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                let (engine, is_over) = (engine.clone(), is_over.clone());
+                thread::spawn(move || {
+                    while !is_over.load(Ordering::Relaxed) {
+                        match infer(&engine, flooded) {
+                            Err(error) => assert_eq!(error.code(), ErrorCode::Overloaded, "{error}"),
+                            Ok(()) => {}
+                        }
+                    }
+                })
+            })
+            .collect();
+        let beside = measure(&engine, &format!("beside a flooded model that {flooded} (2 ms)"));
+        is_over.store(true, Ordering::Relaxed);
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        println!(
+            "  p99 is {:.1}x that by itself",
+            beside.as_secs_f64() / alone.as_secs_f64()
+        );
+    }
+}
+
+/// Prints how long requests to the light model take, and returns what 99 of 100 take at most.
+fn measure(engine: &Engine, label: &str) -> Duration {
+    let mut health = Duration::ZERO;
+    let mut times: Vec<Duration> = (0..REQUESTS)
+        .map(|_| {
+            let start = Instant::now();
+            infer(engine, "light").unwrap();
+            let took = start.elapsed();
+            let start = Instant::now();
+            assert!(engine.readiness().is_ready());
+            health = health.max(start.elapsed());
+            took
+        })
+        .collect();
+    times.sort_unstable();
+    let (p50, p99) = (times[REQUESTS / 2], times[REQUESTS * 99 / 100]);
+    let micros = |time: Duration| format!("{} us", time.as_micros());
+    println!(
+        "{label:<44}{:>10}{:>10}{:>18}",
+        micros(p50),
+        micros(p99),
+        micros(health)
+    );
+    p99
+}
+
+fn infer(engine: &Engine, model: &str) -> Result<(), ServiceError> {
+    let x = Tensor::from_vec(Shape::vector(1), vec![1f32]).unwrap();
+    let request = InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", x);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    block_on(engine.infer(request, RequestContext::new(Some(deadline)))).map(drop)
+}
+
+/// Models whose files say what they do with their time, in microseconds; none of them takes batches.
+struct Work;
+
+impl Backend for Work {
+    fn name(&self) -> &'static str {
+        "work"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.work"]
+    }
+
+    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let text = std::str::from_utf8(&source.content).unwrap();
+        let (kind, micros) = text.split_once(' ').unwrap();
+        let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[1]);
+        Ok(Box::new(WorkModel {
+            computes: kind == "computes",
+            time: Duration::from_micros(micros.parse().unwrap()),
+            metadata: ModelMetadata {
+                name: String::new(),
+                versions: vec![],
+                platform: "bench_work".into(),
+                inputs: vec![tensor("x")],
+                outputs: vec![tensor("y")],
+            },
+        }))
+    }
+}
+
+struct WorkModel {
+    computes: bool,
+    time: Duration,
+    metadata: ModelMetadata,
+}
+
+impl Model for WorkModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        if self.computes {
+            let end = Instant::now() + self.time;
+            while Instant::now() < end {
+                hint::spin_loop();
+            }
+        } else {
+            thread::sleep(self.time);
+        }
+        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    }
+}
