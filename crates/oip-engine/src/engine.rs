@@ -276,7 +276,7 @@ impl ModelRepository for Engine {
 
 impl ModelConfiguration for Engine {
     fn model_config(&self, model: ModelRef<'_>) -> Result<Arc<ModelConfig>, ServiceError> {
-        self.registry().find(model).map(|served| served.config.clone())
+        self.registry().find(model).map(|served| served.config().clone())
     }
 }
 
@@ -302,7 +302,7 @@ impl Classification for Engine {
         self.registry().find(model).map_or_else(
             |_| Classes::default(),
             |served| Classes {
-                is_batched: served.config.max_batch_size > 0,
+                is_batched: served.config().max_batch_size > 0,
                 labels: served.labels(output),
             },
         )

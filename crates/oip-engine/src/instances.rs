@@ -144,6 +144,11 @@ impl Instances {
         &self.shared.recorder
     }
 
+    /// Whether requests are joined (still).
+    pub(crate) fn is_joining(&self) -> bool {
+        self.shared.queue.is_joining()
+    }
+
     /// How many requests wait.
     pub(crate) fn waiting(&self) -> usize {
         self.shared.queue.len()

@@ -6,7 +6,7 @@ use std::{
 };
 
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
     EngineConfig,
@@ -17,7 +17,7 @@ use crate::{
     repository::{Content, FoundFile, ModelFolder},
     runner::panic_message,
     scheduler::BatchPolicy,
-    served::{Labels, Runs, Served},
+    served::{Configs, Labels, Runs, Served},
     warmup::warm_up,
 };
 
@@ -41,7 +41,7 @@ pub(crate) fn load(
     cache: Option<&Arc<ResponseCache>>,
 ) -> Result<Served, String> {
     let version = job.version.clone();
-    let (runs, config, labels) = match content {
+    let (runs, configs, labels) = match content {
         Content::File(file) => start(job, file, config)?,
         Content::Pipeline => {
             let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
@@ -50,21 +50,25 @@ pub(crate) fn load(
             let labels = Labels::read(&job.folder, &completed.config)?;
             let config = Arc::new(completed.config);
             let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
-            (Runs::Pipeline(Box::new(pipeline)), config, labels)
+            let configs = Configs {
+                usual: config,
+                without_batches: None,
+            };
+            (Runs::Pipeline(Box::new(pipeline)), configs, labels)
         }
     };
-    let cache = match (config.response_cache.enable, cache) {
+    let cache = match (configs.usual.response_cache.enable, cache) {
         (true, Some(cache)) => Some(Cached::new(cache)),
         (true, None) => {
             tracing::warn!(
-                model = config.name,
+                model = configs.usual.name,
                 "its configuration enables the response cache, but the server has none"
             );
             None
         }
         (false, _) => None,
     };
-    Ok(Served::new(version, runs, config, labels, cache))
+    Ok(Served::new(version, runs, configs, labels, cache))
 }
 
 /// Loads a model's file, warms the model up and starts its threads.
@@ -74,11 +78,7 @@ pub(crate) fn load(
 ///
 /// # Errors
 /// Why the model is not available, for whoever put it there.
-fn start(
-    job: Job,
-    file: FoundFile,
-    config: &EngineConfig,
-) -> Result<(Runs, Arc<ModelConfig>, Labels), String> {
+fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), String> {
     let deadline = Instant::now() + config.load_timeout;
     let defaults = Defaults {
         instances: config.instances,
@@ -107,6 +107,7 @@ fn start(
             Completed {
                 config: model_config,
                 metadata,
+                without_batches,
                 ..
             },
         policy,
@@ -121,7 +122,11 @@ fn start(
     };
     let instances = Instances::start(model, metadata, settings)
         .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))?;
-    Ok((Runs::Instances(instances), Arc::new(model_config), labels))
+    let configs = Configs {
+        usual: Arc::new(model_config),
+        without_batches: without_batches.map(Arc::new),
+    };
+    Ok((Runs::Instances(instances), configs, labels))
 }
 
 /// A model that is ready to be run by threads.
@@ -165,7 +170,7 @@ fn prepare(job: &Job, file: &FoundFile, deadline: Instant, defaults: Defaults) -
     };
     let completed = complete(&job.written, &metadata, &**backend, defaults)
         .map_err(|error| format!("its configuration does not fit it: {error}"))?;
-    let policy = match completed.is_batching_guessed {
+    let policy = match completed.without_batches.is_some() {
         true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
         false => BatchPolicy::from_config(&completed.config)?,
     };

@@ -128,6 +128,11 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
+    /// Whether items are joined (still).
+    pub(crate) fn is_joining(&self) -> bool {
+        self.lock().scheduler.is_joining()
+    }
+
     /// Takes no more items; those that wait are still given out, and at once.
     pub(crate) fn close(&self) {
         let mut state = self.lock();

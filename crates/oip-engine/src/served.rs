@@ -26,9 +26,16 @@ use crate::{
 pub(crate) struct Served {
     version: Option<String>,
     runs: Runs,
-    pub(crate) config: Arc<ModelConfig>,
+    config: Configs,
     labels: Labels,
     cache: Option<Cached>,
+}
+
+/// The effective configuration of a version.
+pub(crate) struct Configs {
+    pub(crate) usual: Arc<ModelConfig>,
+    /// For a model that is only guessed to take batches: what holds once that has turned out to be wrong.
+    pub(crate) without_batches: Option<Arc<ModelConfig>>,
 }
 
 /// What answers requests.
@@ -41,7 +48,7 @@ impl Served {
     pub(crate) fn new(
         version: Option<String>,
         runs: Runs,
-        config: Arc<ModelConfig>,
+        config: Configs,
         labels: Labels,
         cache: Option<Cached>,
     ) -> Self {
@@ -62,6 +69,14 @@ impl Served {
         match &self.runs {
             Runs::Instances(instances) => instances.metadata(),
             Runs::Pipeline(pipeline) => pipeline.metadata(),
+        }
+    }
+
+    /// Its configuration as it is in effect.
+    pub(crate) fn config(&self) -> &Arc<ModelConfig> {
+        match (&self.config.without_batches, &self.runs) {
+            (Some(config), Runs::Instances(instances)) if !instances.is_joining() => config,
+            _ => &self.config.usual,
         }
     }
 

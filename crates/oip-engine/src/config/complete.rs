@@ -25,8 +25,8 @@ pub(crate) struct Completed {
     pub(crate) metadata: ModelMetadata,
     /// Whether the metadata is another than the model's own.
     pub(crate) is_narrowed: bool,
-    /// Whether the model takes batches only by what its dimensions look like.
-    pub(crate) is_batching_guessed: bool,
+    /// Where the model takes batches only by what its dimensions look like: the configuration if it does not.
+    pub(crate) without_batches: Option<ModelConfig>,
 }
 
 /// Holds what is written against a model and fills in what is not.
@@ -61,16 +61,7 @@ pub(crate) fn complete(
         backend.name().clone_into(&mut config.backend);
     }
     config.max_batch_size = batching.max_batch_size;
-    config.input = metadata
-        .inputs
-        .iter()
-        .map(|input| input_config(input, written, &batching))
-        .collect();
-    config.output = metadata
-        .outputs
-        .iter()
-        .map(|output| output_config(output, written, &batching))
-        .collect();
+    (config.input, config.output) = tensor_configs(&metadata, written, &batching);
     if batching.max_batch_size > 1 {
         config
             .dynamic_batching
@@ -81,12 +72,22 @@ pub(crate) fn complete(
     complete_instances(&mut config, defaults);
     let is_batching_guessed =
         batching.is_on() && written.max_batch_size.is_none() && written.config.dynamic_batching.is_none();
+    let without_batches = is_batching_guessed.then(|| {
+        let (inputs, outputs) = tensor_configs(&metadata, written, &Batching { max_batch_size: 0 });
+        ModelConfig {
+            max_batch_size: 0,
+            dynamic_batching: None,
+            input: inputs,
+            output: outputs,
+            ..config.clone()
+        }
+    });
     let is_narrowed = metadata != *model;
     Ok(Completed {
         config,
         metadata,
         is_narrowed,
-        is_batching_guessed,
+        without_batches,
     })
 }
 
@@ -266,19 +267,12 @@ pub(crate) fn complete_pipeline(
     name.clone_into(&mut config.name);
     config.platform.clone_from(&metadata.platform);
     config.max_batch_size = batching.max_batch_size;
-    let inputs = metadata.inputs.iter();
-    config.input = inputs
-        .map(|input| input_config(input, written, &batching))
-        .collect();
-    let outputs = metadata.outputs.iter();
-    config.output = outputs
-        .map(|output| output_config(output, written, &batching))
-        .collect();
+    (config.input, config.output) = tensor_configs(&metadata, written, &batching);
     Ok(Completed {
         config,
         metadata,
         is_narrowed: false,
-        is_batching_guessed: false,
+        without_batches: None,
     })
 }
 
@@ -287,6 +281,24 @@ impl Batching {
     fn dims(&self, tensor: &TensorMetadata) -> Vec<i64> {
         tensor.shape.to_wire().skip(usize::from(self.is_on())).collect()
     }
+}
+
+/// Inputs and outputs as the configuration shows them.
+fn tensor_configs(
+    metadata: &ModelMetadata,
+    written: &Written,
+    batching: &Batching,
+) -> (Vec<InputConfig>, Vec<OutputConfig>) {
+    let inputs = metadata.inputs.iter();
+    let outputs = metadata.outputs.iter();
+    (
+        inputs
+            .map(|input| input_config(input, written, batching))
+            .collect(),
+        outputs
+            .map(|output| output_config(output, written, batching))
+            .collect(),
+    )
 }
 
 fn input_config(input: &TensorMetadata, written: &Written, batching: &Batching) -> InputConfig {

@@ -262,6 +262,11 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// Whether requests are joined (still).
+    pub(crate) fn is_joining(&self) -> bool {
+        self.is_joining
+    }
+
     /// Takes all out.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         self.groups.clear();

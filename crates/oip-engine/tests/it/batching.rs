@@ -353,6 +353,16 @@ fn answers_that_depend_on_the_batch_end_the_guess_that_it_is_one() {
         let sum: i32 = x.iter().sum();
         Ok(x.iter().map(|x| x * 1000 + sum).collect())
     });
+    let shown = || {
+        let model = ModelRef::new("m", None).unwrap();
+        let config = engine.configuration().unwrap().model_config(model).unwrap();
+        (
+            config.max_batch_size,
+            config.dynamic_batching.is_some(),
+            config.input[0].dims.clone(),
+        )
+    };
+    assert_eq!(shown(), (64, true, vec![]));
     for _ in 0..2 {
         let held = gate.hold(&engine);
         let answers: Vec<_> = (1..5)
@@ -370,6 +380,8 @@ fn answers_that_depend_on_the_batch_end_the_guess_that_it_is_one() {
         [&[1, 4, 1][..], &[1; 4], &[1], &[1; 4]].concat(),
         "tried once, and never again"
     );
+    // What the configuration shows is what is done.
+    assert_eq!(shown(), (0, false, vec![-1]));
 }
 
 /// GR-18: a client leaves while its request waits, and while it runs with three others.
