@@ -59,9 +59,8 @@ fn main() {
                 let (engine, is_over) = (engine.clone(), is_over.clone());
                 thread::spawn(move || {
                     while !is_over.load(Ordering::Relaxed) {
-                        match infer(&engine, flooded) {
-                            Err(error) => assert_eq!(error.code(), ErrorCode::Overloaded, "{error}"),
-                            Ok(()) => {}
+                        if let Err(error) = infer(&engine, flooded) {
+                            assert_eq!(error.code(), ErrorCode::Overloaded, "{error}");
                         }
                     }
                 })

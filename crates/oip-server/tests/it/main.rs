@@ -11,6 +11,7 @@ mod digits;
 #[cfg(feature = "tensors")]
 mod exposition;
 mod grpc;
+mod hanging;
 mod life_cycle;
 #[cfg(feature = "tensors")]
 mod metrics;
