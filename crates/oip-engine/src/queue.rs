@@ -24,6 +24,17 @@ struct State<T> {
     is_closed: bool,
     /// Threads that wait for work.
     idle: usize,
+    /// Those of them that were woken and are not back yet: whatever has come by then, they find.
+    woken: usize,
+}
+
+impl<T> State<T> {
+    /// Whether one more thread is to be woken, who wakes it without the lock.
+    fn wakes_one(&mut self) -> bool {
+        let is_one_left = self.idle > self.woken;
+        self.woken += usize::from(is_one_left);
+        is_one_left
+    }
 }
 
 /// Why an item was not taken.
@@ -50,6 +61,7 @@ impl<T> Queue<T> {
             scheduler,
             is_closed: false,
             idle: 0,
+            woken: 0,
         };
         Self {
             state: Mutex::new(state),
@@ -66,10 +78,10 @@ impl<T> Queue<T> {
             return Err(PushError::Closed);
         }
         let pushed = state.scheduler.push(ask, now, item);
-        let is_awaited = state.idle > 0;
-        drop(state);
         let ticket = pushed.ok_or(PushError::Full)?;
-        if is_awaited {
+        let wakes_one = state.wakes_one();
+        drop(state);
+        if wakes_one {
             self.changed.notify_one();
         }
         Ok(ticket)
@@ -89,9 +101,9 @@ impl<T> Queue<T> {
             };
             if !batch.is_empty() || !expired.is_empty() {
                 // What still waits may be ready too, and somebody must watch the time for what is not.
-                let is_more = state.scheduler.len() > 0 && state.idle > 0;
+                let wakes_one = state.scheduler.len() > 0 && state.wakes_one();
                 drop(state);
-                if is_more {
+                if wakes_one {
                     self.changed.notify_one();
                 }
                 return Some(Work { batch, expired });
@@ -109,6 +121,8 @@ impl<T> Queue<T> {
                 }
             };
             state.idle -= 1;
+            // Also by one that its time has woken, and then the one that was meant finds nothing, or more work.
+            state.woken = state.woken.saturating_sub(1);
         }
     }
 
