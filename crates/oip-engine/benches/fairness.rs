@@ -31,12 +31,13 @@ use oip_types::{
 use tensor_core::{Shape, Tensor};
 
 const CALLERS: usize = 64;
-const REQUESTS: usize = 3_000;
+const REQUESTS: usize = 2_000;
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();
     for (model, work) in [
-        ("light", "computes 200"),
+        ("small", "computes 200"),
+        ("medium", "computes 2000"),
         ("waits", "waits 2000"),
         ("computes", "computes 2000"),
     ] {
@@ -45,44 +46,49 @@ fn main() {
         fs::write(version.join("model.work"), work).unwrap();
     }
     let repository = Repository::open(folder.path(), &[Arc::new(Work)], None).unwrap();
-    let engine = Arc::new(Engine::start(repository, EngineConfig::default()));
+    let engine = Engine::start(repository, EngineConfig::default());
     engine.wait_until_loaded();
     assert!(engine.readiness().is_ready(), "{:?}", engine.models());
 
-    println!("a model of 200 us, one caller, {REQUESTS} requests\n");
-    println!("{:<44}{:>10}{:>10}{:>18}", "", "p50", "p99", "slowest health");
-    let alone = measure(&engine, "by itself");
-    for flooded in ["waits", "computes"] {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let callers: Vec<_> = (0..CALLERS)
-            .map(|_| {
-                let (engine, is_over) = (engine.clone(), is_over.clone());
-                thread::spawn(move || {
-                    while !is_over.load(Ordering::Relaxed) {
-                        if let Err(error) = infer(&engine, flooded) {
-                            assert_eq!(error.code(), ErrorCode::Overloaded, "{error}");
-                        }
-                    }
-                })
-            })
-            .collect();
-        let beside = measure(&engine, &format!("beside a flooded model that {flooded} (2 ms)"));
-        is_over.store(true, Ordering::Relaxed);
-        callers.into_iter().for_each(|caller| caller.join().unwrap());
-        println!(
-            "  p99 is {:.1}x that by itself",
-            beside.as_secs_f64() / alone.as_secs_f64()
-        );
+    for (model, time) in [("small", "200 us"), ("medium", "2 ms")] {
+        println!("\na model of {time}, one caller, {REQUESTS} requests\n");
+        println!("{:<44}{:>10}{:>10}{:>18}", "", "p50", "p99", "slowest health");
+        let alone = measure(&engine, model, "by itself");
+        for flooded in ["waits", "computes"] {
+            let label = format!("beside a flooded model that {flooded} (2 ms)");
+            let beside = flood(&engine, flooded, || measure(&engine, model, &label));
+            let ratio = beside.as_secs_f64() / alone.as_secs_f64();
+            println!("  p99 is {ratio:.1}x that by itself");
+        }
     }
 }
 
-/// Prints how long requests to the light model take, and returns what 99 of 100 take at most.
-fn measure(engine: &Engine, label: &str) -> Duration {
+/// Does something while a model's queue is kept full.
+fn flood<R>(engine: &Engine, model: &str, work: impl FnOnce() -> R) -> R {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..CALLERS {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Err(error) = infer(engine, model) {
+                        assert_eq!(error.code(), ErrorCode::Overloaded, "{error}");
+                    }
+                }
+            });
+        }
+        let result = work();
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Prints how long requests to a model take, and returns what 99 of 100 take at most.
+fn measure(engine: &Engine, model: &str, label: &str) -> Duration {
     let mut health = Duration::ZERO;
     let mut times: Vec<Duration> = (0..REQUESTS)
         .map(|_| {
             let start = Instant::now();
-            infer(engine, "light").unwrap();
+            infer(engine, model).unwrap();
             let took = start.elapsed();
             let start = Instant::now();
             assert!(engine.readiness().is_ready());
