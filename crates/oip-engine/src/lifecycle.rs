@@ -384,11 +384,14 @@ impl Lifecycle {
     }
 
     fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<Served>> {
-        let _planning = lock(&self.planning);
-        let retired = self.registry.retire(name, keep);
-        if !retired.is_empty() {
-            self.plan_users_of(name);
-        }
+        let retired = {
+            let _planning = lock(&self.planning);
+            let retired = self.registry.retire(name, keep);
+            if !retired.is_empty() {
+                self.plan_users_of(name);
+            }
+            retired
+        };
         let end = |(version, served): (Option<String>, Arc<Served>)| {
             tracing::info!(model = name, version, "unloading a model");
             let (this, name) = (self.clone(), name.to_owned());
