@@ -35,6 +35,8 @@ const STARTS: usize = 21;
 /// Requests of a row, over all of its connections together.
 const REQUESTS: usize = 5000;
 
+const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n";
+
 fn main() {
     let mut ready: Vec<Duration> = (0..STARTS).map(|_| Server::start().ready).collect();
     ready.sort();
@@ -93,6 +95,39 @@ fn main() {
         );
     }
     println!("\nresident after that: {:.1} MiB", server.resident_mib());
+    drop(server);
+    metrics();
+}
+
+/// What a page of metrics takes, of few and of many models; and what a request takes of the server, by its own page.
+fn metrics() {
+    const MANY: usize = 100;
+    let server = Server::start();
+    let one = fs::read(examples().join("requests/one_digit.json")).unwrap();
+    http(server.http, 8, &post("digits", &one, None), 20 * REQUESTS);
+    let value = |name: &str| server.metric(name);
+    let requests = value("nv_inference_request_success{model=\"digits\",version=\"1\"}");
+    let runs = value("nv_inference_exec_count{model=\"digits\",version=\"1\"}");
+    println!(
+        "\ndigits, 1 image, HTTP JSON, 8 connections: {:.1} us of processor time of the server per request, batches of {:.1}",
+        value("process_cpu_seconds_total") * 1e6 / requests,
+        requests / runs
+    );
+    drop(server);
+    let folder = tempfile::tempdir().unwrap();
+    for index in 0..MANY {
+        let version = folder.path().join(format!("digits{index}/1"));
+        fs::create_dir_all(&version).unwrap();
+        let example = examples().join("models/digits/1/model.onnx");
+        fs::copy(example, version.join("model.onnx")).unwrap();
+    }
+    for (label, repository) in [
+        ("GET /metrics, the example models", examples().join("models")),
+        ("GET /metrics, 100 models", folder.path().to_owned()),
+    ] {
+        let server = Server::start_with(&repository);
+        report(label, http(server.http, 1, METRICS, REQUESTS / 10));
+    }
 }
 
 fn examples() -> PathBuf {
@@ -109,10 +144,14 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
+        Self::start_with(&examples().join("models"))
+    }
+
+    fn start_with(repository: &Path) -> Self {
         let start = Instant::now();
         let mut process = Command::new(env!("CARGO_BIN_EXE_oip-server"))
             .arg("--model-repository")
-            .arg(examples().join("models"))
+            .arg(repository)
             .args([
                 "--http-address",
                 "127.0.0.1:0",
@@ -139,6 +178,19 @@ impl Server {
             grpc,
             ready: start.elapsed(),
         }
+    }
+
+    /// A value that its page of metrics shows.
+    fn metric(&self, sample: &str) -> f64 {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.write_all(METRICS).unwrap();
+        let mut answer = Vec::new();
+        receive(&mut stream, &mut answer);
+        let answer = String::from_utf8(answer).unwrap();
+        let value = answer
+            .lines()
+            .find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        value.unwrap().parse().unwrap()
     }
 
     fn resident_mib(&self) -> f64 {
