@@ -17,6 +17,8 @@ use oip_types::{
     ModelRef, ModelStatistics, ServerMetadata, ServiceError, UnloadOptions,
 };
 
+use tensor_mmap::Promise;
+
 use crate::{
     BatchPolicy, ModelStatus, Repository, VersionMetrics,
     control::{Action, Control, Task},
@@ -45,6 +47,8 @@ pub struct EngineConfig {
     pub control: ModelControl,
     /// Bytes of the cache for answers of models whose configuration wants one; with 0 there is none (0).
     pub response_cache_bytes: u64,
+    /// The promise that files of the repository stay as they are, without which none is mapped (none).
+    pub mapping: Option<Promise>,
     /// Models that are loaded at the same time (as many as the machine has cores).
     pub parallel_loads: usize,
     /// How long loading one model may take (120 s).
@@ -83,6 +87,7 @@ impl Default for EngineConfig {
             control: ModelControl::None,
             queue_capacity: 256,
             response_cache_bytes: 0,
+            mapping: None,
             parallel_loads: cores,
             load_timeout: Duration::from_secs(120),
             strict_readiness: true,

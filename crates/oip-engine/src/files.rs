@@ -10,6 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use tensor_mmap::Promise;
 
 /// Where a path really leads, which must be a regular file below the repository's folder.
 ///
@@ -40,6 +41,16 @@ pub(crate) fn read(root: &Path, path: &Path, most: u64) -> Result<Bytes, String>
         io::ErrorKind::FileTooLarge => format!("{name} is larger than {most} bytes"),
         kind => format!("{name} cannot be read: {kind}"),
     })
+}
+
+/// Maps a file that [`resolve`] has found.
+///
+/// # Errors
+/// What is wrong with it, without where it leads.
+pub(crate) fn map(root: &Path, path: &Path, promise: Promise) -> Result<Bytes, String> {
+    let mapped = open_regular(root, path).and_then(|(file, _)| promise.map(&file));
+    let name = path.file_name().unwrap_or_default().display();
+    mapped.map_err(|error| format!("{name} cannot be mapped: {}", error.kind()))
 }
 
 /// Opens a file that was a regular one when it was found, and tells its length; should it have become a pipe or a link since, or a folder on

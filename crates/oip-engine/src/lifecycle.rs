@@ -127,6 +127,7 @@ impl Lifecycle {
             Ok(snapshot) => snapshot,
             Err(reason) => return fail(&reason),
         };
+        let is_sent = config.is_some();
         let written = match &config {
             // What a client sends and is wrong is the client's business only.
             Some(config) => Written::read(config, Syntax::Json).map_err(|error| {
@@ -140,6 +141,13 @@ impl Lifecycle {
                 }
             },
         };
+        if is_sent && written.is_mapped {
+            return Err(ServiceError::invalid(format!(
+                "failed to load {}, its config: {} is for configurations in the repository",
+                Quoted(name),
+                Written::MAPPED
+            )));
+        }
         let versions = match folder
             .check_name(&written)
             .and_then(|()| folder.versions(&written))

@@ -7,6 +7,7 @@ use std::{
 
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use tensor_mmap::Promise;
 
 use crate::{
     EngineConfig,
@@ -84,13 +85,20 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         instances: config.instances,
         max_batch_size: u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX),
     };
+    let mapping = config.mapping;
+    if job.written.is_mapped && mapping.is_none() {
+        return Err(format!(
+            "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
+            Written::MAPPED
+        ));
+    }
     let builder = thread::Builder::new()
         .name(thread_name("load", &job.name, 0))
         .stack_size(STACK_SIZE);
     let (sender, receiver) = mpsc::sync_channel(1);
     let spawned = builder.spawn(move || {
         // When nobody listens any more, time was over.
-        let _ = sender.send(prepare(&job, &file, deadline, defaults));
+        let _ = sender.send(prepare(&job, &file, mapping, deadline, defaults));
     });
     spawned.map_err(|error| format!("the system gave no thread to load it: {}", error.kind()))?;
     let patience = deadline.saturating_duration_since(Instant::now());
@@ -138,8 +146,16 @@ struct Prepared {
 }
 
 /// All of loading that may take long.
-fn prepare(job: &Job, file: &FoundFile, deadline: Instant, defaults: Defaults) -> Result<Prepared, String> {
-    let content = job.folder.read_model(file)?;
+fn prepare(
+    job: &Job,
+    file: &FoundFile,
+    mapping: Option<Promise>,
+    deadline: Instant,
+    defaults: Defaults,
+) -> Result<Prepared, String> {
+    let content = job
+        .folder
+        .open_model(file, mapping.filter(|_| job.written.is_mapped))?;
     let backend = &file.backend;
     let source = ModelSource {
         name: job.name.clone(),

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use oip_service::Backend;
 use oip_types::{check_name, model_config::VersionPolicy};
 use tensor_core::Quoted;
+use tensor_mmap::Promise;
 
 use crate::{
     config::{Syntax, Written},
-    files::{Snapshot, available_memory, read, resolve},
+    files::{Snapshot, available_memory, map, read, resolve},
     version::VersionKey,
 };
 
@@ -194,11 +195,15 @@ impl ModelFolder {
         read(&self.root, &resolve(&self.root, &path)?, most)
     }
 
-    /// Reads a model's file that was found before, if the memory that is left can take it.
+    /// Maps a model's file that was found before, with a promise that it stays as it is, or else reads it, if the memory that
+    /// is left can take it.
     ///
     /// # Errors
     /// What is wrong with the file.
-    pub(crate) fn read_model(&self, file: &FoundFile) -> Result<Bytes, String> {
+    pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, String> {
+        if let Some(promise) = mapping {
+            return map(&self.root, &file.path, promise);
+        }
         let length = fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
         let available = available_memory().unwrap_or(u64::MAX);
         if length > available {

@@ -94,6 +94,11 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
+    /// Whether models may be mapped rather than read, where their configuration wants it. This is your word that nobody
+    /// writes to these files or truncates them while the server runs: it would end, or give wrong answers [default: false]
+    #[arg(long, env = "OIP_ALLOW_MAPPED_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) allow_mapped_models: Option<bool>,
+
     /// Memory for answers that are kept and given again, for models whose configuration enables it [default: none]
     #[arg(
         long,
@@ -225,6 +230,7 @@ impl Options {
             #[cfg(feature = "tensors")]
             max_answer_size: self.max_answer_size.or(other.max_answer_size),
             memory_budget: self.memory_budget.or(other.memory_budget),
+            allow_mapped_models: self.allow_mapped_models.or(other.allow_mapped_models),
             response_cache_byte_size: self.response_cache_byte_size.or(other.response_cache_byte_size),
             max_connections: self.max_connections.or(other.max_connections),
             request_timeout: self.request_timeout.or(other.request_timeout),

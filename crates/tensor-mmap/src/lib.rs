@@ -52,6 +52,46 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(mapping))
 }
 
+/// The promise that [`map`] demands, made once for many files: by whoever knows that they stay as they are, handed on to
+/// where they are mapped.
+///
+/// A server, for instance, knows nothing of its files, but the operator may, and say so when the server is started.
+///
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("weights");
+/// # std::fs::write(&path, b"0123456789")?;
+/// // SAFETY: nobody else knows of this folder.
+/// #[expect(unsafe_code)]
+/// let promise = unsafe { tensor_mmap::Promise::new() };
+/// assert_eq!(promise.map(&std::fs::File::open(&path)?)?, "0123456789");
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Promise(());
+
+impl Promise {
+    /// Makes the promise.
+    ///
+    /// # Safety
+    /// That of [`map`], for every file that is mapped by this value or a copy of it.
+    #[expect(unsafe_code, reason = "the caller vouches for the files")]
+    #[must_use]
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+
+    /// Maps a whole file, as [`map`].
+    ///
+    /// # Errors
+    /// As [`map`].
+    #[expect(unsafe_code, reason = "whoever made the promise vouched for the file")]
+    pub fn map(self, file: &File) -> io::Result<Bytes> {
+        // SAFETY: the promise was made by an unsafe function with the same contract.
+        unsafe { map(file) }
+    }
+}
+
 /// Maps a whole file, and asks the system to read all of it before this returns, so that later access does not wait for
 /// the disk page by page.
 ///

@@ -15,6 +15,8 @@ pub(crate) struct Written {
     pub(crate) config: ModelConfig,
     pub(crate) inputs: Vec<WrittenTensor>,
     pub(crate) outputs: Vec<WrittenTensor>,
+    /// Whether its file is to be mapped rather than read.
+    pub(crate) is_mapped: bool,
     /// None where it does not say; then 0 is not meant.
     pub(crate) max_batch_size: Option<u32>,
     /// What to tell the operator beside errors.
@@ -52,6 +54,9 @@ impl Written {
 
     /// What Triton's configurations call a pipeline, in the field `platform`.
     pub(crate) const PIPELINE: &'static str = "ensemble";
+
+    /// The parameter that has a model's file mapped.
+    pub(crate) const MAPPED: &'static str = "parameters.mapped";
 
     /// The largest configuration that is read, in bytes.
     pub(crate) const MAX_BYTES: usize = 1 << 20;
@@ -103,6 +108,18 @@ impl Written {
             check_name("default_model_filename", &config.default_model_filename)
                 .map_err(|error| error.message().to_owned())?;
         }
+        let mapped = config
+            .parameters
+            .get("mapped")
+            .map(|mapped| mapped.string_value.as_str());
+        let is_mapped = match mapped {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                let (name, other) = (Self::MAPPED, Quoted(other));
+                return Err(format!("{name} is {other}, expected true or false"));
+            }
+        };
         check_pipeline(&config, &mut without_effect)?;
         if !without_effect.is_empty() {
             warnings.push(format!(
@@ -115,6 +132,7 @@ impl Written {
             config,
             inputs,
             outputs,
+            is_mapped,
             max_batch_size,
             warnings,
         })

@@ -216,3 +216,68 @@ async fn what_cannot_be_had_is_told_alike() {
         );
     }
 }
+
+/// MR-10, MR-11: a mapped model is not read, and outlives its file's name.
+#[cfg(target_os = "linux")]
+#[test]
+fn mr_11_a_file_is_mapped_where_operator_and_configuration_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    for (model, configuration) in [
+        (
+            "digit_means",
+            "parameters { key: 'mapped' value { string_value: 'true' } }",
+        ),
+        ("read", ""),
+    ] {
+        let version = root.join(model).join("1");
+        std::fs::create_dir_all(&version).unwrap();
+        std::fs::copy(example(), version.join("model.safetensors")).unwrap();
+        std::fs::write(root.join(model).join("config.pbtxt"), configuration).unwrap();
+    }
+    let mut server = Server::start(&root, &[]);
+    server.wait_until_loaded();
+    let index = server.request("POST", "/v2/repository/index", &[], b"").json();
+    assert_eq!(
+        index[0]["reason"],
+        "its configuration has parameters.mapped = true, but the server maps no files (--allow-mapped-models lets it)"
+    );
+    drop(server);
+
+    let mut server = Server::start(&root, &["--allow-mapped-models"]);
+    server.wait_until_loaded();
+    let is_mapped = |model: &str| {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", server.child.id())).unwrap();
+        let file = root.join(model).join("1/model.safetensors");
+        maps.contains(file.to_str().unwrap())
+    };
+    assert!(is_mapped("digit_means") && !is_mapped("read"));
+    std::fs::remove_dir_all(root.join("digit_means")).unwrap();
+    let body = json!({"inputs": [{"name": "mean.rows", "datatype": "INT64", "shape": [2], "data": [3, 8]}]});
+    let answer = post(&server, &body).json();
+    let data: Vec<f32> = serde_json::from_value(answer["outputs"][0]["data"].clone()).unwrap();
+    assert_eq!(data, rows(&[3, 8]));
+}
+
+/// A client cannot have files mapped.
+#[test]
+fn mr_05_mapping_is_not_for_configurations_that_are_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = folder.path().join("digit_means/1");
+    std::fs::create_dir_all(&version).unwrap();
+    std::fs::copy(example(), version.join("model.safetensors")).unwrap();
+    let arguments = ["--allow-mapped-models", "--model-control-mode=explicit"];
+    let mut server = Server::start(folder.path(), &arguments);
+    server.wait_until_loaded();
+    let config = json!({"parameters": {"mapped": {"string_value": "true"}}}).to_string();
+    let body = json!({"parameters": {"config": config}}).to_string();
+    let load = "/v2/repository/models/digit_means/load";
+    let answer = server.request("POST", load, &[], body.as_bytes());
+    assert_eq!(
+        (answer.status, answer.json()["error"].as_str().unwrap()),
+        (
+            400,
+            "failed to load 'digit_means', its config: parameters.mapped is for configurations in the repository"
+        )
+    );
+}
