@@ -132,6 +132,16 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
+    /// Whether ONNX models run in processes of their own, where a crash is theirs alone. A model's configuration can say so
+    /// for itself, and for tensor files, with the parameter `isolation` [default: false]
+    #[arg(long, env = "OIP_ISOLATE_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) isolate_models: Option<bool>,
+
+    /// Memory that each such process may use, where the model's configuration has no parameter `memory_limit`
+    /// [default: as much as there is]
+    #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
+    pub(crate) model_memory_limit: Option<ByteSize>,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -221,6 +231,8 @@ impl Options {
             grpc_output: self.grpc_output.or(other.grpc_output),
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
+            isolate_models: self.isolate_models.or(other.isolate_models),
+            model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }

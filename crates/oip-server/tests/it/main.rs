@@ -9,6 +9,8 @@ mod control;
 #[cfg(feature = "onnx")]
 mod digits;
 mod grpc;
+#[cfg(feature = "onnx")]
+mod isolation;
 mod life_cycle;
 mod parity;
 mod pressure;

@@ -1,0 +1,177 @@
+//! Models in processes of their own, in the real program.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use crate::support::Server;
+
+fn examples() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
+}
+
+/// The processes that a server has started and that are not dead, with their command lines.
+fn workers(server: &Server) -> Vec<(u32, String)> {
+    let mut workers = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let stat = read("stat");
+        let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        if fields.next() != Some("Z") && fields.next() == Some(&server.child.id().to_string()) {
+            workers.push((pid, read("cmdline").replace('\0', " ").trim().to_owned()));
+        }
+    }
+    workers
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ")
+        .next()
+        .is_some_and(|fields| !fields.is_empty() && !fields.starts_with('Z'))
+}
+
+fn kill(pid: u32) {
+    let killed = std::process::Command::new("kill")
+        .args(["-s", "KILL", &pid.to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+}
+
+fn label(server: &Server, model: &str) -> serde_json::Value {
+    let body = fs::read(examples().join("requests/one_digit.json")).unwrap();
+    let answer = server.request("POST", &format!("/v2/models/{model}/infer"), &[], &body);
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+    answer.json()["outputs"][0]["data"].clone()
+}
+
+/// MD-04: all of it with real models: answers, a kill from outside, an answer again, and an end that leaves nothing.
+#[test]
+fn md_04_models_in_processes_of_their_own() {
+    let mut server = Server::start(&examples().join("models"), &["--isolate-models"]);
+    server.wait_until_loaded();
+    let before = workers(&server);
+    let of = |workers: &[(u32, String)], model: &str| {
+        let label = format!(" {model}/1");
+        workers
+            .iter()
+            .filter(|(_, command)| command.ends_with(&label))
+            .map(|(pid, _)| *pid)
+            .collect::<Vec<_>>()
+    };
+    // Tensor files bring no code and stay in the server.
+    let counts = ["digits", "digits_forest", "digit_means"].map(|model| of(&before, model).len());
+    assert_eq!(counts, [1, 1, 0], "{before:?}");
+    for model in ["digits", "digits_forest"] {
+        assert_eq!(label(&server, model), json!([7]), "{model}");
+    }
+
+    let victim = of(&before, "digits")[0];
+    kill(victim);
+    let start = Instant::now();
+    while is_alive(victim) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(label(&server, "digits"), json!([7]));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let after = workers(&server);
+    assert_ne!(of(&after, "digits"), [victim]);
+    assert_eq!(of(&after, "digits_forest"), of(&before, "digits_forest"));
+    assert_eq!(server.get("/v2/health/ready").status, 200);
+
+    // What is sent to all processes of a service ends none of the workers before the server.
+    for (pid, _) in &after {
+        let sent = std::process::Command::new("kill")
+            .args(["-s", "TERM", &pid.to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+    assert_eq!(label(&server, "digits"), json!([7]));
+    assert_eq!(workers(&server), after);
+    server.signal("TERM");
+    assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
+    assert!(after.iter().all(|(pid, _)| !is_alive(*pid)), "{after:?}");
+}
+
+/// MD-04: a server that is killed leaves no worker behind.
+#[test]
+fn md_04_a_killed_server_leaves_no_worker() {
+    let mut server = Server::start(&examples().join("models"), &["--isolate-models=true"]);
+    server.wait_until_loaded();
+    let workers = workers(&server);
+    assert_eq!(workers.len(), 2);
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    let start = Instant::now();
+    while workers.iter().any(|(pid, _)| is_alive(*pid)) {
+        assert!(start.elapsed() < Duration::from_secs(10), "{workers:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// MR-16: a model that needs more memory than it may have is not loaded, with the reason; the server and the others live.
+#[test]
+fn mr_16_a_limit_that_is_too_small() {
+    let folder = tempfile::tempdir().unwrap();
+    for (model, config) in [
+        (
+            "small",
+            "parameters { key: 'memory_limit' value { string_value: '64KiB' } }",
+        ),
+        (
+            "tight",
+            "parameters { key: 'memory_limit' value { string_value: '24MiB' } }",
+        ),
+        ("roomy", ""),
+        (
+            "inside",
+            "parameters { key: 'isolation' value { string_value: 'none' } }",
+        ),
+    ] {
+        let version = folder.path().join(model).join("1");
+        fs::create_dir_all(&version).unwrap();
+        let example = examples().join("models/digits_forest/1/model.onnx");
+        fs::copy(example, version.join("model.onnx")).unwrap();
+        fs::write(folder.path().join(model).join("config.pbtxt"), config).unwrap();
+    }
+    let arguments = [
+        "--isolate-models",
+        "--model-memory-limit=4GiB",
+        "--strict-readiness=false",
+    ];
+    let mut server = Server::start(folder.path(), &arguments);
+    let printed = server.wait_until_loaded();
+    for model in ["roomy", "inside"] {
+        assert_eq!(label(&server, model), json!([7]), "{printed}");
+    }
+    let reason = |model: &str| {
+        let answer = server.get(&format!("/v2/models/{model}/ready"));
+        assert_eq!(answer.status, 503, "{printed}");
+        answer.json()["error"].as_str().unwrap().to_owned()
+    };
+    let small = reason("small");
+    assert!(
+        small.ends_with("and its process may use 64 KiB of memory"),
+        "{small}"
+    );
+    let tight = reason("tight");
+    assert!(tight.contains("may use 24 MiB of memory"), "{tight}");
+    assert_eq!(server.get("/v2/health/live").status, 200);
+    assert_eq!(workers(&server).len(), 1);
+}
+
+/// A worker by itself says what it is.
+#[test]
+fn the_workers_command_is_not_for_people() {
+    let (code, line) = crate::support::failing(&["worker", "digits/1"]);
+    assert_eq!(code, 2);
+    assert!(line.starts_with("a worker is started by a server"), "{line}");
+}
