@@ -49,8 +49,9 @@ impl Isolation {
         Self { by_default, ..self }
     }
 
-    /// The bytes that a worker may use where the model's configuration does not say (default: as many as it likes). What
-    /// the system can limit is address space, the program's own included.
+    /// The bytes that a worker may use where the model's configuration does not say (default: as many as it likes). It is
+    /// what the system can limit for a process: on Linux memory that is private and can be written (`RLIMIT_DATA`), elsewhere
+    /// address space (`RLIMIT_AS`).
     #[must_use]
     pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
         Self { memory_limit, ..self }

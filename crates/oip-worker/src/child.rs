@@ -21,7 +21,10 @@ use oip_types::{
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tensor_core::Quoted;
 
-use crate::protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VERSION, read_json};
+use crate::{
+    process::Size,
+    protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VERSION, read_json},
+};
 
 /// Stack for the thread that runs the model, as in the server.
 const STACK_SIZE: usize = 16 << 20;
@@ -193,7 +196,7 @@ fn receive_content(
         Err(Broken::System(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
             connection.skip(count)?;
             let limit = limit.map_or_else(String::new, |limit| {
-                format!(", which is limited to {limit} bytes")
+                format!(", which may use {} of memory", Size(limit))
             });
             Ok(Err(ServiceError::invalid(format!(
                 "its file of {count} bytes does not fit the memory of its process{limit}"
@@ -203,12 +206,19 @@ fn receive_content(
     }
 }
 
-/// Address space and not memory is what the system can limit for one process: a little more than what is used.
+/// Limits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
+/// mapped to be read or only reserved, as an allocator does by the 64 MiB; elsewhere `RLIMIT_AS`, which counts all.
 fn limit_memory(limit: u64) -> io::Result<()> {
-    let maximum = getrlimit(Resource::As).maximum;
+    #[cfg(target_os = "linux")]
+    let kind = Resource::Data;
+    #[cfg(not(target_os = "linux"))]
+    let kind = Resource::As;
+    // This thread's stack is not the model's, and counts in full.
+    let limit = limit.saturating_add(STACK_SIZE as u64);
+    let maximum = getrlimit(kind).maximum;
     let limit = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));
     setrlimit(
-        Resource::As,
+        kind,
         Rlimit {
             current: limit,
             maximum: limit,

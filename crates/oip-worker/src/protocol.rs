@@ -110,7 +110,7 @@ pub(crate) struct Load {
     /// As text: a path that is none is not looked beside.
     pub(crate) path: String,
     pub(crate) config: ModelConfig,
-    /// Bytes of address space.
+    /// Bytes that it may take.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) max_answer_bytes: u64,
     /// Milliseconds until loading is given up.

@@ -128,7 +128,7 @@ fn mr_16_a_limit_that_is_too_small() {
         ),
         (
             "tight",
-            "parameters { key: 'memory_limit' value { string_value: '24MiB' } }",
+            "parameters { key: 'memory_limit' value { string_value: '512KiB' } }",
         ),
         ("roomy", ""),
         (
@@ -163,7 +163,7 @@ fn mr_16_a_limit_that_is_too_small() {
         "{small}"
     );
     let tight = reason("tight");
-    assert!(tight.contains("may use 24 MiB of memory"), "{tight}");
+    assert!(tight.contains("may use 512 KiB of memory"), "{tight}");
     assert_eq!(server.get("/v2/health/live").status, 200);
     assert_eq!(workers(&server).len(), 1);
 }
