@@ -44,6 +44,9 @@
 //! with the thread that started it. It does not end before, when the terminal or a service manager sends its signal to all
 //! processes. When the system runs out of memory it ends workers first (Linux).
 //!
+//! A worker can be given a limit of memory. A model that exceeds it ends its worker, by the way an allocation fails in its
+//! language; the server's message names the limit.
+//!
 //! This is no sandbox. A worker has the rights of the server: what keeps out bugs does not keep out an attacker who runs code of
 //! his own in it. What is held against such a one is that nothing a worker *sends* can harm the server: all lengths are bounded
 //! before room is made, what is no answer ends the worker, and the engine holds answers against the model's metadata.

@@ -32,7 +32,10 @@ pub(crate) struct Pool {
 struct Shared {
     recipe: Recipe,
     state: Mutex<State>,
-    changed: Condvar,
+    /// For requests: there may be an idle worker, or a reason to wait no longer.
+    freed: Condvar,
+    /// For the supervisor: something is to be done.
+    work: Condvar,
 }
 
 #[derive(Default)]
@@ -62,7 +65,8 @@ impl Pool {
                 wanted: 1,
                 ..State::default()
             }),
-            changed: Condvar::new(),
+            freed: Condvar::new(),
+            work: Condvar::new(),
         });
         let (sender, receiver) = mpsc::sync_channel(1);
         let supervising = {
@@ -130,8 +134,9 @@ impl Pool {
                 state.crashes = 0;
                 state.pause = None;
                 state.idle.push(worker);
-                drop(state);
-                self.shared.changed.notify_all();
+                if state.waiting > 0 {
+                    self.shared.freed.notify_one();
+                }
                 return answer;
             }
             Err(broken) => broken,
@@ -144,13 +149,13 @@ impl Pool {
         state.living -= 1;
         if death.was_given_up() {
             // That may be the impatience of one client, for which the others are not to pay.
-            drop(state);
-            self.shared.changed.notify_all();
+            self.shared.work.notify_one();
             return Err(nobody_waits(cancel));
         }
         state.note_crash(cause.clone());
         drop(state);
-        self.shared.changed.notify_all();
+        self.shared.work.notify_one();
+        self.shared.freed.notify_all();
         Err(ServiceError::internal(format!(
             "its process is gone: {cause}. This request is lost, the next one will be tried by a new process"
         )))
@@ -160,7 +165,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;
-        self.shared.changed.notify_all();
+        self.shared.work.notify_one();
         if let Some(supervisor) = self.supervisor.take() {
             let _ = supervisor.join();
         }
@@ -189,9 +194,9 @@ impl Shared {
             }
             // All that live are at work, or there would be an idle one.
             state.wanted = state.wanted.max(state.living + state.waiting);
-            self.changed.notify_all();
+            self.work.notify_one();
             state = self
-                .changed
+                .freed
                 .wait_timeout(state, TICK)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
@@ -237,7 +242,7 @@ impl Shared {
                         state.note_crash(cause);
                     }
                 }
-                self.changed.notify_all();
+                self.freed.notify_all();
                 continue;
             }
             // What closed its standard error is about to end; everything else is told.
@@ -248,7 +253,7 @@ impl Shared {
                 (false, false) => Duration::from_secs(3600),
             };
             state = self
-                .changed
+                .work
                 .wait_timeout(state, patience)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
@@ -265,7 +270,9 @@ impl Shared {
             let shared = Arc::downgrade(self);
             move || {
                 if let Some(shared) = shared.upgrade() {
-                    shared.changed.notify_all();
+                    // With the lock: the supervisor has either seen that the worker is ending, or waits by now.
+                    let _state = shared.lock();
+                    shared.work.notify_one();
                 }
             }
         };
