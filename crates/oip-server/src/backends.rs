@@ -8,7 +8,8 @@ use oip_worker::{IsolatedBackend, Isolation, this_program};
 
 use crate::{
     Failure,
-    options::{Options, one_line},
+    options::{DEFAULT_LOG, Options, one_line},
+    telemetry::start_in_worker,
     units::ByteSize,
 };
 
@@ -29,6 +30,8 @@ pub(crate) struct BackendConfig {
     budget: ByteBudget,
     isolate_models: bool,
     memory_limit: Option<u64>,
+    /// What is logged, for workers.
+    log: String,
 }
 
 impl BackendConfig {
@@ -46,6 +49,7 @@ impl BackendConfig {
             budget,
             isolate_models: options.isolate_models.unwrap_or(false),
             memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
+            log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         }
     }
 
@@ -84,7 +88,7 @@ impl BackendConfig {
     /// the environment it would find there too, and is told as well.
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
-        command.arg(WORKER);
+        command.arg(WORKER).arg(format!("--log={}", self.log));
         if let Some(library) = &self.onnxruntime {
             command.arg("--onnxruntime").arg(library);
         }
@@ -104,6 +108,7 @@ pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode
     let options = Options::try_parse_from(arguments).map_err(|error| Failure::usage(one_line(&error)))?;
     // Of the rows of a tensor file a worker has those of one request at a time, which have a limit.
     let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
+    start_in_worker(&config.log)?;
     Ok(oip_worker::run(&config.plain()?))
 }
 

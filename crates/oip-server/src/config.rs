@@ -11,7 +11,7 @@ use oip_types::rest::NonFinite;
 use crate::{
     Failure,
     backends::BackendConfig,
-    options::{ControlMode, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
+    options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
     units::{ByteSize, HumanDuration},
 };
 
@@ -131,7 +131,7 @@ impl Config {
             },
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
-            log: options.log.unwrap_or_else(|| "info".to_owned()),
+            log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         })
     }
 }

@@ -24,6 +24,9 @@ Try:
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
 had to be cut after --drain-timeout. A second signal ends it at once with code 130.";
 
+/// What is logged unless somebody says otherwise.
+pub(crate) const DEFAULT_LOG: &str = "info";
+
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]

@@ -52,10 +52,10 @@ impl Words {
                     }
                     match count {
                         0..MAX_LINES if !line.is_empty() => {
-                            tracing::warn!(model, pid, line, "a worker printed something");
+                            tracing::info!(model, pid, line, "a worker said something");
                         }
                         MAX_LINES => {
-                            tracing::warn!(model, pid, "a worker prints on, which is not logged any more");
+                            tracing::warn!(model, pid, "a worker says more, which is not logged any more");
                         }
                         _ => {}
                     }

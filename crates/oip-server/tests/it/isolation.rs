@@ -175,3 +175,43 @@ fn the_workers_command_is_not_for_people() {
     assert_eq!(code, 2);
     assert!(line.starts_with("a worker is started by a server"), "{line}");
 }
+
+/// Workers are told which runtime there is, and what they log is in the server's log.
+#[test]
+fn workers_have_the_servers_backends_and_its_log() {
+    let library = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
+    let runtime = if library.is_some() { "onnxruntime" } else { "tract" };
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("server.toml");
+    let setting = library.map_or_else(String::new, |path| format!("onnxruntime = {path:?}\n"));
+    fs::write(&config, format!("{setting}isolate-models = true\n")).unwrap();
+    let arguments = ["--config", config.to_str().unwrap(), "--log-format", "json"];
+    let mut command = crate::support::command(&examples().join("models"), &arguments);
+    let mut child = command
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let mut said = std::collections::BTreeMap::new();
+    for line in lines {
+        let event: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if let Some(line) = event["line"]
+            .as_str()
+            .filter(|line| line.contains("prepared a model"))
+        {
+            said.insert(event["model"].as_str().unwrap().to_owned(), line.to_owned());
+        }
+        if said.len() == 2 {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for model in ["digits/1", "digits_forest/1"] {
+        assert!(
+            said[model].contains(&format!("runtime=\"{runtime}\"")),
+            "{said:?}"
+        );
+    }
+}
