@@ -153,11 +153,17 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "oip-worker",
+        to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-server",
         to: &[
             "tensor-core",
             "oip-types",
             "oip-service",
+            "oip-worker",
             "oip-listen",
             "oip-shm",
             "oip-http",

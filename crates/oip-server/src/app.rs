@@ -9,7 +9,7 @@ use std::{
 use axum::Router;
 use oip_engine::{Engine, Repository};
 use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{Backend, Extended, InferenceService, Logging};
+use oip_service::{Extended, InferenceService, Logging};
 use oip_shm::Regions;
 use tokio::{
     net::TcpListener,
@@ -31,7 +31,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let logging = telemetry::start(&config)?;
     let repository = Repository::open(
         &config.model_repository,
-        &backends(&config)?,
+        &config.backends.isolated()?,
         config.model_name.as_deref(),
     )
     .map_err(|error| Failure::run(error.to_string()))?;
@@ -52,43 +52,6 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// What loads models, by the files they are in.
-#[cfg_attr(
-    not(any(feature = "onnx", feature = "tensors")),
-    expect(unused_variables, reason = "only backends are told")
-)]
-fn backends(config: &Config) -> Result<Vec<Arc<dyn Backend>>, Failure> {
-    Ok(vec![
-        // First, since a folder with a model often has its weights beside it.
-        #[cfg(feature = "onnx")]
-        Arc::new(onnx(config.onnxruntime.as_deref())?),
-        #[cfg(feature = "tensors")]
-        Arc::new(
-            backend_tensors::TensorsBackend::new()
-                .with_max_answer_bytes(config.max_answer_bytes)
-                .with_budget(config.http.budget.clone()),
-        ),
-    ])
-}
-
-/// ONNX models. A library that cannot be loaded is told before any model is.
-#[cfg(feature = "onnx")]
-fn onnx(library: Option<&std::path::Path>) -> Result<backend_onnx::OnnxBackend, Failure> {
-    let backend = backend_onnx::OnnxBackend::new();
-    let Some(path) = library else {
-        return Ok(backend);
-    };
-    let runtime = backend_onnx::OnnxRuntime::load(path).map_err(|error| {
-        Failure::run(format!(
-            "{} (--onnxruntime or ORT_DYLIB_PATH names it)",
-            error.message()
-        ))
-    })?;
-    let (path, build) = (runtime.path().display(), runtime.build());
-    tracing::info!(%path, build, "loaded ONNX Runtime");
-    Ok(backend.with_runtime(runtime))
 }
 
 /// A listening socket and where it really listens.

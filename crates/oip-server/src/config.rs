@@ -11,7 +11,8 @@ use tensor_mmap::Promise;
 
 use crate::{
     Failure,
-    options::{ControlMode, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
+    backends::BackendConfig,
+    options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
     units::{ByteSize, HumanDuration},
 };
 
@@ -22,8 +23,7 @@ pub(crate) struct Config {
     pub(crate) http_address: SocketAddr,
     pub(crate) grpc_address: SocketAddr,
     pub(crate) engine: EngineConfig,
-    #[cfg(feature = "tensors")]
-    pub(crate) max_answer_bytes: u64,
+    pub(crate) backends: BackendConfig,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
     /// Whether `/metrics` answers.
@@ -31,9 +31,6 @@ pub(crate) struct Config {
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
-    /// The library of ONNX Runtime, if it is to be used.
-    #[cfg(feature = "onnx")]
-    pub(crate) onnxruntime: Option<PathBuf>,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
@@ -49,6 +46,8 @@ impl Config {
                 options.or(file)
             }
         };
+        let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
+        let backends = BackendConfig::new(&options, budget.clone());
         let model_repository = options.model_repository.ok_or_else(|| {
             Failure::usage("no model repository: give --model-repository DIR (--help shows all options)")
         })?;
@@ -68,7 +67,6 @@ impl Config {
         };
         let max_request_size = options.max_request_size.map_or(64 << 20, |ByteSize(bytes)| bytes);
         let max_request_bytes = usize::try_from(max_request_size).unwrap_or(usize::MAX);
-        let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let limits = oip_types::Limits {
             tensor_bytes: max_request_bytes,
             ..oip_types::Limits::default()
@@ -85,8 +83,7 @@ impl Config {
             model_name: options.model_name,
             http_address,
             grpc_address,
-            #[cfg(feature = "tensors")]
-            max_answer_bytes: options.max_answer_size.map_or(64 << 20, |ByteSize(bytes)| bytes),
+            backends,
             engine: EngineConfig {
                 server_name: "tensorwire".to_owned(),
                 server_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -140,14 +137,9 @@ impl Config {
                     .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
                 ..connections
             },
-            #[cfg(feature = "onnx")]
-            onnxruntime: options.onnxruntime.or_else(|| {
-                let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
-                path.map(PathBuf::from)
-            }),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
-            log: options.log.unwrap_or_else(|| "info".to_owned()),
+            log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! transports, and those run until a signal ends them.
 
 mod app;
+mod backends;
 mod config;
 mod log_settings;
 mod metrics;
@@ -47,6 +48,10 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == backends::WORKER) {
+        return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) if error.use_stderr() => return fail(&Failure::usage(options::one_line(&error))),

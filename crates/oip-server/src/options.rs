@@ -24,6 +24,9 @@ Try:
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
 had to be cut after --drain-timeout. A second signal ends it at once with code 130.";
 
+/// What is logged unless somebody says otherwise.
+pub(crate) const DEFAULT_LOG: &str = "info";
+
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
@@ -150,6 +153,16 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
+    /// Whether ONNX models run in processes of their own, where a crash is theirs alone. A model's configuration can say so
+    /// for itself, and for tensor files, with the parameter `isolation` [default: false]
+    #[arg(long, env = "OIP_ISOLATE_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) isolate_models: Option<bool>,
+
+    /// Memory that each such process may use, where the model's configuration has no parameter `memory_limit`
+    /// [default: as much as there is]
+    #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
+    pub(crate) model_memory_limit: Option<ByteSize>,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -242,6 +255,8 @@ impl Options {
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
             allow_metrics: self.allow_metrics.or(other.allow_metrics),
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
+            isolate_models: self.isolate_models.or(other.isolate_models),
+            model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }

@@ -23,11 +23,7 @@ use crate::{Failure, config::Config, log_settings::LogControl, options::LogForma
 
 /// Sends the log to standard error, and panics to the log. Gives what changes the log while the server runs.
 pub(crate) fn start(config: &Config) -> Result<Arc<dyn Logging>, Failure> {
-    let filter = parse_filter(&config.log).ok_or_else(|| {
-        let log = &config.log;
-        let expected = "expected a level, or levels by target such as info,oip_engine=debug";
-        Failure::usage(format!("--log: {expected}, found '{log}'"))
-    })?;
+    let filter = filter(&config.log)?;
     let layer = fmt::layer()
         .with_writer(LogWriter::start())
         .log_internal_errors(false);
@@ -44,6 +40,21 @@ pub(crate) fn start(config: &Config) -> Result<Arc<dyn Logging>, Failure> {
         tracing::error!(thread, place, text, "panicked");
     }));
     Ok(Arc::new(control))
+}
+
+/// Sends the log of a worker to standard error, which the server reads line by line and puts the time to.
+pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
+    let layer = fmt::layer().without_time().with_ansi(false).with_writer(stderr);
+    let layer = layer.log_internal_errors(false).with_filter(filter(log)?);
+    registry().with(layer).init();
+    Ok(())
+}
+
+fn filter(log: &str) -> Result<Targets, Failure> {
+    parse_filter(log).ok_or_else(|| {
+        let expected = "expected a level, or levels by target such as info,oip_engine=debug";
+        Failure::usage(format!("--log: {expected}, found '{log}'"))
+    })
 }
 
 /// Reads a filter. A word alone must be a level: one that is misspelled would else be taken for a target.

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use oip_types::model_config::parse_size;
 use serde::{Deserialize, Deserializer, de::Error};
 
 /// A time such as `30s`, `500ms` or `2min`.
@@ -34,16 +35,7 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let with_unit = UNITS
-            .iter()
-            .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
-        let (number, unit) = with_unit.unwrap_or((text, 1));
-        let bytes = number
-            .trim()
-            .parse::<u64>()
-            .ok()
-            .and_then(|number| number.checked_mul(unit));
-        bytes
+        parse_size(text)
             .map(Self)
             .ok_or_else(|| "expected a number of bytes, such as 64MiB, 512KiB or 1000".to_owned())
     }

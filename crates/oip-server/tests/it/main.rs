@@ -12,6 +12,8 @@ mod digits;
 mod exposition;
 mod grpc;
 mod hanging;
+#[cfg(feature = "onnx")]
+mod isolation;
 mod life_cycle;
 #[cfg(feature = "tensors")]
 mod metrics;

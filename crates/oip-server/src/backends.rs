@@ -1,0 +1,131 @@
+//! What loads models: in this process, in processes of their own, and there.
+
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
+
+use clap::Parser;
+use oip_service::{Backend, ByteBudget};
+use oip_worker::{IsolatedBackend, Isolation, this_program};
+
+use crate::{
+    Failure,
+    options::{DEFAULT_LOG, Options, one_line},
+    telemetry::start_in_worker,
+    units::ByteSize,
+};
+
+/// The first argument of a process that runs one model for a server. No option of the server has this form, and none of it is
+/// for people.
+pub(crate) const WORKER: &str = "worker";
+
+/// Everything that backends are made from.
+#[derive(Clone)]
+pub(crate) struct BackendConfig {
+    /// The library of ONNX Runtime, if it is to be used.
+    onnxruntime: Option<PathBuf>,
+    max_answer_bytes: u64,
+    #[cfg_attr(
+        not(feature = "tensors"),
+        expect(dead_code, reason = "only rows of tensor files count")
+    )]
+    budget: ByteBudget,
+    isolate_models: bool,
+    memory_limit: Option<u64>,
+    /// What is logged, for workers.
+    log: String,
+}
+
+impl BackendConfig {
+    pub(crate) fn new(options: &Options, budget: ByteBudget) -> Self {
+        #[cfg(feature = "tensors")]
+        let max_answer_size = options.max_answer_size;
+        #[cfg(not(feature = "tensors"))]
+        let max_answer_size: Option<ByteSize> = None;
+        Self {
+            onnxruntime: options.onnxruntime.clone().or_else(|| {
+                let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
+                path.map(PathBuf::from)
+            }),
+            max_answer_bytes: max_answer_size.map_or(64 << 20, |ByteSize(bytes)| bytes),
+            budget,
+            isolate_models: options.isolate_models.unwrap_or(false),
+            memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
+            log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
+        }
+    }
+
+    /// The server's backends, by the files they load. Models of all of them can have processes of their own; only those
+    /// that bring code, which ONNX files do and tensor files do not, have them by a word for all.
+    pub(crate) fn isolated(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
+        let isolation = |brings_code: bool| {
+            let config = self.clone();
+            Isolation::new(move || config.worker())
+                .by_default(self.isolate_models && brings_code)
+                .memory_limit(self.memory_limit)
+        };
+        let backends = self.plain()?.into_iter().map(|backend| {
+            let isolation = isolation(backend.name() != "tensors");
+            Arc::new(IsolatedBackend::new(backend, isolation)) as Arc<dyn Backend>
+        });
+        Ok(backends.collect())
+    }
+
+    /// The backends themselves.
+    fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
+        Ok(vec![
+            // First, since a folder with a model often has its weights beside it.
+            #[cfg(feature = "onnx")]
+            Arc::new(onnx(self.onnxruntime.as_deref())?),
+            #[cfg(feature = "tensors")]
+            Arc::new(
+                backend_tensors::TensorsBackend::new()
+                    .with_max_answer_bytes(self.max_answer_bytes)
+                    .with_budget(self.budget.clone()),
+            ),
+        ])
+    }
+
+    /// This program as a worker with the same backends. What came from the configuration file it is told; what came from
+    /// the environment it would find there too, and is told as well.
+    fn worker(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(this_program());
+        command.arg(WORKER).arg(format!("--log={}", self.log));
+        if let Some(library) = &self.onnxruntime {
+            command.arg("--onnxruntime").arg(library);
+        }
+        if cfg!(feature = "tensors") {
+            let size = ByteSize(self.max_answer_bytes).to_string();
+            command.args(["--max-answer-size", &size]);
+        }
+        command
+    }
+}
+
+/// The life of a worker: `worker`, options, and the model's name for people who look at processes.
+pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    let mut arguments: Vec<OsString> = arguments.collect();
+    arguments.pop();
+    let arguments = [OsString::from("oip-server")].into_iter().chain(arguments);
+    let options = Options::try_parse_from(arguments).map_err(|error| Failure::usage(one_line(&error)))?;
+    // Of the rows of a tensor file a worker has those of one request at a time, which have a limit.
+    let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
+    start_in_worker(&config.log)?;
+    Ok(oip_worker::run(&config.plain()?))
+}
+
+/// ONNX models. A library that cannot be loaded is told before any model is.
+#[cfg(feature = "onnx")]
+fn onnx(library: Option<&std::path::Path>) -> Result<backend_onnx::OnnxBackend, Failure> {
+    let backend = backend_onnx::OnnxBackend::new();
+    let Some(path) = library else {
+        return Ok(backend);
+    };
+    let runtime = backend_onnx::OnnxRuntime::load(path).map_err(|error| {
+        Failure::run(format!(
+            "{} (--onnxruntime or ORT_DYLIB_PATH names it)",
+            error.message()
+        ))
+    })?;
+    let (path, build) = (runtime.path().display(), runtime.build());
+    tracing::info!(%path, build, "loaded ONNX Runtime");
+    Ok(backend.with_runtime(runtime))
+}

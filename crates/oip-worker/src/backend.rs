@@ -1,0 +1,201 @@
+//! Which models run in processes of their own, and the models that stand for them.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_types::{
+    InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError, model_config::parse_size,
+};
+use tensor_core::Quoted;
+
+use crate::{
+    pool::Pool,
+    process::{Recipe, Size},
+};
+
+/// Says in a model's configuration whether it runs in a process of its own: `process` or `none`.
+const ISOLATION: &str = "isolation";
+
+/// Says in a model's configuration how much memory each of its processes may use, such as `2GiB`.
+const MEMORY_LIMIT: &str = "memory_limit";
+
+/// How workers are started, and what they may do.
+#[derive(Clone)]
+pub struct Isolation {
+    pub(crate) command: Arc<dyn Fn() -> Command + Send + Sync>,
+    pub(crate) by_default: bool,
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) max_answer_bytes: u64,
+    pub(crate) grace: Duration,
+}
+
+impl Isolation {
+    /// Workers that are started by a command, which must come to call [`run`](crate::run). The name and version of the
+    /// model are added to its arguments, so that a list of processes shows who is who; standard input, output and error
+    /// are set as well. It gets the server's environment.
+    pub fn new(command: impl Fn() -> Command + Send + Sync + 'static) -> Self {
+        Self {
+            command: Arc::new(command),
+            by_default: false,
+            memory_limit: None,
+            max_answer_bytes: 1 << 30,
+            grace: Duration::from_secs(1),
+        }
+    }
+
+    /// Whether models have processes of their own whose configurations do not say (default: they do not).
+    #[must_use]
+    pub fn by_default(self, by_default: bool) -> Self {
+        Self { by_default, ..self }
+    }
+
+    /// The bytes that a worker may use where the model's configuration does not say (default: as many as it likes). It is
+    /// what the system can limit for a process: on Linux memory that is private and can be written (`RLIMIT_DATA`), elsewhere
+    /// address space (`RLIMIT_AS`).
+    #[must_use]
+    pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
+        Self { memory_limit, ..self }
+    }
+
+    /// The largest answer that is taken from a worker (default: 1 GiB).
+    #[must_use]
+    pub fn max_answer_bytes(self, max_answer_bytes: u64) -> Self {
+        Self {
+            max_answer_bytes,
+            ..self
+        }
+    }
+
+    /// How long a worker may go on with a request that nobody waits for, before it is killed (default: 1 s). Shorter than
+    /// the time after which the engine counts an instance as lost.
+    #[must_use]
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
+    }
+}
+
+/// A backend whose models may run in processes of their own.
+///
+/// What it loads in the server itself and what in a worker is up to each model's configuration: the parameters
+/// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The backend that it stands for never
+/// sees these two.
+pub struct IsolatedBackend {
+    inner: Arc<dyn Backend>,
+    isolation: Arc<Isolation>,
+}
+
+impl IsolatedBackend {
+    /// A backend that loads as `inner` does; the worker program must have that backend too, by its name.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Backend>, isolation: Isolation) -> Self {
+        Self {
+            inner,
+            isolation: Arc::new(isolation),
+        }
+    }
+}
+
+impl Backend for IsolatedBackend {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn other_names(&self) -> &'static [&'static str] {
+        self.inner.other_names()
+    }
+
+    fn file_names(&self) -> &[&str] {
+        self.inner.file_names()
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let mut config = ModelConfig::clone(&cx.config);
+        let wish = Wish::take(&mut config)?;
+        let is_isolated = wish.is_isolated.unwrap_or(self.isolation.by_default);
+        if !is_isolated {
+            if wish.memory_limit.is_some() {
+                return Err(ServiceError::invalid(format!(
+                    "the parameter '{MEMORY_LIMIT}' of its configuration needs '{ISOLATION}' to be 'process'"
+                )));
+            }
+            let config = Arc::new(config);
+            return self.inner.load(source, &LoadContext { config, ..cx.clone() });
+        }
+        let memory_limit = wish.memory_limit.or(self.isolation.memory_limit);
+        let length = source.content.len() as u64;
+        if let Some(limit) = memory_limit.filter(|limit| length >= *limit) {
+            return Err(ServiceError::invalid(format!(
+                "its file has {length} bytes, and its process may use {} of memory",
+                Size(limit)
+            )));
+        }
+        let now = std::time::Instant::now();
+        let recipe = Recipe {
+            isolation: self.isolation.clone(),
+            backend: self.inner.name(),
+            source: source.clone(),
+            config,
+            memory_limit,
+            patience: cx
+                .deadline
+                .map(|deadline| deadline.saturating_duration_since(now)),
+        };
+        Ok(Box::new(Isolated(Pool::start(recipe, cx.deadline)?)))
+    }
+}
+
+/// What a model's configuration says about isolation.
+struct Wish {
+    is_isolated: Option<bool>,
+    memory_limit: Option<u64>,
+}
+
+impl Wish {
+    fn take(config: &mut ModelConfig) -> Result<Self, ServiceError> {
+        let mut take = |name: &str| {
+            config
+                .parameters
+                .remove(name)
+                .map(|parameter| parameter.string_value)
+        };
+        let wrong = |name: &str, expected: &str, found: &str| {
+            let found = Quoted(found);
+            ServiceError::invalid(format!(
+                "the parameter '{name}' of its configuration is {found}, expected {expected}"
+            ))
+        };
+        let is_isolated = match take(ISOLATION).as_deref().map(str::trim) {
+            None => None,
+            Some("process") => Some(true),
+            Some("none") => Some(false),
+            Some(other) => return Err(wrong(ISOLATION, "'process' or 'none'", other)),
+        };
+        let memory_limit = take(MEMORY_LIMIT).map(|text| {
+            let limit = parse_size(text.trim()).filter(|limit| *limit > 0);
+            limit.ok_or_else(|| {
+                wrong(
+                    MEMORY_LIMIT,
+                    "a number of bytes, such as 2GiB, 512MiB or 1000000000",
+                    &text,
+                )
+            })
+        });
+        Ok(Self {
+            is_isolated,
+            memory_limit: memory_limit.transpose()?,
+        })
+    }
+}
+
+/// A model that runs elsewhere.
+struct Isolated(Pool);
+
+impl Model for Isolated {
+    fn metadata(&self) -> &ModelMetadata {
+        self.0.metadata()
+    }
+
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        self.0.infer(&request, cancel)
+    }
+}

@@ -1,0 +1,321 @@
+//! The worker's side: one model, one request at a time.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write, stderr},
+    os::{fd::AsFd, unix::net::UnixStream},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_types::{
+    ErrorCode, InferOutput, InferResponse, Limits, ModelRef, Parameters, ServiceError,
+    rest::{self, BinaryOutputs, NonFinite},
+};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
+use tensor_core::Quoted;
+
+use crate::{
+    process::Size,
+    protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VERSION, read_json},
+};
+
+/// Stack for the thread that runs the model, as in the server.
+const STACK_SIZE: usize = 16 << 20;
+
+/// The life of a worker process: loads the one model that the server sends and answers requests until the server is
+/// gone. To be called first thing in the process, before there are other threads; when all is well it does not return.
+///
+/// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts workers with.
+/// What the model prints goes to standard error instead, and so to the server's log.
+pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
+    match start(backends) {
+        Ok(never) => match never {},
+        Err(error) => {
+            // When nobody can read it, it cannot be said.
+            let _ = writeln!(
+                stderr(),
+                "error: a worker is started by a server, which speaks to it over sockets: {error}"
+            );
+            ExitCode::from(2)
+        }
+    }
+}
+
+enum Never {}
+
+fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
+    let data = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let control = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+    // Whatever is no socket has no address.
+    data.local_addr()?;
+    control.local_addr()?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdout(stderr())?;
+    settle();
+
+    let connection = Connection::new(data, None)?;
+    let running = Arc::new(Running::default());
+    let serving = {
+        let (backends, running) = (backends.to_vec(), running.clone());
+        move || {
+            if let Err(Broken::Wrong(what)) = serve(&connection, &backends, &running) {
+                let _ = writeln!(stderr(), "the server sent {what}");
+            }
+            end();
+        }
+    };
+    let builder = thread::Builder::new()
+        .name("model".to_owned())
+        .stack_size(STACK_SIZE);
+    builder.spawn(serving)?;
+    // A read that fails means that the server is gone, however busy the model is.
+    let mut number = [0; 8];
+    while (&control).read_exact(&mut number).is_ok() {
+        running.cancel(u64::from_le_bytes(number));
+    }
+    end()
+}
+
+/// There is nothing to save, and what libraries do at the end of a process can hang.
+fn end() -> ! {
+    let _ = kill_process(getpid(), Signal::KILL);
+    std::process::abort()
+}
+
+/// What makes a worker a good neighbour. None of it is needed to work.
+fn settle() {
+    #[cfg(target_os = "linux")]
+    {
+        // The thread that started this process lives as long as the model does.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        // When memory runs out it is the worker that is to go, not the server.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "800");
+        let _ = std::fs::write("/proc/self/comm", "oip-worker");
+    }
+}
+
+/// The request that runs, and what was cancelled; the two can arrive in any order.
+#[derive(Default)]
+struct Running(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    current: Option<(u64, CancelToken)>,
+    cancelled: u64,
+}
+
+impl Running {
+    fn begin(&self, number: u64) -> CancelToken {
+        let token = CancelToken::new(None);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.cancelled >= number {
+            token.cancel();
+        }
+        state.current = Some((number, token.clone()));
+        token
+    }
+
+    fn cancel(&self, number: u64) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.cancelled = state.cancelled.max(number);
+        if let Some((_, token)) = state.current.as_ref().filter(|(current, _)| *current <= number) {
+            token.cancel();
+        }
+    }
+}
+
+/// Loads the model and answers requests until the connection ends.
+fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Running) -> Result<(), Broken> {
+    let forever = &mut || true;
+    connection.send_json(Kind::Hello, 0, &Hello { protocol: VERSION }, forever)?;
+    let head = connection.head(forever)?;
+    if head.kind != Kind::Load {
+        return Err(Broken::wrong("no model to load"));
+    }
+    let order: Load = read_json(&connection.bytes(head.json.into(), forever)?)?;
+    if let Some(limit) = order.memory_limit {
+        limit_memory(limit).map_err(Broken::System)?;
+    }
+    let content = receive_content(connection, head.binary, order.memory_limit)?;
+    let model = match content.and_then(|content| load(&order, content, backends)) {
+        Ok(model) => model,
+        Err(error) => return refuse(connection, 0, &error),
+    };
+    connection.send_json(Kind::Loaded, 0, &Loaded::new(model.metadata()), forever)?;
+
+    loop {
+        let head = connection.head(forever)?;
+        if head.kind != Kind::Infer {
+            return Err(Broken::wrong("a frame out of place"));
+        }
+        let body = match connection.bytes(u64::from(head.json) + head.binary, forever) {
+            Err(Broken::System(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
+                connection.skip(u64::from(head.json) + head.binary)?;
+                let message = format!(
+                    "its {} bytes do not fit the memory of the model's process",
+                    head.binary
+                );
+                refuse(
+                    connection,
+                    head.number,
+                    &ServiceError::new(ErrorCode::TooLarge, message),
+                )?;
+                continue;
+            }
+            body => Bytes::from(body?),
+        };
+        let token = running.begin(head.number);
+        let answer = infer(&*model, &order, &body, head.json as usize, &token);
+        drop(body);
+        match answer {
+            Ok(body) => connection.send(Kind::Outputs, head.number, &body.json, &body.binary, forever)?,
+            Err(error) => refuse(connection, head.number, &error)?,
+        }
+    }
+}
+
+fn refuse(connection: &Connection, number: u64, error: &ServiceError) -> Result<(), Broken> {
+    connection.send_json(Kind::Failed, number, &Failed::new(error), &mut || true)
+}
+
+/// The content of the model file, or that there is no room for it.
+fn receive_content(
+    connection: &Connection,
+    count: u64,
+    limit: Option<u64>,
+) -> Result<Result<Bytes, ServiceError>, Broken> {
+    match connection.bytes(count, &mut || true) {
+        Ok(content) => Ok(Ok(content.into())),
+        Err(Broken::System(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
+            connection.skip(count)?;
+            let limit = limit.map_or_else(String::new, |limit| {
+                format!(", which may use {} of memory", Size(limit))
+            });
+            Ok(Err(ServiceError::invalid(format!(
+                "its file of {count} bytes does not fit the memory of its process{limit}"
+            ))))
+        }
+        Err(broken) => Err(broken),
+    }
+}
+
+/// Limits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
+/// mapped to be read or only reserved, as an allocator does by the 64 MiB; elsewhere `RLIMIT_AS`, which counts all.
+fn limit_memory(limit: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    let kind = Resource::Data;
+    #[cfg(not(target_os = "linux"))]
+    let kind = Resource::As;
+    // This thread's stack is not the model's, and counts in full.
+    let limit = limit.saturating_add(STACK_SIZE as u64);
+    let maximum = getrlimit(kind).maximum;
+    let limit = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));
+    setrlimit(
+        kind,
+        Rlimit {
+            current: limit,
+            maximum: limit,
+        },
+    )?;
+    Ok(())
+}
+
+fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<Box<dyn Model>, ServiceError> {
+    let backend = backends
+        .iter()
+        .find(|backend| backend.name() == order.backend)
+        .ok_or_else(|| {
+            let message = format!("the worker program has no backend {}", Quoted(&order.backend));
+            ServiceError::internal(message)
+        })?;
+    let source = ModelSource {
+        name: order.name.clone(),
+        version: order.version.clone(),
+        path: PathBuf::from(&order.path),
+        content,
+    };
+    let cx = LoadContext {
+        deadline: order
+            .patience
+            .map(|patience| Instant::now() + Duration::from_millis(patience)),
+        config: Arc::new(order.config.clone()),
+    };
+    catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
+        .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))
+}
+
+/// Runs one request. A panic has been printed by then, and so is in the log; the model goes on, as in the server.
+fn infer(
+    model: &dyn Model,
+    order: &Load,
+    body: &Bytes,
+    json: usize,
+    token: &CancelToken,
+) -> Result<rest::EncodedBody, ServiceError> {
+    let version = Some(order.version.as_str()).filter(|version| !version.is_empty());
+    let request = rest::decode_request(
+        ModelRef::new(&order.name, version)?,
+        body,
+        Some(json),
+        &no_limits(),
+    )?
+    .request;
+    let outputs = catch_unwind(AssertUnwindSafe(|| model.infer(request, token))).unwrap_or_else(|_| {
+        Err(ServiceError::internal(
+            "it panicked; this request is lost, the next one will be tried",
+        ))
+    })?;
+    encode(outputs, order.max_answer_bytes)
+}
+
+fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody, ServiceError> {
+    let response = InferResponse {
+        model_name: String::new(),
+        model_version: None,
+        id: None,
+        parameters: Parameters::new(),
+        outputs,
+    };
+    let body = rest::encode_response(&response, &BinaryOutputs::all(true), NonFinite::Error)?;
+    match body.len() as u64 {
+        length if length <= max_bytes => Ok(body),
+        length => Err(ServiceError::internal(format!(
+            "its answer has {length} bytes, more than the {max_bytes} that a worker may send"
+        ))),
+    }
+}
+
+/// What came from the server was held against its limits there.
+fn no_limits() -> Limits {
+    Limits {
+        tensors: usize::MAX,
+        parameters: usize::MAX,
+        id_bytes: usize::MAX,
+        tensor_bytes: usize::MAX,
+        ..Limits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cancelled_before_it_begins_is_cancelled_when_it_does() {
+        let running = Running::default();
+        running.cancel(3);
+        assert!(running.begin(3).is_cancelled());
+        let token = running.begin(4);
+        running.cancel(3);
+        assert!(!token.is_cancelled());
+        running.cancel(4);
+        assert!(token.is_cancelled());
+    }
+}

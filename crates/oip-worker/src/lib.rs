@@ -1,0 +1,99 @@
+//! Models in processes of their own: what aborts, overflows its stack, runs into a signal, eats all memory or hangs takes one
+//! request with it and nothing else.
+//!
+//! [`IsolatedBackend`] wraps another backend. A model whose configuration wants isolation is loaded by a *worker*, a
+//! process that has the same backend, and a model in the server stands for it. For whoever runs it, an engine or a test, it
+//! is a [`Model`](oip_service::Model) like any other: batches, warm-up, checks and statistics stay where they are.
+//!
+//! A worker is any program that calls [`run`] with its backends; usually it is the server's own, started with a
+//! subcommand:
+//!
+//! ```no_run
+//! use std::{process::{Command, ExitCode}, sync::Arc};
+//!
+//! use oip_service::Backend;
+//! use oip_worker::{IsolatedBackend, Isolation};
+//!
+//! # fn example(my_backend: fn() -> Arc<dyn Backend>, serve: fn(Vec<Arc<dyn Backend>>) -> ExitCode) -> ExitCode {
+//! if std::env::args().nth(1).is_some_and(|argument| argument == "worker") {
+//!     return oip_worker::run(&[my_backend()]);
+//! }
+//! let isolation = Isolation::new(|| {
+//!     let mut command = Command::new(oip_worker::this_program());
+//!     command.arg("worker");
+//!     command
+//! });
+//! serve(vec![Arc::new(IsolatedBackend::new(my_backend(), isolation.by_default(true)))])
+//! # }
+//! ```
+//!
+//! # Life of a worker
+//!
+//! The first one is started when the model is loaded, and why it cannot load the model is why the model is not available.
+//! A worker runs one request at a time; when there are more at once more workers are started, so that there come to be as many
+//! as the model has instances. They stay until the model is unloaded.
+//!
+//! A worker that dies takes the request that it ran with it, which is answered with how it died; a new one is started at
+//! once. After five deaths in a row without an answer between them there is a pause, of a second and then of twice as much each
+//! time, up to 30 s; requests are refused meanwhile and told when it is tried again.
+//!
+//! When nobody waits for a request any more the model is told, as it would be in the server. One that goes on for a second
+//! nevertheless is killed and replaced, so that no instance is lost to it. This does not count as one of the five deaths.
+//!
+//! A worker ends with the server, however that ends: it reads the end of its control socket, and on Linux the system ends it
+//! with the thread that started it. It does not end before, when the terminal or a service manager sends its signal to all
+//! processes. When the system runs out of memory it ends workers first (Linux).
+//!
+//! A worker can be given a limit of memory. A model that exceeds it ends its worker, by the way an allocation fails in its
+//! language; the server's message names the limit.
+//!
+//! This is no sandbox. A worker has the rights of the server: what keeps out bugs does not keep out an attacker who runs code of
+//! his own in it. What is held against such a one is that nothing a worker *sends* can harm the server: all lengths are bounded
+//! before room is made, what is no answer ends the worker, and the engine holds answers against the model's metadata.
+//!
+//! # Protocol
+//!
+//! Two Unix sockets, made as pairs: nothing of it has a path or a port. One, the worker's standard input, carries frames;
+//! the other, its standard output, carries 8-byte numbers of requests that are cancelled, to the worker. `run` moves both
+//! away before any model is loaded, so that what a model prints cannot get among them; it goes to the server's log, with what
+//! is written to standard error.
+//!
+//! A frame is a head of 24 bytes (all little-endian: kind and bytes of JSON, u32; number of the request and bytes of binary
+//! data, u64), JSON, and binary data.
+//!
+//! | kind | sent by | JSON | binary |
+//! |---|---|---|---|
+//! | 1, hello | worker, first | the version of the protocol | |
+//! | 2, load | server | backend, model, version, path, configuration, limits | the model file |
+//! | 3, loaded | worker | metadata | |
+//! | 4, infer | server | a request as in a REST body | its inputs |
+//! | 5, outputs | worker | an answer as in a REST body | the outputs |
+//! | 6, failed | worker, instead of 3 or 5 | code and message | |
+//!
+//! Requests and answers are the protocol's own binary form ([`oip_types::rest`]), so there is one reader and one writer for
+//! both. Tensors are not encoded: they are written from where they are and read into one buffer, of which they are slices.
+//! Each direction costs what a socket costs, one copy into the system and one out of it. JSON is filled up with spaces, so that
+//! the first tensor is aligned. What JSON cannot carry in a request's own parameters, numbers that are not finite and
+//! integers above 63 bits, is refused.
+
+mod backend;
+mod child;
+mod pool;
+mod process;
+mod protocol;
+mod words;
+
+pub use backend::{IsolatedBackend, Isolation};
+pub use child::run;
+
+/// The program that runs, for starting it again: on Linux also when its file was replaced or removed meanwhile, so that a
+/// server and its workers are always the same.
+#[must_use]
+pub fn this_program() -> std::path::PathBuf {
+    let itself = std::path::Path::new("/proc/self/exe");
+    match itself.exists() {
+        true => itself.to_owned(),
+        // What cannot be found cannot be started, and that is told then.
+        false => std::env::current_exe().unwrap_or_else(|_| itself.to_owned()),
+    }
+}

@@ -1,0 +1,368 @@
+//! The server's side of one worker process: started, spoken to, and ended.
+
+use std::{
+    fmt,
+    io::{self, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    process::{Child, Command, ExitStatus},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use nix::sys::signal::Signal;
+use oip_service::{CancelToken, ModelSource};
+use oip_types::{
+    InferOutput, InferRequest, Limits, ModelConfig, ModelMetadata, ServiceError,
+    rest::{self, RequestEncoding},
+};
+
+use crate::{
+    backend::Isolation,
+    protocol::{ALIGNMENT, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, VERSION, read_json},
+    words::Words,
+};
+
+/// How often a call that waits for a worker looks whether it is still to wait.
+pub(crate) const TICK: Duration = Duration::from_millis(10);
+
+/// Everything that a worker is started with.
+pub(crate) struct Recipe {
+    pub(crate) isolation: Arc<Isolation>,
+    pub(crate) backend: &'static str,
+    pub(crate) source: ModelSource,
+    pub(crate) config: ModelConfig,
+    pub(crate) memory_limit: Option<u64>,
+    /// For one load.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// A process that has loaded the model. It is killed when this is dropped.
+pub(crate) struct Worker {
+    child: Child,
+    connection: Connection,
+    control: UnixStream,
+    words: Words,
+    /// The number of the last request.
+    number: u64,
+    memory_limit: Option<u64>,
+    max_answer_bytes: u64,
+    grace: Duration,
+}
+
+/// Why there is no worker.
+pub(crate) enum StartError {
+    /// The model cannot be loaded, and would not be another time.
+    Refused(ServiceError),
+    /// The worker died, or never was.
+    Died(String),
+    /// Nobody wants it any more, or it took too long.
+    GivenUp,
+}
+
+impl Worker {
+    /// Starts a process and has it load the model. What is said about the model is what the worker says: the caller
+    /// holds it against what it knows.
+    pub(crate) fn start(
+        recipe: &Recipe,
+        on_end: impl Fn() + Send + 'static,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(Self, ModelMetadata), StartError> {
+        let system = |error: io::Error| StartError::Died(format!("it could not be started: {error}"));
+        let mut worker = Self::spawn(recipe, on_end).map_err(system)?;
+        match worker.load(recipe, go_on) {
+            Ok(Ok(metadata)) => Ok((worker, metadata)),
+            Ok(Err(refusal)) => Err(StartError::Refused(refusal)),
+            Err(Broken::GivenUp) => Err(StartError::GivenUp),
+            Err(broken) => {
+                let death = worker.bury(broken);
+                Err(StartError::Died(format!("while it loaded the model {death}")))
+            }
+        }
+    }
+
+    fn spawn(recipe: &Recipe, on_end: impl Fn() + Send + 'static) -> io::Result<Self> {
+        let (data, theirs) = UnixStream::pair()?;
+        let (control, their_control) = UnixStream::pair()?;
+        let (said, their_voice) = io::pipe()?;
+        // A worker that does not listen must not stop whoever speaks to it.
+        control.set_nonblocking(true)?;
+        let mut command: Command = (recipe.isolation.command)();
+        let source = &recipe.source;
+        let label = match source.version.as_str() {
+            "" => source.name.clone(),
+            version => format!("{}/{version}", source.name),
+        };
+        command
+            .arg(&label)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(OwnedFd::from(their_control))
+            .stderr(their_voice)
+            // Ctrl-C is for the server, which ends workers when their work is done.
+            .process_group(0);
+        let child = command.spawn()?;
+        // With it go the worker's ends of the sockets: from here on only the worker has them.
+        drop(command);
+        let words = Words::listen(said, &label, child.id(), on_end);
+        tracing::debug!(model = label, pid = child.id(), "started a worker");
+        Ok(Self {
+            child,
+            connection: Connection::new(data, Some(TICK))?,
+            control,
+            words,
+            number: 0,
+            memory_limit: recipe.memory_limit,
+            max_answer_bytes: recipe.isolation.max_answer_bytes,
+            grace: recipe.isolation.grace,
+        })
+    }
+
+    fn load(
+        &mut self,
+        recipe: &Recipe,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Result<ModelMetadata, ServiceError>, Broken> {
+        let connection = &self.connection;
+        let head = connection.head(go_on)?;
+        if head.kind != Kind::Hello {
+            return Err(Broken::wrong("no greeting"));
+        }
+        let hello: Hello = read_json(&self.json(head, go_on)?)?;
+        if hello.protocol != VERSION {
+            return Err(Broken::wrong(format!(
+                "that it speaks version {} of the protocol, which is {VERSION} here",
+                hello.protocol
+            )));
+        }
+        let source = &recipe.source;
+        let order = Load {
+            backend: recipe.backend.to_owned(),
+            name: source.name.clone(),
+            version: source.version.clone(),
+            path: source.path.to_string_lossy().into_owned(),
+            config: recipe.config.clone(),
+            memory_limit: recipe.memory_limit,
+            max_answer_bytes: recipe.isolation.max_answer_bytes,
+            patience: recipe.patience.map(|patience| patience.as_millis() as u64),
+        };
+        let content: &[Bytes] = std::slice::from_ref(&source.content);
+        connection.send(Kind::Load, 0, &rest::json_body(&order), content, go_on)?;
+        let head = connection.head(go_on)?;
+        let json = self.json(head, go_on)?;
+        match head.kind {
+            Kind::Loaded => {
+                let loaded: Loaded = read_json(&json)?;
+                let metadata = loaded.into_metadata(&source.name);
+                Ok(Ok(metadata.map_err(|error| Broken::wrong(error.message()))?))
+            }
+            Kind::Failed => Ok(Err(read_json::<Failed>(&json)?.into_error())),
+            _ => Err(Broken::wrong("a frame out of place")),
+        }
+    }
+
+    /// The JSON of a frame that has nothing else.
+    fn json(&self, head: Head, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
+        match head.binary {
+            0 => self.connection.bytes(head.json.into(), go_on),
+            _ => Err(Broken::wrong("binary data where none belongs")),
+        }
+    }
+
+    /// Runs one request. After an error of the connection the worker is of no use any more.
+    ///
+    /// When nobody waits for the answer any more the model is told; one that goes on nevertheless is given up after a
+    /// while.
+    pub(crate) fn infer(
+        &mut self,
+        request: &InferRequest,
+        cancel: &CancelToken,
+    ) -> Result<Result<Vec<InferOutput>, ServiceError>, Broken> {
+        let encoding = RequestEncoding {
+            binary_inputs: true,
+            ..RequestEncoding::default()
+        };
+        let body = match rest::encode_request(request, encoding) {
+            Ok(body) => body,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.number += 1;
+        let (number, connection, control, grace) = (self.number, &self.connection, &self.control, self.grace);
+        let mut given_up: Option<Instant> = None;
+        let mut go_on = || match given_up {
+            Some(since) => since.elapsed() < grace,
+            None => {
+                if cancel.is_cancelled() {
+                    given_up = Some(Instant::now());
+                    // A worker whose queue of these is full is not going to react.
+                    let _ = { control }.write(&number.to_le_bytes());
+                }
+                true
+            }
+        };
+        let go_on = &mut go_on;
+        connection.send(Kind::Infer, number, &body.json, &body.binary, go_on)?;
+        let head = connection.head(go_on)?;
+        if head.number != number {
+            return Err(Broken::wrong("an answer to something else"));
+        }
+        match head.kind {
+            Kind::Outputs => {
+                let length = u64::from(head.json).saturating_add(head.binary);
+                if length.saturating_sub(ALIGNMENT as u64) > self.max_answer_bytes {
+                    let max = self.max_answer_bytes;
+                    return Err(Broken::wrong(format!(
+                        "an answer of {length} bytes, more than {max}"
+                    )));
+                }
+                let body = Bytes::from(connection.bytes(length, go_on)?);
+                let limits = Limits {
+                    tensors: usize::MAX,
+                    tensor_bytes: usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX),
+                    ..Limits::default()
+                };
+                let response = rest::decode_response(&body, Some(head.json as usize), &limits)
+                    .map_err(|error| Broken::wrong(format!("an answer that is none: {}", error.message())))?;
+                Ok(Ok(response.outputs))
+            }
+            Kind::Failed => {
+                let failed: Failed = read_json(&self.json(head, go_on)?)?;
+                Ok(Err(failed.into_error()))
+            }
+            _ => Err(Broken::wrong("a frame out of place")),
+        }
+    }
+
+    /// Whether the process has ended by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Whether it looks as if the process is about to end: it has closed its standard error.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.words.have_ended()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends the process, and says what became of it.
+    pub(crate) fn bury(mut self, broken: Broken) -> Death {
+        // A process that is ending closes its socket a little before the system knows how it ended.
+        if matches!(broken, Broken::Ended) {
+            let start = Instant::now();
+            while !self.has_ended() && start.elapsed() < Self::LAST_BREATH {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let ended = self.child.try_wait().ok().flatten();
+        self.words.wait_for_the_last(if ended.is_some() {
+            Self::LAST_BREATH
+        } else {
+            Duration::ZERO
+        });
+        Death {
+            broken,
+            status: ended,
+            hint: self.words.hint(),
+            memory_limit: self.memory_limit,
+        }
+    }
+
+    const LAST_BREATH: Duration = Duration::from_millis(500);
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended, and is still to be waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a worker died. Shown, it is a clause about it: "it was ended by SIGSEGV".
+pub(crate) struct Death {
+    broken: Broken,
+    /// None if it had to be killed.
+    status: Option<ExitStatus>,
+    hint: Option<&'static str>,
+    memory_limit: Option<u64>,
+}
+
+impl Death {
+    /// Whether it was killed for not stopping, and may be a good worker that was only slow.
+    pub(crate) fn was_given_up(&self) -> bool {
+        matches!(self.broken, Broken::GivenUp)
+    }
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(status) = self.status else {
+            return match &self.broken {
+                Broken::Ended => write!(f, "it was killed because it closed its connection"),
+                Broken::GivenUp => write!(f, "it was killed because it went on when nobody waited any more"),
+                Broken::Wrong(what) => write!(f, "it was killed because it sent {what}"),
+                Broken::System(error) => {
+                    write!(f, "it was killed because it could not be spoken to: {error}")
+                }
+            };
+        };
+        let mut may_be_memory = true;
+        match (status.signal(), status.code()) {
+            (Some(signal), _) => {
+                write!(f, "it was ended by {}", signal_name(signal))?;
+                match (self.hint, Signal::try_from(signal)) {
+                    (Some(hint), _) => write!(f, ", {hint}")?,
+                    (None, Ok(Signal::SIGSEGV | Signal::SIGBUS)) => {
+                        write!(f, " (out of its stack or memory?)")?;
+                    }
+                    (None, Ok(Signal::SIGKILL)) => write!(f, " (by the system, out of memory?)")?,
+                    _ => {}
+                }
+            }
+            (None, code) => {
+                may_be_memory = self.hint.is_some();
+                write!(f, "it ended with code {}", code.unwrap_or(0))?;
+                if let Some(hint) = self.hint {
+                    write!(f, ", {hint}")?;
+                }
+            }
+        }
+        match self.memory_limit.filter(|_| may_be_memory) {
+            Some(limit) => write!(f, "; it may use {} of memory", Size(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    let known = Signal::try_from(number);
+    known.map_or_else(
+        |_| format!("signal {number}"),
+        |signal| signal.as_str().to_owned(),
+    )
+}
+
+/// Bytes in the largest unit that is exact.
+pub(crate) struct Size(pub(crate) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        let unit = units
+            .into_iter()
+            .find(|(_, bits)| self.0 > 0 && self.0.trailing_zeros() >= *bits);
+        match unit {
+            Some((unit, bits)) => write!(f, "{} {unit}", self.0 >> bits),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! What server and worker say to each other: frames on a socket. The page of the crate has the table.
+
+use std::{
+    io::{self, ErrorKind, IoSlice, Read, Write},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use oip_types::{
+    DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
+};
+use serde::{Deserialize, Serialize};
+
+/// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
+pub(crate) const VERSION: u32 = 1;
+
+/// Bytes of a frame before its JSON.
+const HEAD: usize = 24;
+
+/// The binary part of a body begins at a multiple of this, so that the first tensor is aligned for any element.
+pub(crate) const ALIGNMENT: usize = 16;
+
+/// JSON that one frame may have: metadata of some 100,000 tensors.
+pub(crate) const MAX_JSON: u32 = 64 << 20;
+
+/// What a frame is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Worker: it is there. JSON: [`Hello`].
+    Hello = 1,
+    /// Server: load this. JSON: [`Load`]; binary: the model file.
+    Load = 2,
+    /// Worker: it is loaded. JSON: [`Loaded`].
+    Loaded = 3,
+    /// Server: run this. JSON and binary: a REST body of a request.
+    Infer = 4,
+    /// Worker: the answer. JSON and binary: a REST body of a response.
+    Outputs = 5,
+    /// Worker: no answer, or not loaded. JSON: [`Failed`].
+    Failed = 6,
+}
+
+/// What comes first in a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
+/// the request (u64), bytes of binary data (u64).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    pub(crate) number: u64,
+    pub(crate) json: u32,
+    pub(crate) binary: u64,
+}
+
+impl Head {
+    fn to_bytes(self) -> [u8; HEAD] {
+        let mut bytes = [0; HEAD];
+        bytes[..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.json.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.binary.to_le_bytes());
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, Broken> {
+        let mut rest = bytes;
+        let mut number = |width: usize| {
+            let (field, tail) = rest.split_at(width);
+            rest = tail;
+            field
+                .iter()
+                .rev()
+                .fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let (kind, json, request, binary) = (number(4), number(4), number(8), number(8));
+        let known = [
+            Kind::Hello,
+            Kind::Load,
+            Kind::Loaded,
+            Kind::Infer,
+            Kind::Outputs,
+            Kind::Failed,
+        ];
+        let kind = known.into_iter().find(|known| *known as u64 == kind);
+        Ok(Self {
+            kind: kind.ok_or_else(|| Broken::wrong("a frame of an unknown kind"))?,
+            number: request,
+            json: u32::try_from(json)
+                .ok()
+                .filter(|json| *json <= MAX_JSON)
+                .ok_or_else(|| {
+                    Broken::wrong(format!("a frame with {json} bytes of JSON, more than {MAX_JSON}"))
+                })?,
+            binary,
+        })
+    }
+}
+
+/// The first words of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) protocol: u32,
+}
+
+/// A model to be loaded. Its file's content is the binary part.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(crate) backend: String,
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// As text: a path that is none is not looked beside.
+    pub(crate) path: String,
+    pub(crate) config: ModelConfig,
+    /// Bytes that it may take.
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) max_answer_bytes: u64,
+    /// Milliseconds until loading is given up.
+    pub(crate) patience: Option<u64>,
+}
+
+/// A model that is loaded: its metadata, of which two things have no place in the protocol's own form.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Loaded {
+    platform: String,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Port {
+    name: String,
+    datatype: String,
+    dims: Vec<Option<u64>>,
+    #[serde(default)]
+    any_leading: bool,
+    #[serde(default)]
+    optional: bool,
+}
+
+impl Loaded {
+    pub(crate) fn new(metadata: &ModelMetadata) -> Self {
+        let port = |tensor: &TensorMetadata| Port {
+            name: tensor.name.clone(),
+            datatype: tensor.datatype.name().to_owned(),
+            dims: tensor.shape.dims().to_vec(),
+            any_leading: tensor.shape.has_any_leading(),
+            optional: tensor.optional,
+        };
+        Self {
+            platform: metadata.platform.clone(),
+            inputs: metadata.inputs.iter().map(port).collect(),
+            outputs: metadata.outputs.iter().map(port).collect(),
+        }
+    }
+
+    /// The metadata of a model with this name.
+    pub(crate) fn into_metadata(self, name: &str) -> Result<ModelMetadata, ServiceError> {
+        let tensor = |port: Port| {
+            let shape = match port.any_leading {
+                true => ShapePattern::with_any_leading(port.dims),
+                false => ShapePattern::new(port.dims),
+            };
+            Ok(TensorMetadata {
+                optional: port.optional,
+                ..TensorMetadata::with_shape(port.name, DataType::from_name(&port.datatype)?, shape)
+            })
+        };
+        let tensors = |ports: Vec<Port>| {
+            ports
+                .into_iter()
+                .map(tensor)
+                .collect::<Result<Vec<_>, ServiceError>>()
+        };
+        Ok(ModelMetadata {
+            name: name.to_owned(),
+            versions: Vec::new(),
+            platform: self.platform,
+            inputs: tensors(self.inputs)?,
+            outputs: tensors(self.outputs)?,
+        })
+    }
+}
+
+/// An error, by the status that HTTP has for its code.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Failed {
+    status: u16,
+    message: String,
+}
+
+impl Failed {
+    pub(crate) fn new(error: &ServiceError) -> Self {
+        Self {
+            status: error.code().http_status(),
+            message: error.message().to_owned(),
+        }
+    }
+
+    pub(crate) fn into_error(self) -> ServiceError {
+        let code = ErrorCode::ALL
+            .into_iter()
+            .find(|code| code.http_status() == self.status);
+        ServiceError::new(code.unwrap_or(ErrorCode::Internal), self.message)
+    }
+}
+
+/// Why a connection is of no use any more.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The other side is gone.
+    Ended,
+    /// Whoever waits has given up.
+    GivenUp,
+    /// The other side said something wrong; what it was.
+    Wrong(String),
+    /// The system said no, to this side.
+    System(io::Error),
+}
+
+impl Broken {
+    pub(crate) fn wrong(what: impl Into<String>) -> Self {
+        Self::Wrong(what.into())
+    }
+}
+
+/// One end of the socket between server and worker.
+pub(crate) struct Connection(UnixStream);
+
+impl Connection {
+    /// What is read at once. Memory for a frame is touched in these steps, as its bytes come.
+    const STEP: usize = 256 << 10;
+
+    /// A connection whose calls ask every `tick`, and whenever something came or went, whether to go on; without one
+    /// they wait for ever.
+    pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
+        stream.set_read_timeout(tick)?;
+        stream.set_write_timeout(tick)?;
+        Ok(Self(stream))
+    }
+
+    /// Sends one frame: JSON that is filled up with spaces, and the binary parts from where they are.
+    pub(crate) fn send(
+        &self,
+        kind: Kind,
+        number: u64,
+        json: &[u8],
+        binary: &[Bytes],
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Broken> {
+        let padding = json.len().next_multiple_of(ALIGNMENT) - json.len();
+        let length = u32::try_from(json.len() + padding)
+            .ok()
+            .filter(|length| *length <= MAX_JSON);
+        let head = Head {
+            kind,
+            number,
+            json: length.ok_or_else(|| Broken::wrong("too much JSON for one frame"))?,
+            binary: binary.iter().map(|part| part.len() as u64).sum(),
+        };
+        let head = head.to_bytes();
+        let parts = [&head[..], json, &[b' '; ALIGNMENT][..padding]].into_iter();
+        let mut parts: Vec<IoSlice<'_>> = parts
+            .chain(binary.iter().map(|part| &part[..]))
+            .filter(|part| !part.is_empty())
+            .map(IoSlice::new)
+            .collect();
+        let mut parts = &mut parts[..];
+        while !parts.is_empty() {
+            match (&self.0).write_vectored(parts) {
+                Ok(written) => IoSlice::advance_slices(&mut parts, written),
+                Err(error) => wait_or_fail(error)?,
+            }
+            if !parts.is_empty() && !go_on() {
+                return Err(Broken::GivenUp);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a frame of JSON only.
+    pub(crate) fn send_json<T: Serialize>(
+        &self,
+        kind: Kind,
+        number: u64,
+        message: &T,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Broken> {
+        self.send(kind, number, &oip_types::rest::json_body(message), &[], go_on)
+    }
+
+    /// The head of the next frame.
+    pub(crate) fn head(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Head, Broken> {
+        let mut head = [0; HEAD];
+        self.fill(&mut head, go_on)?;
+        Head::read(&head)
+    }
+
+    /// The next bytes of a frame. Its length was checked before; still nothing is touched that has not come.
+    pub(crate) fn bytes(&self, count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
+        let no_room = || Broken::System(ErrorKind::OutOfMemory.into());
+        let count = usize::try_from(count).map_err(|_| no_room())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(count).map_err(|_| no_room())?;
+        while bytes.len() < count {
+            let start = bytes.len();
+            bytes.resize(count.min(start + Self::STEP), 0);
+            self.fill(&mut bytes[start..], go_on)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Passes over the next bytes of a frame.
+    pub(crate) fn skip(&self, count: u64) -> Result<(), Broken> {
+        match io::copy(&mut (&self.0).take(count), &mut io::sink()) {
+            Ok(skipped) if skipped == count => Ok(()),
+            Ok(_) => Err(Broken::Ended),
+            Err(error) => Err(Broken::System(error)),
+        }
+    }
+
+    fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
+        while !rest.is_empty() {
+            match (&self.0).read(rest) {
+                Ok(0) => return Err(Broken::Ended),
+                Ok(read) => rest = &mut rest[read..],
+                Err(error) => wait_or_fail(error)?,
+            }
+            // Also when something came: a worker could send a byte at a time.
+            if !rest.is_empty() && !go_on() {
+                return Err(Broken::GivenUp);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Only the end of a tick is no failure.
+fn wait_or_fail(error: io::Error) -> Result<(), Broken> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => Err(Broken::Ended),
+        _ => Err(Broken::System(error)),
+    }
+}
+
+/// Reads the JSON of a frame.
+pub(crate) fn read_json<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, Broken> {
+    serde_json::from_slice(json).map_err(|error| Broken::wrong(format!("JSON that cannot be read: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_as_they_were_sent_and_tensors_are_aligned() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let [one, other] = [one, other].map(|stream| Connection::new(stream, None).unwrap());
+        let parts = [
+            Bytes::from_static(b"abc"),
+            Bytes::new(),
+            Bytes::from(vec![7; 100]),
+        ];
+        one.send(Kind::Infer, 9, b"{}", &parts, &mut || true).unwrap();
+        let head = other.head(&mut || true).unwrap();
+        assert_eq!(
+            (head.kind, head.number, head.json, head.binary),
+            (Kind::Infer, 9, 16, 103)
+        );
+        let body = other.bytes(16 + 103, &mut || true).unwrap();
+        assert_eq!(body[..16].trim_ascii_end(), b"{}");
+        assert_eq!(body[16..], [b"abc".as_slice(), &[7; 100]].concat());
+        drop(one);
+        assert!(matches!(other.head(&mut || true), Err(Broken::Ended)));
+    }
+
+    #[test]
+    fn heads_that_are_none() {
+        let mut head = [0; HEAD];
+        assert!(matches!(Head::read(&head), Err(Broken::Wrong(_))));
+        head[0] = 3;
+        assert!(Head::read(&head).is_ok());
+        head[7] = 0xff;
+        assert!(matches!(Head::read(&head), Err(Broken::Wrong(_))));
+    }
+
+    #[test]
+    fn whoever_waits_can_give_up_whatever_comes() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let connection = Connection::new(one, Some(Duration::from_millis(1))).unwrap();
+        let mut left = 3;
+        let mut go_on = || {
+            left -= 1;
+            left > 0
+        };
+        assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
+        (&other).write_all(&[3]).unwrap();
+        assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
+        // Nobody reads: sending ends as well.
+        let parts = [Bytes::from(vec![0; 8 << 20])];
+        let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
+        assert!(matches!(sent, Err(Broken::GivenUp)));
+    }
+
+    #[test]
+    fn metadata_survives_with_what_the_protocol_has_no_form_for() {
+        let metadata = ModelMetadata {
+            name: "m".into(),
+            versions: vec![],
+            platform: "test_m".into(),
+            inputs: vec![
+                TensorMetadata::new("x", DataType::FP32, &[-1, 64]).optional(),
+                TensorMetadata::with_shape(
+                    "y",
+                    DataType::BYTES,
+                    ShapePattern::with_any_leading(vec![Some(3)]),
+                ),
+            ],
+            outputs: vec![TensorMetadata::new("z", DataType::BF16, &[])],
+        };
+        let json = oip_types::rest::json_body(&Loaded::new(&metadata));
+        let read: Loaded = read_json(&json).unwrap();
+        assert_eq!(read.into_metadata("m").unwrap(), metadata);
+        let unknown = br#"{"platform":"","inputs":[{"name":"x","datatype":"FP8","dims":[]}],"outputs":[]}"#;
+        assert!(read_json::<Loaded>(unknown).unwrap().into_metadata("m").is_err());
+    }
+
+    #[test]
+    fn errors_keep_their_codes() {
+        for code in ErrorCode::ALL {
+            let failed = Failed::new(&ServiceError::new(code, "x"));
+            assert_eq!(failed.into_error().code(), code);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Processes that are no workers, or wicked ones: what they send harms nobody but themselves.
+
+use std::{
+    io::{Read, Write},
+    os::{fd::AsFd, unix::net::UnixStream},
+    time::{Duration, Instant},
+};
+
+use oip_service::CancelToken;
+use oip_types::ErrorCode;
+
+use crate::support::{infer, isolation, load, load_within, request};
+
+const HELLO: u32 = 1;
+const LOADED: u32 = 3;
+const OUTPUTS: u32 = 5;
+const FAILED: u32 = 6;
+
+/// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
+const AT_START: &[&str] = &[
+    "silent end",
+    "text",
+    "kind 0",
+    "endless json",
+    "other version",
+    "no hello",
+    "binary hello",
+];
+const AT_LOAD: &[&str] = &[
+    "load: text",
+    "load: half",
+    "load: no metadata",
+    "load: outputs",
+    "load: other type",
+];
+const AT_INFER: &[&str] = &[
+    "half a head",
+    "half a body",
+    "huge binary",
+    "huge json",
+    "other number",
+    "hello again",
+    "no json",
+    "json of something else",
+    "too few bytes",
+    "too many bytes",
+    "negative shape",
+    "overflowing shape",
+    "unknown datatype",
+    "shared memory",
+    "broken strings",
+    "failed with binary",
+    "failed without code",
+    "end with code 0",
+];
+
+/// Plays one of these.
+pub(crate) fn pretend(role: &str) -> ! {
+    let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let hello = br#"{"protocol":1}"#;
+    match role {
+        "silent end" => std::process::exit(0),
+        "text" => say(
+            &mut data,
+            b"Usage: worker [OPTIONS] and more text than a head has\n",
+        ),
+        "kind 0" => say(&mut data, &[0; 24]),
+        "endless json" => say(&mut data, &head(HELLO, u32::MAX, 0, 0)),
+        "other version" => frame(&mut data, HELLO, 0, br#"{"protocol":2}"#, b""),
+        "no hello" => frame(&mut data, LOADED, 0, b"{}", b""),
+        "binary hello" => frame(&mut data, HELLO, 0, hello, b"x"),
+        _ => {}
+    }
+    frame(&mut data, HELLO, 0, hello, b"");
+    receive(&mut data);
+    match role {
+        "load: text" => say(&mut data, &[b'x'; 100]),
+        "load: half" => {
+            say(&mut data, &head(LOADED, 1000, 0, 0));
+            std::process::exit(0);
+        }
+        "load: no metadata" => frame(&mut data, LOADED, 0, b"[1, 2", b""),
+        "load: outputs" => frame(&mut data, OUTPUTS, 0, b"{}", b""),
+        "load: other type" => {
+            let metadata =
+                br#"{"platform":"","inputs":[],"outputs":[{"name":"y","datatype":"FP128","dims":[]}]}"#;
+            frame(&mut data, LOADED, 0, metadata, b"");
+        }
+        "load: trickle" => trickle(&mut data, &head(LOADED, 1 << 20, 0, 0)),
+        _ => {}
+    }
+    let metadata = br#"{"platform":"","inputs":[{"name":"x","datatype":"INT32","dims":[null]}],
+        "outputs":[{"name":"y","datatype":"INT32","dims":[null]}]}"#;
+    frame(&mut data, LOADED, 0, metadata, b"");
+    let number = receive(&mut data);
+    let y = |datatype: &str, shape: &str, rest: &str| {
+        format!(
+            r#"{{"model_name":"","outputs":[{{"name":"y","datatype":"{datatype}","shape":{shape},"parameters":{{{rest}}}}}]}}"#
+        )
+    };
+    let mut outputs = |datatype: &str, shape: &str, parameters: &str, binary: &[u8]| {
+        frame(
+            &mut data,
+            OUTPUTS,
+            number,
+            y(datatype, shape, parameters).as_bytes(),
+            binary,
+        );
+    };
+    match role {
+        "too few bytes" => outputs("INT32", "[2]", r#""binary_data_size":8"#, &[0; 4]),
+        "too many bytes" => outputs("INT32", "[1]", r#""binary_data_size":4"#, &[0; 9]),
+        "negative shape" => outputs("INT32", "[-1]", r#""binary_data_size":4"#, &[0; 4]),
+        "overflowing shape" => {
+            outputs(
+                "INT32",
+                "[4611686018427387904,8]",
+                r#""binary_data_size":4"#,
+                &[0; 4],
+            );
+        }
+        "unknown datatype" => outputs("INT31", "[1]", r#""binary_data_size":4"#, &[0; 4]),
+        "shared memory" => outputs(
+            "INT32",
+            "[1]",
+            r#""shared_memory_region":"r","shared_memory_byte_size":4"#,
+            b"",
+        ),
+        "broken strings" => outputs("BYTES", "[1]", r#""binary_data_size":4"#, &[0xff; 4]),
+        "half a head" => say(&mut data, &head(OUTPUTS, 0, number, 0)[..11]),
+        "half a body" => say(&mut data, &head(OUTPUTS, 10, number, 10)),
+        "huge binary" => say(&mut data, &head(OUTPUTS, 10, number, u64::MAX - 3)),
+        "huge json" => say(&mut data, &head(OUTPUTS, u32::MAX, number, 0)),
+        "other number" => frame(
+            &mut data,
+            OUTPUTS,
+            number + 1,
+            y("INT32", "[0]", "").as_bytes(),
+            b"",
+        ),
+        "hello again" => frame(&mut data, HELLO, number, hello, b""),
+        "no json" => frame(&mut data, OUTPUTS, number, b"", b""),
+        "json of something else" => frame(&mut data, OUTPUTS, number, br#"{"outputs":7}"#, b""),
+        "failed with binary" => frame(
+            &mut data,
+            FAILED,
+            number,
+            br#"{"status":400,"message":"x"}"#,
+            b"x",
+        ),
+        "failed without code" => frame(&mut data, FAILED, number, b"{}", b""),
+        "failed oddly" => {
+            let message = "x".repeat(1 << 20);
+            let failed = format!(r#"{{"status":200,"message":"{message}"}}"#);
+            frame(&mut data, FAILED, number, failed.as_bytes(), b"");
+            receive(&mut data);
+        }
+        "trickle" => trickle(&mut data, &head(OUTPUTS, 1 << 20, number, 0)),
+        "shout" => {
+            // Says much to where nobody listens, and nothing where somebody does.
+            let mut control = UnixStream::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
+            control.set_nonblocking(true).unwrap();
+            while control.write(&[b'x'; 4096]).is_ok() {}
+            (0..100_000)
+                .for_each(|_| drop(std::io::stderr().write_all(b"nothing but noise, again and again\n")));
+        }
+        _ => {}
+    }
+    match role {
+        "half a head" | "half a body" | "silent end" | "end with code 0" => std::process::exit(0),
+        // Others wait to be killed.
+        _ => loop {
+            std::thread::park();
+        },
+    }
+}
+
+fn head(kind: u32, json: u32, number: u64, binary: u64) -> [u8; 24] {
+    let parts = [
+        &kind.to_le_bytes()[..],
+        &json.to_le_bytes(),
+        &number.to_le_bytes(),
+        &binary.to_le_bytes(),
+    ];
+    parts.concat().try_into().unwrap()
+}
+
+fn frame(data: &mut UnixStream, kind: u32, number: u64, json: &[u8], binary: &[u8]) {
+    let head = head(kind, json.len() as u32, number, binary.len() as u64);
+    say(data, &[&head, json, binary].concat());
+}
+
+/// Whoever is spoken to may hang up.
+fn say(data: &mut UnixStream, bytes: &[u8]) {
+    let _ = data.write_all(bytes);
+}
+
+/// Always something, never all.
+fn trickle(data: &mut UnixStream, head: &[u8]) {
+    say(data, head);
+    while data.write_all(b" ").is_ok() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Reads a frame and gives its number.
+fn receive(data: &mut UnixStream) -> u64 {
+    let mut head = [0; 24];
+    if data.read_exact(&mut head).is_err() {
+        std::process::exit(0);
+    }
+    let json = u32::from_le_bytes(head[4..8].try_into().unwrap());
+    let binary = u64::from_le_bytes(head[16..].try_into().unwrap());
+    let mut rest = vec![0; json as usize + binary as usize];
+    data.read_exact(&mut rest).unwrap();
+    u64::from_le_bytes(head[8..16].try_into().unwrap())
+}
+
+const PROCESS: [(&str, &str); 1] = [("isolation", "process")];
+
+#[test]
+fn md_04_a_process_that_is_no_worker_is_told_apart() {
+    for role in AT_START.iter().chain(AT_LOAD) {
+        let start = Instant::now();
+        let error = load("echo", isolation(role), &PROCESS).err().unwrap();
+        assert_eq!(error.code(), ErrorCode::Internal, "{role}");
+        let what = "a process of its own was started, but while it loaded the model it ";
+        assert!(error.message().starts_with(what), "{role}: {error}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{role}");
+    }
+}
+
+#[test]
+fn md_04_answers_that_are_none_fail_one_request_each() {
+    for role in AT_INFER {
+        let model = load("echo", isolation(role), &PROCESS).unwrap();
+        for _ in 0..2 {
+            let error = infer(&*model, 7).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::Internal, "{role}: {error}");
+            assert!(
+                error.message().starts_with("its process is gone: it "),
+                "{role}: {error}"
+            );
+        }
+    }
+}
+
+/// Errors of a worker are an error of a request, whatever they hold.
+#[test]
+fn md_04_odd_errors_are_errors() {
+    let model = load("echo", isolation("failed oddly"), &PROCESS).unwrap();
+    let error = infer(&*model, 7).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Internal);
+    assert!(error.message().len() <= 700);
+}
+
+/// An answer that comes a byte at a time is not waited for longer than any other.
+#[test]
+fn md_05_trickles_end_with_the_deadline() {
+    let model = load(
+        "echo",
+        isolation("trickle").grace(Duration::from_millis(100)),
+        &PROCESS,
+    )
+    .unwrap();
+    let start = Instant::now();
+    let token = CancelToken::new(Some(start + Duration::from_millis(200)));
+    let error = model.infer(request(7), &token).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
+    assert!(start.elapsed() < Duration::from_secs(10));
+
+    let start = Instant::now();
+    let patience = Duration::from_millis(300);
+    assert!(load_within("echo", isolation("load: trickle"), &PROCESS, patience).is_err());
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Noise where none belongs stops nothing.
+#[test]
+fn md_04_noise_is_passed_over() {
+    let model = load(
+        "echo",
+        isolation("shout").grace(Duration::from_millis(100)),
+        &PROCESS,
+    )
+    .unwrap();
+    let token = CancelToken::new(Some(Instant::now() + Duration::from_millis(500)));
+    assert_eq!(
+        model.infer(request(7), &token).unwrap_err().code(),
+        ErrorCode::DeadlineExceeded
+    );
+}
+
+/// Answers are bounded here as there.
+#[test]
+fn md_10_answers_have_a_limit() {
+    let isolation = isolation("worker").max_answer_bytes(1 << 20);
+    let model = load("large 2097152", isolation, &PROCESS).unwrap();
+    let error = infer(&*model, crate::support::ACT).unwrap_err();
+    assert!(
+        error.message().starts_with("its answer has 2097")
+            && error.message().ends_with("that a worker may send"),
+        "{error}"
+    );
+    assert_eq!(infer(&*model, 7).unwrap(), 7);
+}

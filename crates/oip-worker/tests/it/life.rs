@@ -1,0 +1,144 @@
+//! What a worker has, hears and leaves behind.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    process::Stdio,
+    time::Duration,
+};
+
+use oip_service::CancelToken;
+use oip_types::{BytesTensor, InferRequest, ModelRef};
+use rustix::process::{Pid, Signal, kill_process};
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{ACT, children_of, infer, is_alive, isolated, pid_of, process, request, until, vector};
+
+/// The part of a server: a worker that is idle and one that hangs. Says their numbers and waits for its end.
+pub(crate) fn serve() -> ! {
+    let idle = isolated("echo");
+    let busy = isolated("hangs");
+    let numbers = [pid_of(&*idle), pid_of(&*busy)];
+    std::thread::spawn(move || busy.infer(request(ACT), &CancelToken::new(None)));
+    std::thread::sleep(Duration::from_millis(100));
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "workers {} {}", numbers[0], numbers[1]).unwrap();
+    stdout.flush().unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// MD-04: a server that is killed leaves no worker behind, neither one that waits nor one that hangs.
+#[test]
+fn md_04_workers_end_with_their_server() {
+    let mut server = process("server").stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let line = lines
+        .map(Result::unwrap)
+        .find(|line| line.contains("workers "))
+        .unwrap();
+    let numbers = line.split_once("workers ").unwrap().1;
+    let workers: Vec<u32> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
+    assert!(workers.iter().all(|pid| is_alive(*pid)));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    until("the end of the workers", || {
+        !workers.iter().any(|pid| is_alive(*pid))
+    });
+}
+
+/// A model that is dropped takes its processes with it.
+#[test]
+fn workers_end_with_their_model() {
+    let model = isolated("echo");
+    let pid = pid_of(&*model);
+    assert!(children_of(std::process::id()).contains(&pid));
+    drop(model);
+    assert!(!is_alive(pid));
+}
+
+/// Signals that end a server are not for its workers, which are needed until it has drained.
+#[test]
+fn workers_do_not_hear_what_is_meant_for_the_server() {
+    let model = isolated("echo");
+    let pid = pid_of(&*model);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
+        kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(pid_of(&*model), pid);
+    // And what a terminal sends goes to its own processes: a worker is in another group.
+    let group = rustix::process::getpgid(Pid::from_raw(pid as i32)).unwrap();
+    assert_eq!(group.as_raw_nonzero().get() as u32, pid);
+}
+
+/// A worker has no socket or file of the server's.
+#[test]
+fn workers_inherit_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let file = fs::File::open("/dev/zero").unwrap();
+    let (model, other) = (isolated("echo"), isolated("echo"));
+    let of = |pid: u32| -> Vec<String> {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        // This process may close one of its own meanwhile.
+        let open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        open.map(|link| link.display().to_string()).collect()
+    };
+    for model in [&model, &other] {
+        let pid = pid_of(&**model);
+        let mut open = of(pid);
+        open.sort();
+        // Those that every process here was born with, such as pipes of the program that runs the tests, do not count.
+        let ours = |link: &String| link.starts_with("socket:") || link == "/dev/zero";
+        let sockets: Vec<&String> = open.iter().filter(|link| ours(link)).collect();
+        assert_eq!(sockets.len(), 2, "{open:?}");
+        for socket in sockets {
+            assert!(!of(std::process::id()).contains(socket), "{open:?}");
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+            assert_eq!(score.trim(), "800");
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+            assert_eq!(name.trim(), "oip-worker");
+        }
+    }
+    drop((listener, file));
+}
+
+/// What a model prints is not taken for an answer.
+#[test]
+fn a_model_that_prints_disturbs_nothing() {
+    let model = isolated("prints");
+    for _ in 0..20 {
+        assert_eq!(infer(&*model, ACT).unwrap(), ACT);
+    }
+}
+
+/// Tensors of all kinds and sizes come back bit by bit, and with them everything else that a request has.
+#[test]
+fn tensors_travel_as_they_are() {
+    let model = isolated("echo");
+    let large: Vec<i32> = (0..3 << 20).collect();
+    let long = vec![7; 100_000];
+    let texts = BytesTensor::from_elements(Shape::vector(3), [b"".as_slice(), b"\0\xff", &long]).unwrap();
+    for (x, text) in [
+        (vector(large), Some(texts)),
+        (vector(vec![]), None),
+        (Tensor::from_vec(Shape::vector(1), vec![20]).unwrap(), None),
+    ] {
+        let mut request =
+            InferRequest::new(ModelRef::new("m", Some("1")).unwrap()).with_input("x", x.clone());
+        if let Some(text) = &text {
+            request = request.with_input("text", text.clone());
+        }
+        let outputs = model.infer(request, &CancelToken::new(None)).unwrap();
+        assert_eq!(outputs[0].value, x.into());
+        assert_eq!(
+            outputs.get(1).map(|output| output.value.clone()),
+            text.map(Into::into)
+        );
+    }
+}
