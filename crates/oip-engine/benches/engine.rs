@@ -90,14 +90,18 @@ fn digits(runtime: &Runtime) {
     let model: Arc<dyn Model> = Arc::from(backend.load(&source, &LoadContext::default()).unwrap());
     for (callers, rows) in [(32, 1), (32, 8), (32, 64)] {
         let requests = 1_600_000 / (rows * callers + 32);
-        let engine = engine(
-            folder.path(),
-            Arc::new(OnnxBackend::default()),
-            EngineConfig::default(),
+        let with = |config| engine(folder.path(), Arc::new(OnnxBackend::default()), config);
+        let (engine, single) = (
+            with(EngineConfig::default()),
+            with(EngineConfig {
+                instances: 1,
+                ..EngineConfig::default()
+            }),
         );
         let request = image_request(&model, rows);
         // How large batches get is known after a first run, which is not counted.
         drive(runtime, &engine, &request, callers, requests);
+        drive(runtime, &single, &request, callers, requests);
         let sizes = batch_sizes(&engine);
         let title = format!("digits, {callers} callers of {rows} rows, {requests} requests");
         let mut comparison = Comparison::new(title).rounds(9);
@@ -106,15 +110,23 @@ fn digits(runtime: &Runtime) {
             bare(&model, &[(rows as u64, 1)], rows * requests);
         });
         comparison.add("served", || drive(runtime, &engine, &request, callers, requests));
+        comparison.add("served, one instance", || {
+            drive(runtime, &single, &request, callers, requests);
+        });
         let medians = comparison.run();
         let rate = |median: Duration| (rows * requests) as f64 / median.as_secs_f64();
-        let [same, single, served] = [0, 1, 2].map(|index| rate(medians[index]));
-        println!(
-            "mean batch {:.1} rows; served {served:.0} rows/s",
-            mean_batch(&engine)
-        );
-        println!("served / backend with the same batches: {:.2}", served / same);
-        println!("served / backend request by request:    {:.2}", served / single);
+        let [same, by_request, served, by_one] = [0, 1, 2, 3].map(|index| rate(medians[index]));
+        for (label, engine, served) in [
+            ("served", &engine, served),
+            ("served, one instance", &single, by_one),
+        ] {
+            println!(
+                "{label}: {served:.0} rows/s, mean batch {:.1} rows",
+                mean_batch(engine)
+            );
+            println!("  / backend with the same batches: {:.2}", served / same);
+            println!("  / backend request by request:    {:.2}", served / by_request);
+        }
     }
     println!("\nrows per call, one thread");
     for rows in [1, 8, 16, 32, 64, 128, 256] {
