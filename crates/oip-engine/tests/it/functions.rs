@@ -1,0 +1,186 @@
+//! Models that are functions of a test, and a gate that holds them up.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_service::{
+    Backend, BoxFuture, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext,
+};
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ServiceError,
+    TensorMetadata,
+};
+use tempfile::TempDir;
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{repository, request, y};
+
+pub(crate) type Run =
+    Arc<dyn Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync>;
+
+/// Models made of functions from the rows of `x INT32[-1]` to outputs, of which there is `y INT32[-1]`,
+/// found by the name of the model.
+#[derive(Clone, Default)]
+pub(crate) struct FunctionBackend(HashMap<&'static str, Run>);
+
+pub(crate) struct FunctionModel {
+    run: Run,
+    metadata: ModelMetadata,
+}
+
+impl Backend for FunctionBackend {
+    fn name(&self) -> &'static str {
+        "function"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.function"]
+    }
+
+    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let metadata = ModelMetadata {
+            name: String::new(),
+            versions: vec![],
+            platform: "test_function".into(),
+            inputs: vec![TensorMetadata::new("x", DataType::INT32, &[-1])],
+            outputs: vec![TensorMetadata::new("y", DataType::INT32, &[-1])],
+        };
+        let run = self.0[source.name.as_str()].clone();
+        Ok(Box::new(FunctionModel { run, metadata }))
+    }
+}
+
+impl Model for FunctionModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let x = request
+            .input("x")
+            .unwrap()
+            .as_fixed()
+            .unwrap()
+            .to_vec::<i32>()
+            .unwrap();
+        (self.run)(&x, cancel)
+    }
+}
+
+pub(crate) fn vector(values: Vec<i32>) -> Tensor {
+    Tensor::from_vec(Shape::vector(values.len() as u64), values).unwrap()
+}
+
+/// Output `y`.
+pub(crate) fn out(values: Vec<i32>) -> Result<Vec<InferOutput>, ServiceError> {
+    Ok(vec![InferOutput::new("y", vector(values))])
+}
+
+pub(crate) fn double(x: &[i32]) -> Vec<i32> {
+    x.iter().map(|x| x * 2).collect()
+}
+
+/// An engine with a model of one function, `m`, and a model `other` that doubles.
+pub(crate) fn engine(
+    config: EngineConfig,
+    run: impl Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync + 'static,
+) -> (Arc<Engine>, TempDir) {
+    let folder = repository(&[("m/1/model.function", ""), ("other/1/model.function", "")]);
+    let other: Run = Arc::new(|x, _| out(double(x)));
+    let backend = FunctionBackend(HashMap::from([("m", Arc::new(run) as Run), ("other", other)]));
+    let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
+    let engine = Engine::start(repository, config);
+    engine.wait_until_loaded();
+    (Arc::new(engine), folder)
+}
+
+pub(crate) fn one_instance() -> EngineConfig {
+    EngineConfig {
+        instances: 1,
+        hang_timeout: Duration::from_millis(100),
+        ..EngineConfig::default()
+    }
+}
+
+pub(crate) type Answer<'a> = BoxFuture<'a, Result<InferResponse, ServiceError>>;
+
+/// Puts a request into the queue.
+pub(crate) fn submit(engine: &Engine, request: InferRequest) -> Answer<'_> {
+    submit_within(engine, request, Duration::from_secs(60))
+}
+
+pub(crate) fn submit_within(engine: &Engine, request: InferRequest, timeout: Duration) -> Answer<'_> {
+    let mut answer = engine.infer(request, RequestContext::new(Some(Instant::now() + timeout)));
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Pending => answer,
+        Poll::Ready(result) => Box::pin(std::future::ready(result)),
+    }
+}
+
+/// A value for which the models below wait until the gate is open.
+pub(crate) const GATE: i32 = -1;
+
+/// Holds a model up, so that requests gather.
+#[derive(Clone, Default)]
+pub(crate) struct Gate {
+    pub(crate) is_open: Arc<AtomicBool>,
+    pub(crate) is_reached: Arc<AtomicBool>,
+}
+
+impl Gate {
+    pub(crate) fn pass(&self, x: &[i32]) {
+        if x == [GATE] {
+            self.is_reached.store(true, Ordering::SeqCst);
+            while !self.is_open.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    pub(crate) fn open(&self) {
+        self.is_open.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends the request that holds the model up, and waits until it does.
+    pub(crate) fn hold<'a>(&self, engine: &'a Engine) -> Answer<'a> {
+        self.is_open.store(false, Ordering::SeqCst);
+        self.is_reached.store(false, Ordering::SeqCst);
+        let held = submit(engine, request("m", None, GATE));
+        while !self.is_reached.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        held
+    }
+}
+
+/// The rows of each run.
+pub(crate) type Batches = Arc<Mutex<Vec<Vec<i32>>>>;
+
+/// An engine with one thread, whose model notes the rows of its batches, and then does as `run` says.
+pub(crate) fn gated(
+    run: impl Fn(&[i32]) -> Result<Vec<i32>, ServiceError> + Send + Sync + 'static,
+) -> (Arc<Engine>, Gate, Batches, TempDir) {
+    let (gate, batches) = (Gate::default(), Arc::new(Mutex::new(Vec::new())));
+    let (engine, folder) = engine(one_instance(), {
+        let (gate, batches) = (gate.clone(), batches.clone());
+        move |x, _| {
+            gate.pass(x);
+            batches.lock().unwrap().push(x.to_vec());
+            out(run(x)?)
+        }
+    });
+    (engine, gate, batches, folder)
+}
+
+pub(crate) fn code(answer: Result<InferResponse, ServiceError>) -> Result<i32, ErrorCode> {
+    answer.map(|response| y(&response)).map_err(|error| error.code())
+}
