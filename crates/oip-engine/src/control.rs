@@ -163,7 +163,11 @@ impl Control {
         if task.steps.is_some() {
             return Some(task);
         }
-        let steps = self.lifecycle.steps(&task.model, config.as_deref());
+        // If reading its configuration panics, so does loading it, where that is told.
+        let steps = catch_unwind(AssertUnwindSafe(|| {
+            self.lifecycle.steps(&task.model, config.as_deref())
+        }));
+        let steps = steps.unwrap_or_default();
         if steps.is_empty() {
             return Some(task);
         }
@@ -187,7 +191,10 @@ impl Control {
             drop(work);
             task.answer(Err(shutting_down()));
         } else {
-            work.waiting.push_back(task);
+            // Still before what came later for the same model.
+            let later = work.waiting.iter().position(|later| later.model == task.model);
+            let place = later.unwrap_or(work.waiting.len());
+            work.waiting.insert(place, task);
         }
         None
     }
@@ -196,7 +203,10 @@ impl Control {
     /// is taken by whoever works on that, when it is done.
     fn next(&self) -> Option<Task> {
         let mut work = self.lock();
-        let is_free = |task: &Task| !work.busy.contains(&task.model);
+        let is_free = |index: usize, task: &Task| {
+            let mut earlier = work.waiting.iter().take(index);
+            !work.busy.contains(&task.model) && !earlier.any(|earlier| earlier.model == task.model)
+        };
         let is_waiting = |model: &String| work.waiting.iter().any(|task| task.model == *model);
         let has_steps = |task: &Task| {
             let mut steps = task.steps.iter().flatten().filter(|step| **step != task.model);
@@ -205,7 +215,8 @@ impl Control {
         let free = work
             .waiting
             .iter()
-            .position(|task| is_free(task) && has_steps(task));
+            .enumerate()
+            .position(|(index, task)| is_free(index, task) && has_steps(task));
         // Pipelines that run each other wait for each other. The first one is told so.
         let free = free.or_else(|| {
             let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();

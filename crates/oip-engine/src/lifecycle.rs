@@ -10,7 +10,7 @@ use tensor_core::Quoted;
 use crate::{
     EngineConfig, ModelControl, Repository,
     cache::ResponseCache,
-    config::{Syntax, Written},
+    config::{Syntax, Written, steps},
     files::{Digest, DigestBy, Part, Snapshot},
     loader::{self, Job},
     pipeline::Pipeline,
@@ -79,7 +79,7 @@ impl Lifecycle {
                 _ => None,
             },
         };
-        let steps = written.iter().flat_map(Written::steps);
+        let steps = written.iter().flat_map(|written| steps(&written.config));
         steps.map(str::to_owned).collect()
     }
 

@@ -41,7 +41,7 @@ fn main() {
     let mut ready: Vec<Duration> = (0..STARTS).map(|_| Server::start().ready).collect();
     ready.sort();
     println!(
-        "start to ready, both example models loaded: median {:.1?}, slowest of {STARTS} {:.1?}",
+        "start to ready, all example models loaded: median {:.1?}, slowest of {STARTS} {:.1?}",
         ready[STARTS / 2],
         ready[STARTS - 1]
     );

@@ -143,12 +143,6 @@ impl Written {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }
 
-    /// The models that a pipeline runs; none for other models.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = &str> {
-        let scheduling = self.config.ensemble_scheduling.iter();
-        scheduling.flat_map(|scheduling| scheduling.step.iter().map(|step| step.model_name.as_str()))
-    }
-
     /// What is called by a name in the fields `backend` and `platform`, if something is.
     pub(crate) fn backend_name(&self) -> Option<(&'static str, &str)> {
         let named = [

@@ -26,6 +26,7 @@ use oip_types::{
 use self::plan::Plan;
 use crate::{
     batch,
+    config::steps,
     instances::Answer,
     statistics::{Ending, Execution, Recorder},
 };
@@ -59,8 +60,7 @@ impl Pipeline {
 
     /// The models that it runs; one that it runs more than once is there as often.
     pub(crate) fn models(&self) -> impl Iterator<Item = &str> {
-        let scheduling = self.config.ensemble_scheduling.iter();
-        scheduling.flat_map(|scheduling| scheduling.step.iter().map(|step| step.model_name.as_str()))
+        steps(&self.config)
     }
 
     /// Plans it with the models as they are now; `find` gives their metadata, or says why there is none. Returns whether

@@ -268,6 +268,23 @@ fn loading_a_pipeline_loads_what_it_runs() {
 }
 
 #[test]
+fn what_is_asked_of_a_pipeline_is_done_in_order() {
+    let folder = repository(&[
+        ("p/config.pbtxt", &chain(&["slow"])),
+        ("slow/1/model.word", "loads slowly"),
+    ]);
+    let engine = explicit(folder.path(), &[]);
+    let (p, repository) = (ModelRef::new("p", None).unwrap(), engine.repository().unwrap());
+    // Loading waits for what it runs; unloading, which came later, does not overtake it.
+    let loading = repository.load(p, LoadOptions::default());
+    let unloading = repository.unload(p, UnloadOptions::default());
+    block_on(loading).unwrap();
+    block_on(unloading).unwrap();
+    let expected = ["p/1 UNAVAILABLE unloaded", "slow/1 READY"];
+    until("it is unloaded", || shown(&engine) == expected);
+}
+
+#[test]
 fn a_pipeline_that_runs_goes_on_when_the_new_one_does_not_fit() {
     let folder = repository(&[
         ("ten/1/model.word", "adds 10"),
