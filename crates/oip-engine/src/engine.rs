@@ -79,7 +79,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Self {
-            server_name: "tensorwire".to_owned(),
+            server_name: "tensorferry".to_owned(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             instances: cores,
             default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,
