@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use oip_service::{InferenceService, RequestContext};
+use oip_service::{InferenceService, Lease, RequestContext};
 use oip_types::{ErrorCode, ServiceError};
 use prost::Message;
 use tokio::{sync::watch, time::timeout_at};
@@ -48,7 +48,8 @@ impl Inference {
             limits, time, output, ..
         } = &self.config;
         let ReadRequest { request, wants_raw } = convert::read_request(message, limits, *output, &inputs)?;
-        let cx = RequestContext::for_request(&request, timeout, time)?;
+        let lease = Lease::new(&self.config.budget, time);
+        let cx = RequestContext::for_request(&request, &lease, timeout, time)?;
         let model = request.model().to_string();
         let response = match cx.deadline() {
             None => oip_service::answer(&*self.service, request, cx).await,
