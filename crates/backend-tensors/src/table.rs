@@ -1,6 +1,6 @@
 use oip_service::ByteBudget;
 use oip_types::ServiceError;
-use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
+use tensor_core::{Shape, Tensor, TensorSpec};
 
 /// A tensor of which rows, entries along axis 0, can be had.
 pub(crate) struct Table {

@@ -58,9 +58,9 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
 
     let response = match cx.deadline() {
-        None => answer_request(&*app.service, request, cx).await,
+        None => answer_request(&app.service, &app.config.cpu, request, cx).await,
         Some(deadline) => {
-            let inference = answer_request(&*app.service, request, cx);
+            let inference = answer_request(&app.service, &app.config.cpu, request, cx);
             let passed =
                 |_| Err(ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed").within(model));
             timeout_at(deadline.into(), inference)

@@ -52,13 +52,13 @@ impl Inference {
         let cx = RequestContext::for_request(&request, &lease, timeout, time)?;
         let model = request.model().to_string();
         let response = match cx.deadline() {
-            None => oip_service::answer(&*self.service, request, cx).await,
+            None => oip_service::answer(&self.service, &self.config.cpu, request, cx).await,
             Some(deadline) => {
                 let passed = |_| {
                     let passed = ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed");
                     Err(passed.within(&model))
                 };
-                let inference = oip_service::answer(&*self.service, request, cx);
+                let inference = oip_service::answer(&self.service, &self.config.cpu, request, cx);
                 timeout_at(deadline.into(), inference)
                     .await
                     .unwrap_or_else(passed)
