@@ -6,14 +6,15 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::{InferenceService, RequestContext};
+use crate::{InferenceService, RequestContext, panics::catch_panic};
 
 /// Runs a request and delivers the outputs as it asks: what every transport does between reading and writing.
 ///
 /// The parameters of requested outputs that concern delivery are taken out before the service sees the request.
 ///
 /// # Errors
-/// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked.
+/// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked;
+/// [`Internal`](ErrorCode::Internal) when the service panics.
 pub async fn answer(
     service: &dyn InferenceService,
     mut request: InferRequest,
@@ -23,14 +24,21 @@ pub async fn answer(
         request.model().name().to_owned(),
         request.model().version().map(str::to_owned),
     );
-    let plans = plan(service, &mut request)?;
-    let mut response = service.infer(request, cx).await?;
-    if !plans.is_empty() {
-        let version = response.model_version.clone().or(model.1);
-        let model = ModelRef::new(&model.0, version.as_deref())?;
-        deliver(service, model, &plans, &mut response).map_err(|error| error.within(model))?;
-    }
-    Ok(response)
+    let answered = catch_panic(async {
+        let plans = plan(service, &mut request)?;
+        let mut response = service.infer(request, cx).await?;
+        if !plans.is_empty() {
+            let version = response.model_version.clone().or_else(|| model.1.clone());
+            let model = ModelRef::new(&model.0, version.as_deref())?;
+            deliver(service, model, &plans, &mut response).map_err(|error| error.within(model))?;
+        }
+        Ok(response)
+    });
+    let within = |error: ServiceError| match ModelRef::new(&model.0, model.1.as_deref()) {
+        Ok(model) => error.within(model),
+        Err(_) => error,
+    };
+    answered.await.map_err(within)?
 }
 
 /// What is to be done with an output.

@@ -72,7 +72,9 @@ mod cancel;
 mod delivery;
 mod extended;
 pub mod extensions;
+mod memory;
 mod model;
+mod panics;
 mod service;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -84,6 +86,8 @@ pub use extended::Extended;
 pub use extensions::{
     Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };
+pub use memory::available_memory;
 pub use model::{Backend, LoadContext, Model, ModelSource};
 pub use oip_types;
+pub use panics::catch_panic;
 pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};
