@@ -1,4 +1,4 @@
-use oip_service::{ByteBudget, TimeLimits};
+use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::{Limits, rest::NonFinite};
 
 use crate::AllowedHosts;
@@ -24,6 +24,8 @@ pub struct HttpConfig {
     pub budget: ByteBudget,
     /// What the server may be called by web pages ([any](AllowedHosts::any)).
     pub allowed_hosts: AllowedHosts,
+    /// Threads for work that takes long, such as decompressing; share one pool between transports.
+    pub cpu: CpuPool,
     /// How floats without a JSON form are written.
     pub non_finite: NonFinite,
 }
@@ -40,6 +42,7 @@ impl Default for HttpConfig {
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
             allowed_hosts: AllowedHosts::any(),
+            cpu: CpuPool::default(),
             non_finite: NonFinite::default(),
         }
     }

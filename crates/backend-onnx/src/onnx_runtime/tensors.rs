@@ -122,18 +122,6 @@ pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorV
     Ok(tensor.into())
 }
 
-/// A constant in memory of its own; `bytes` are as many as `shape` takes.
-pub(super) fn owned(dtype: DType, shape: &Shape, bytes: &Bytes) -> Result<DynValue, ServiceError> {
-    let spec = TensorSpec::new(dtype, shape.clone()).map_err(|error| failed("it is too large", error))?;
-    let tensor = Tensor::new(spec, bytes.clone()).map_err(|error| failed("it has gaps", error))?;
-    let dims = dims(shape);
-    with_number!(
-        dtype,
-        T => copy::<T>(&tensor, dims),
-        bool => own(dims, bools(&tensor))
-    )
-}
-
 /// Where a value's elements are.
 pub(super) fn addresses(value: &TensorValue) -> Option<Range<usize>> {
     match value {
