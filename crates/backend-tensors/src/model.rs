@@ -41,7 +41,7 @@ impl TensorsModel {
         let mut metadata = ModelMetadata {
             name: source.name.clone(),
             versions: vec![source.version.clone()],
-            platform: format!("tensorwire_{}", loaded.format),
+            platform: format!("tensorferry_{}", loaded.format),
             inputs: Vec::new(),
             outputs: Vec::new(),
         };

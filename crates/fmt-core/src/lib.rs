@@ -11,15 +11,15 @@
 //!
 //! The crate knows no format.
 
-mod access;
+mod append_file;
+mod atomic_file;
 mod cursor;
 mod entry;
 mod error;
 mod extents;
 mod format;
-mod in_place;
 mod limits;
-mod publish;
+mod ranges;
 mod raw;
 mod reader;
 mod source;
@@ -27,15 +27,15 @@ mod source;
 pub mod testing;
 mod writer;
 
-pub use access::{read_range, row_range, source_error};
+pub use append_file::AppendFile;
+pub use atomic_file::AtomicFile;
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
-pub use in_place::AppendFile;
 pub use limits::{Limits, ReadOptions};
-pub use publish::AtomicFile;
+pub use ranges::{read_range, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use source::{ByteSource, FileSource};

@@ -1,4 +1,4 @@
-//! A client of the Open Inference Protocol (KServe V2) over HTTP and gRPC, for Tensorwire's server as for Triton, MLServer,
+//! A client of the Open Inference Protocol (KServe V2) over HTTP and gRPC, for Tensorferry's server as for Triton, MLServer,
 //! KServe and their like.
 //!
 //! [`HttpClient`] and [`GrpcClient`] are the two transports, [`InferenceClient`] is what they have in common, and

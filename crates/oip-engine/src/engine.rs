@@ -21,10 +21,12 @@ use tensor_mmap::Promise;
 
 use crate::{
     BatchPolicy, ModelStatus, Repository, VersionMetrics,
-    control::{Action, Control, Task},
-    lifecycle::{Cause, Lifecycle},
-    poll::Poller,
-    registry::Registry,
+    load::{
+        control::{Action, Control, Task},
+        lifecycle::{Cause, Lifecycle},
+        poll::Poller,
+        registry::Registry,
+    },
 };
 
 /// How an engine works.
@@ -79,7 +81,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Self {
-            server_name: "tensorwire".to_owned(),
+            server_name: "tensorferry".to_owned(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
             instances: cores,
             default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,

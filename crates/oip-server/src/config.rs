@@ -85,7 +85,7 @@ impl Config {
             grpc_address,
             backends,
             engine: EngineConfig {
-                server_name: "tensorwire".to_owned(),
+                server_name: "tensorferry".to_owned(),
                 server_version: env!("CARGO_PKG_VERSION").to_owned(),
                 instances: options.instances.unwrap_or(engine.instances).max(1),
                 control,

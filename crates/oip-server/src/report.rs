@@ -140,7 +140,7 @@ mod tests {
         let metadata = ModelMetadata {
             name: "many".into(),
             versions: vec![],
-            platform: "tensorwire_ztensor".into(),
+            platform: "tensorferry_ztensor".into(),
             inputs: vec![TensorMetadata::new("x", DataType::UINT8, &[])],
             outputs: outputs.collect(),
         };

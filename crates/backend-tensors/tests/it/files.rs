@@ -43,7 +43,7 @@ fn every_format_is_served_from_the_files_own_bytes() {
             "{name}: consecutive rows were copied"
         );
         let format = tensor_files::format_of_path(name.as_ref()).unwrap().id();
-        assert_eq!(model.metadata().platform, format!("tensorwire_{format}"));
+        assert_eq!(model.metadata().platform, format!("tensorferry_{format}"));
     }
 }
 

@@ -24,7 +24,7 @@ fn metadata_shows_one_leading_dimension() {
     assert_eq!(
         json_body(&metadata),
         concat!(
-            r#"{"name":"m","versions":["1"],"platform":"tensorwire_safetensors","#,
+            r#"{"name":"m","versions":["1"],"platform":"tensorferry_safetensors","#,
             r#""inputs":[{"name":"embed.rows","datatype":"INT64","shape":[-1]},{"name":"ids.rows","datatype":"INT64","shape":[-1]}],"#,
             r#""outputs":[{"name":"embed","datatype":"FP32","shape":[-1,2]},{"name":"ids","datatype":"INT64","shape":[-1]},"#,
             r#"{"name":"scale","datatype":"FP64","shape":[]}]}"#

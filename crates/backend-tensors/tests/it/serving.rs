@@ -66,7 +66,7 @@ fn a_file_in_a_version_folder_is_a_model() {
         .unwrap();
     assert_eq!(
         (&*metadata.platform, &metadata.versions[..]),
-        ("tensorwire_safetensors", &["1".to_owned(), "2".to_owned()][..])
+        ("tensorferry_safetensors", &["1".to_owned(), "2".to_owned()][..])
     );
     let error = engine
         .model_ready(ModelRef::new("empty", None).unwrap())

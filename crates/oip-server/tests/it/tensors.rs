@@ -92,7 +92,7 @@ fn whole_tensors_over_http_json() {
         .collect();
     assert_eq!(names, ["mean", "count"]);
     let metadata = server.get("/v2/models/digit_means").json();
-    assert_eq!(metadata["platform"], "tensorwire_safetensors");
+    assert_eq!(metadata["platform"], "tensorferry_safetensors");
     assert_eq!(
         metadata["inputs"][0],
         json!({"name": "mean.rows", "datatype": "INT64", "shape": [-1]})
