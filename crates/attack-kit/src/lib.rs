@@ -35,7 +35,7 @@ use tokio::{runtime::Builder, task::LocalSet};
 
 pub use beside::{Beside, Seen, budget_used};
 pub use rows::{Scale, Tally};
-pub use server::{Server, Target, signal};
+pub use server::{Server, Target, signal, workers};
 
 /// Runs an attack, or anything that its connections need, on this thread.
 ///

@@ -219,21 +219,6 @@ impl Server {
             thread::sleep(Duration::from_millis(5));
         }
     }
-
-    /// The processes that this one has started: its isolated models.
-    #[must_use]
-    pub fn workers(&self) -> Vec<u32> {
-        let path = format!("/proc/{0}/task", self.pid);
-        let tasks = fs::read_dir(path).into_iter().flatten().flatten();
-        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        children
-            .flat_map(|line| {
-                line.split_whitespace()
-                    .filter_map(|pid| pid.parse().ok())
-                    .collect::<Vec<u32>>()
-            })
-            .collect()
-    }
 }
 
 impl Drop for Server {
@@ -244,6 +229,22 @@ impl Drop for Server {
             let _ = child.wait();
         }
     }
+}
+
+/// The processes that a process has started: a server's isolated models.
+#[must_use]
+pub fn workers(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let pids = |line: String| -> Vec<u32> {
+        line.split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    };
+    children.flat_map(pids).collect()
 }
 
 /// Sends a signal to a process.

@@ -99,8 +99,7 @@ pub async fn unread_echoes(target: Target, scale: Scale, tally: Tally) {
                     drop(http);
                 });
             }
-            Ok(_) => sleep(PAUSE).await,
-            Err(_) => sleep(PAUSE).await,
+            Ok(_) | Err(_) => sleep(PAUSE).await,
         }
     }
     while clients.join_next().await.is_some() {}
