@@ -5,6 +5,7 @@
     reason = "these tasks talk to a person at a terminal"
 )]
 
+mod attack;
 mod bench;
 mod cargo;
 mod ci;
@@ -44,6 +45,10 @@ enum Task {
         /// What to measure
         subject: bench::Subject,
     },
+    /// Run every attack against a server with default options, a release build, with good clients beside; prints a table
+    Attack(attack::AttackOptions),
+    /// Mix good and hostile clients, loads, kills and restarts for a long time; fails when anything is lost or grows
+    Soak(attack::SoakOptions),
     /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
     Interop(interop::Options),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
@@ -58,6 +63,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Corpus => corpus::run(),
         Task::Bench { subject } => bench::run(subject),
+        Task::Attack(options) => attack::attack(&options),
+        Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Sizes => sizes::run(),
         Task::Ci => ci::run(),
