@@ -11,6 +11,7 @@ mod ci;
 mod codegen;
 mod corpus;
 mod interop;
+mod python;
 mod schemas;
 mod sizes;
 mod tidy;
@@ -46,6 +47,10 @@ enum Task {
     },
     /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
     Interop(interop::Options),
+    /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
+    Wheel(python::Options),
+    /// Build the wheel, install it into a new environment, and run its tests there
+    Python(python::Options),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
     Sizes,
     /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
@@ -59,6 +64,8 @@ fn main() -> ExitCode {
         Task::Corpus => corpus::run(),
         Task::Bench { subject } => bench::run(subject),
         Task::Interop(options) => interop::run(&options),
+        Task::Wheel(options) => python::wheel(&options),
+        Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),
         Task::Ci => ci::run(),
     };
