@@ -12,7 +12,13 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::workspace;
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
-const MAY_USE_UNSAFE: &[&str] = &["fmt-tbuf", "oip-server", "tensor-mmap", "tensorferry-python"];
+const MAY_USE_UNSAFE: &[&str] = &[
+    "fmt-tbuf",
+    "oip-server",
+    "onnx-session",
+    "tensor-mmap",
+    "tensorferry-python",
+];
 
 /// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
 /// in docs/ARCHITECTURE.md says why.
@@ -87,6 +93,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "model-config",
+        to: &["tensor-core", "oip-types"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-service",
         to: &["tensor-core", "oip-types"],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -145,12 +156,23 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-engine",
-        to: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
+        to: &[
+            "tensor-core",
+            "tensor-mmap",
+            "oip-types",
+            "model-config",
+            "oip-service",
+        ],
         never: &["axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "onnx-session",
+        to: &[],
+        never: &["tokio"],
+    },
+    Arrows {
         from: "backend-onnx",
-        to: &["tensor-core", "oip-types", "oip-service"],
+        to: &["onnx-session", "tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {

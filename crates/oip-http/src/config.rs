@@ -1,4 +1,4 @@
-use oip_service::{ByteBudget, TimeLimits};
+use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::{Limits, rest::NonFinite};
 
 /// How the REST side works.
@@ -20,6 +20,8 @@ pub struct HttpConfig {
     pub time: TimeLimits,
     /// Bytes of bodies in memory at once; share one budget between transports (512 MiB).
     pub budget: ByteBudget,
+    /// Threads for work that takes long, such as decompressing; share one pool between transports.
+    pub cpu: CpuPool,
     /// How floats without a JSON form are written.
     pub non_finite: NonFinite,
 }
@@ -35,6 +37,7 @@ impl Default for HttpConfig {
             limits: Limits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
+            cpu: CpuPool::default(),
             non_finite: NonFinite::default(),
         }
     }
