@@ -5,6 +5,7 @@
     reason = "these tasks talk to a person at a terminal"
 )]
 
+mod attack;
 mod bench;
 mod cargo;
 mod ci;
@@ -45,6 +46,10 @@ enum Task {
         /// What to measure
         subject: bench::Subject,
     },
+    /// Run every attack against a server with default options, a release build, with good clients beside; prints a table
+    Attack(attack::AttackOptions),
+    /// Mix good and hostile clients, loads, kills and restarts for a long time; fails when anything is lost or grows
+    Soak(attack::SoakOptions),
     /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
     Interop(interop::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
@@ -63,6 +68,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Corpus => corpus::run(),
         Task::Bench { subject } => bench::run(subject),
+        Task::Attack(options) => attack::attack(&options),
+        Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),

@@ -34,6 +34,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "attack-kit",
+        to: &[],
+        never: &["axum", "tonic", "prost"],
+    },
+    Arrows {
         from: "tensor-mmap",
         to: &[],
         never: &["tokio", "serde"],
