@@ -1,0 +1,517 @@
+//! A written configuration held against a model, and completed from it.
+
+use oip_types::{
+    ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
+    model_config::{DynamicBatching, InputConfig, InstanceGroup, InstanceKind, OutputConfig},
+};
+use tensor_core::Quoted;
+
+use crate::{WrittenConfig, WrittenTensor};
+
+/// What holds where a configuration says nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Defaults {
+    /// Threads per model version.
+    pub instances: usize,
+    /// Rows per run, of models that can take batches.
+    pub max_batch_size: u32,
+}
+
+/// A configuration and what clients see of the model under it.
+#[derive(Debug)]
+pub struct Completed {
+    /// Everything filled in.
+    pub config: ModelConfig,
+    /// The model's metadata with the configuration's narrower dimensions, and without the outputs it leaves out.
+    pub metadata: ModelMetadata,
+    /// Whether the metadata is another than the model's own.
+    pub is_narrowed: bool,
+    /// Where the model takes batches only by what its dimensions look like: the configuration if it does not.
+    pub without_batches: Option<ModelConfig>,
+}
+
+/// Holds what is written against a model and fills in what is not.
+///
+/// # Errors
+/// What does not fit, with what the model says.
+pub fn complete(
+    written: &WrittenConfig,
+    model: &ModelMetadata,
+    backend: &str,
+    defaults: Defaults,
+) -> Result<Completed, String> {
+    let batching = Batching::of(written, model, defaults)?;
+    let inputs = narrow("input", &written.inputs, &model.inputs, batching.is_on())?;
+    let outputs = narrow("output", &written.outputs, &model.outputs, batching.is_on())?;
+    // A model can give more than is offered, but it must be given all that it takes.
+    let is_listed = |output: &TensorMetadata| {
+        written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
+    };
+    let metadata = ModelMetadata {
+        inputs,
+        outputs: outputs.into_iter().filter(is_listed).collect(),
+        ..model.clone()
+    };
+
+    let mut config = written.config.clone();
+    config.name.clone_from(&model.name);
+    if config.platform.is_empty() {
+        config.platform.clone_from(&model.platform);
+    }
+    if config.backend.is_empty() {
+        backend.clone_into(&mut config.backend);
+    }
+    config.max_batch_size = batching.max_batch_size;
+    (config.input, config.output) = tensor_configs(&metadata, written, &batching);
+    if batching.max_batch_size > 1 {
+        config
+            .dynamic_batching
+            .get_or_insert_with(DynamicBatching::default);
+    } else if !batching.is_on() && config.dynamic_batching.is_some() {
+        return Err("dynamic_batching needs a max_batch_size above 0".to_owned());
+    }
+    complete_instances(&mut config, defaults);
+    let is_batching_guessed =
+        batching.is_on() && written.max_batch_size.is_none() && written.config.dynamic_batching.is_none();
+    let without_batches = is_batching_guessed.then(|| {
+        let (inputs, outputs) = tensor_configs(&metadata, written, &Batching { max_batch_size: 0 });
+        ModelConfig {
+            max_batch_size: 0,
+            dynamic_batching: None,
+            input: inputs,
+            output: outputs,
+            ..config.clone()
+        }
+    });
+    let is_narrowed = metadata != *model;
+    Ok(Completed {
+        config,
+        metadata,
+        is_narrowed,
+        without_batches,
+    })
+}
+
+/// Whether requests are rows of batches.
+struct Batching {
+    /// 0 when they are not.
+    max_batch_size: u32,
+}
+
+impl Batching {
+    fn is_on(&self) -> bool {
+        self.max_batch_size > 0
+    }
+
+    fn of(written: &WrittenConfig, model: &ModelMetadata, defaults: Defaults) -> Result<Self, String> {
+        let rigid = model
+            .inputs
+            .iter()
+            .chain(&model.outputs)
+            .find(|tensor| !takes_rows(tensor));
+        let max_batch_size = match (written.max_batch_size, rigid) {
+            (Some(0), _) | (None, Some(_)) => 0,
+            (Some(size), Some(tensor)) => {
+                return Err(format!(
+                    "max_batch_size is {size}, but the model takes no batches: the first dimension of {tensor} is not free \
+                     (with max_batch_size: 0 it can be served)"
+                ));
+            }
+            (Some(size), None) => size,
+            // Without a word on batches, what is written of the dimensions tells how they are meant.
+            (None, None) if has_full_rank(written, model) || model.inputs.is_empty() => 0,
+            (None, None) => defaults.max_batch_size,
+        };
+        Ok(Self { max_batch_size })
+    }
+}
+
+/// Whether the first dimension is free, so that it can count the rows of a batch.
+fn takes_rows(tensor: &TensorMetadata) -> bool {
+    !tensor.optional && !tensor.shape.has_any_leading() && tensor.shape.dims().first() == Some(&None)
+}
+
+/// Whether dimensions are written that include the first one of the model's.
+fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
+    let pairs = [
+        (&written.inputs, &model.inputs),
+        (&written.outputs, &model.outputs),
+    ];
+    pairs.into_iter().any(|(written, model)| {
+        written.iter().any(|written| {
+            let known = model.iter().find(|known| known.name == written.name);
+            let ranks = known.zip(written.dims.as_ref());
+            ranks.is_some_and(|(known, dims)| dims.len() == known.shape.dims().len())
+        })
+    })
+}
+
+/// The model's inputs or outputs, under what the configuration says of them.
+fn narrow(
+    what: &str,
+    written: &[WrittenTensor],
+    model: &[TensorMetadata],
+    is_batched: bool,
+) -> Result<Vec<TensorMetadata>, String> {
+    if let Some(unknown) = written
+        .iter()
+        .find(|written| model.iter().all(|known| known.name != written.name))
+    {
+        let known: Vec<String> = model.iter().take(5).map(ToString::to_string).collect();
+        let known = if known.is_empty() {
+            "none".to_owned()
+        } else {
+            known.join(", ")
+        };
+        return Err(format!(
+            "{what} {} is not the model's, which has {known}",
+            Quoted(&unknown.name)
+        ));
+    }
+    let narrowed = model.iter().map(|known| {
+        let Some(written) = written.iter().find(|written| written.name == known.name) else {
+            return Ok(known.clone());
+        };
+        narrow_one(written, known, is_batched)
+            .map_err(|error| format!("{what} {}: {error}", Quoted(&known.name)))
+    });
+    narrowed.collect()
+}
+
+fn narrow_one(
+    written: &WrittenTensor,
+    known: &TensorMetadata,
+    is_batched: bool,
+) -> Result<TensorMetadata, String> {
+    if let Some(datatype) = written.data_type.filter(|datatype| *datatype != known.datatype) {
+        let (written, known) = (datatype.config_name(), known.datatype.config_name());
+        return Err(format!("data_type is {written}, but the model has {known}"));
+    }
+    if written.optional && !known.optional {
+        return Err("optional is true, but the model cannot do without it".to_owned());
+    }
+    let Some(dims) = &written.dims else {
+        return Ok(known.clone());
+    };
+    let batch_dim = is_batched.then_some(-1);
+    let full: Vec<i64> = batch_dim.into_iter().chain(dims.iter().copied()).collect();
+    let fits = |(written, known): (&i64, &Option<u64>)| {
+        known.is_none_or(|known| u64::try_from(*written) == Ok(known))
+    };
+    let known_dims = known.shape.dims();
+    let leading = full.len().checked_sub(known_dims.len());
+    let leading = leading.filter(|leading| *leading == 0 || known.shape.has_any_leading());
+    if !leading.is_some_and(|leading| full[leading..].iter().zip(known_dims).all(fits)) {
+        let note = if is_batched {
+            ", where the first counts the rows of a batch and is not written"
+        } else {
+            ""
+        };
+        return Err(format!(
+            "dims are {dims:?}, but the model has {}{note}",
+            known.shape
+        ));
+    }
+    Ok(TensorMetadata {
+        shape: ShapePattern::from_wire(&full),
+        ..known.clone()
+    })
+}
+
+/// What a pipeline is to clients: all of it is in its configuration.
+///
+/// # Errors
+/// What is missing, or has no place in a pipeline.
+pub fn complete_pipeline(
+    written: &WrittenConfig,
+    name: &str,
+    version: Option<&str>,
+) -> Result<Completed, String> {
+    if written
+        .config
+        .ensemble_scheduling
+        .as_ref()
+        .is_none_or(|scheduling| scheduling.step.is_empty())
+    {
+        return Err("a pipeline needs steps in ensemble_scheduling".to_owned());
+    }
+    let batching = Batching {
+        max_batch_size: written.max_batch_size.unwrap_or(0),
+    };
+    let tensors = |what: &str, all: &[WrittenTensor]| {
+        let tensors = all.iter().map(|tensor| {
+            let missing =
+                |field: &str| format!("{what} {} of a pipeline needs {field}", Quoted(&tensor.name));
+            let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
+            let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
+            if tensor.optional {
+                let name = Quoted(&tensor.name);
+                return Err(format!("{what} {name} of a pipeline cannot be optional"));
+            }
+            let rows = batching.is_on().then_some(-1);
+            let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
+            Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
+        });
+        tensors.collect::<Result<Vec<_>, String>>()
+    };
+    let metadata = ModelMetadata {
+        name: name.to_owned(),
+        versions: version.map(str::to_owned).into_iter().collect(),
+        platform: WrittenConfig::PIPELINE.to_owned(),
+        inputs: tensors("input", &written.inputs)?,
+        outputs: tensors("output", &written.outputs)?,
+    };
+    if metadata.outputs.is_empty() {
+        return Err("a pipeline needs an output".to_owned());
+    }
+    let mut config = written.config.clone();
+    name.clone_into(&mut config.name);
+    config.platform.clone_from(&metadata.platform);
+    config.max_batch_size = batching.max_batch_size;
+    (config.input, config.output) = tensor_configs(&metadata, written, &batching);
+    Ok(Completed {
+        config,
+        metadata,
+        is_narrowed: false,
+        without_batches: None,
+    })
+}
+
+impl Batching {
+    /// Dimensions as configurations have them.
+    fn dims(&self, tensor: &TensorMetadata) -> Vec<i64> {
+        tensor.shape.to_wire().skip(usize::from(self.is_on())).collect()
+    }
+}
+
+/// Inputs and outputs as the configuration shows them.
+fn tensor_configs(
+    metadata: &ModelMetadata,
+    written: &WrittenConfig,
+    batching: &Batching,
+) -> (Vec<InputConfig>, Vec<OutputConfig>) {
+    let inputs = metadata.inputs.iter();
+    let outputs = metadata.outputs.iter();
+    (
+        inputs
+            .map(|input| input_config(input, written, batching))
+            .collect(),
+        outputs
+            .map(|output| output_config(output, written, batching))
+            .collect(),
+    )
+}
+
+fn input_config(input: &TensorMetadata, written: &WrittenConfig, batching: &Batching) -> InputConfig {
+    let written = written.inputs.iter().find(|written| written.name == input.name);
+    InputConfig {
+        name: input.name.clone(),
+        data_type: input.datatype,
+        format: written.map(|written| written.format).unwrap_or_default(),
+        dims: batching.dims(input),
+        reshape: None,
+        is_shape_tensor: false,
+        allow_ragged_batch: false,
+        optional: input.optional,
+    }
+}
+
+fn output_config(output: &TensorMetadata, written: &WrittenConfig, batching: &Batching) -> OutputConfig {
+    let written = written.outputs.iter().find(|written| written.name == output.name);
+    OutputConfig {
+        name: output.name.clone(),
+        data_type: output.datatype,
+        dims: batching.dims(output),
+        reshape: None,
+        label_filename: written
+            .map(|written| written.label_filename.clone())
+            .unwrap_or_default(),
+        is_shape_tensor: false,
+    }
+}
+
+/// Every group has a name and a number, and there is one.
+fn complete_instances(config: &mut ModelConfig, defaults: Defaults) {
+    let groups = &mut config.instance_group;
+    if groups.is_empty() {
+        groups.push(InstanceGroup::default());
+    }
+    let is_single = groups.len() == 1;
+    for (index, group) in groups.iter_mut().enumerate() {
+        if group.name.is_empty() {
+            group.name = match is_single {
+                true => config.name.clone(),
+                false => format!("{}_{index}", config.name),
+            };
+        }
+        if group.count == 0 {
+            group.count = u32::try_from(defaults.instances.max(1)).unwrap_or(u32::MAX);
+        }
+        group.kind = InstanceKind::Cpu;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::DataType;
+
+    use super::*;
+    use crate::Syntax;
+
+    fn model(inputs: &[&[i64]], outputs: &[&[i64]]) -> ModelMetadata {
+        let tensors = |prefix: &str, dims: &[&[i64]]| {
+            let tensor = |(index, dims): (usize, &&[i64])| {
+                TensorMetadata::new(format!("{prefix}{index}"), DataType::FP32, dims)
+            };
+            dims.iter().enumerate().map(tensor).collect()
+        };
+        ModelMetadata {
+            name: "m".into(),
+            versions: vec!["1".into()],
+            platform: "test_test".into(),
+            inputs: tensors("x", inputs),
+            outputs: tensors("y", outputs),
+        }
+    }
+
+    fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
+        let written = WrittenConfig::read(text, Syntax::Pbtxt)?;
+        let defaults = Defaults {
+            instances: 4,
+            max_batch_size: 64,
+        };
+        complete(&written, model, "test", defaults)
+    }
+
+    #[test]
+    fn everything_is_derived() {
+        let completed = run("", &model(&[&[-1, 4]], &[&[-1], &[-1, 2]])).unwrap();
+        let config = completed.config;
+        assert!(!completed.is_narrowed);
+        assert_eq!(
+            (
+                config.name.as_str(),
+                config.platform.as_str(),
+                config.backend.as_str()
+            ),
+            ("m", "test_test", "test")
+        );
+        assert_eq!(
+            (config.max_batch_size, config.dynamic_batching.is_some()),
+            (64, true)
+        );
+        assert_eq!(config.input[0].dims, [4]);
+        assert_eq!(
+            (&config.output[0].dims[..], &config.output[1].dims[..]),
+            (&[][..], &[2][..])
+        );
+        let group = &config.instance_group[0];
+        assert_eq!(
+            (group.name.as_str(), group.count, group.kind),
+            ("m", 4, InstanceKind::Cpu)
+        );
+        let shown = serde_json::to_value(&config).unwrap();
+        assert_eq!(shown["version_policy"]["latest"]["num_versions"], 1);
+    }
+
+    #[test]
+    fn batches_need_a_free_first_dimension_everywhere() {
+        for (inputs, outputs, expected) in [
+            (&[&[-1, 4][..]][..], &[&[-1][..]][..], 64),
+            (&[&[-1, 4], &[4]], &[&[-1]], 0),
+            (&[&[-1, 4]], &[&[]], 0),
+            (&[&[-1]], &[&[1, -1]], 0),
+            (&[], &[&[-1]], 0),
+        ] {
+            let model = model(inputs, outputs);
+            let config = run("", &model).unwrap().config;
+            assert_eq!(config.max_batch_size, expected, "{model:?}");
+            assert_eq!(config.dynamic_batching.is_some(), expected > 0);
+        }
+        let fixed = model(&[&[1, 4]], &[&[-1]]);
+        let error = run("max_batch_size: 8", &fixed).unwrap_err();
+        assert!(
+            error.starts_with("max_batch_size is 8, but the model takes no batches: the first dimension of 'x0' (FP32[1, 4])"),
+            "{error}"
+        );
+        assert!(run("max_batch_size: 0", &fixed).is_ok());
+        assert_eq!(
+            run("dynamic_batching { }", &fixed).unwrap_err(),
+            "dynamic_batching needs a max_batch_size above 0"
+        );
+    }
+
+    #[test]
+    fn dims_are_written_without_the_batch_dimension() {
+        let model = model(&[&[-1, -1, 3]], &[&[-1]]);
+        // Narrower than the model is fine.
+        let completed = run("max_batch_size: 8 input { name: \"x0\" dims: [ 5, 3 ] }", &model).unwrap();
+        assert!(completed.is_narrowed);
+        assert_eq!(completed.metadata.inputs[0].to_string(), "'x0' (FP32[-1, 5, 3])");
+        assert_eq!(completed.config.input[0].dims, [5, 3]);
+        // All dimensions without a word on batches: there are none.
+        let config = run("input { name: \"x0\" dims: [ -1, 5, 3 ] }", &model)
+            .unwrap()
+            .config;
+        assert_eq!(
+            (config.max_batch_size, &config.input[0].dims[..]),
+            (0, &[-1, 5, 3][..])
+        );
+        let config = run("input { name: \"x0\" dims: [ 5, 3 ] }", &model)
+            .unwrap()
+            .config;
+        assert_eq!(config.max_batch_size, 64);
+
+        for (text, expected) in [
+            (
+                "max_batch_size: 8 input { name: \"x0\" dims: [ -1, -1, 3 ] }",
+                "input 'x0': dims are [-1, -1, 3], but the model has [-1, -1, 3], where the first counts the rows of a \
+                 batch and is not written",
+            ),
+            (
+                "max_batch_size: 0 input { name: \"x0\" dims: [ 2, 2, 4 ] }",
+                "input 'x0': dims are [2, 2, 4], but the model has [-1, -1, 3]",
+            ),
+            (
+                "max_batch_size: 0 input { name: \"x0\" dims: [ 2, 2, -1 ] }",
+                "input 'x0': dims are [2, 2, -1], but the model has [-1, -1, 3]",
+            ),
+            (
+                "input { name: \"x0\" data_type: TYPE_INT64 }",
+                "input 'x0': data_type is TYPE_INT64, but the model has TYPE_FP32",
+            ),
+            (
+                "output { name: \"z\" }",
+                "output 'z' is not the model's, which has 'y0' (FP32[-1])",
+            ),
+            (
+                "input { name: \"x0\" optional: true }",
+                "input 'x0': optional is true, but the model cannot do without it",
+            ),
+        ] {
+            assert_eq!(run(text, &model).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn outputs_that_are_not_listed_are_not_offered() {
+        let completed = run("output { name: \"y1\" }", &model(&[&[-1]], &[&[-1], &[-1, 2]])).unwrap();
+        assert!(completed.is_narrowed);
+        assert_eq!(completed.metadata.outputs.len(), 1);
+        assert_eq!(completed.config.output[0].name, "y1");
+    }
+
+    #[test]
+    fn groups_get_names_and_numbers() {
+        let completed = run(
+            "instance_group [ { count: 2 }, { kind: KIND_GPU name: \"g\" } ]",
+            &model(&[&[2]], &[&[2]]),
+        );
+        let groups = completed.unwrap().config.instance_group;
+        let groups: Vec<_> = groups
+            .iter()
+            .map(|group| (group.name.as_str(), group.count))
+            .collect();
+        assert_eq!(groups, [("m_0", 2), ("g", 4)]);
+    }
+}

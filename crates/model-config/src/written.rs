@@ -1,0 +1,450 @@
+//! A configuration as the operator wrote it: read in one of three syntaxes and checked in itself.
+
+use oip_types::{
+    DataType, ModelConfig, check_name,
+    model_config::{InstanceKind, VersionPolicy},
+};
+use serde::Deserialize;
+use serde_json::{Map, Value as Json};
+use tensor_core::Quoted;
+
+use crate::{fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
+
+/// A configuration as the operator wrote it: read and sound in itself, not yet held against a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WrittenConfig {
+    /// What it says, without inputs and outputs.
+    pub config: ModelConfig,
+    /// The inputs that it says something of.
+    pub inputs: Vec<WrittenTensor>,
+    /// The outputs that it says something of; then the model's others are not offered.
+    pub outputs: Vec<WrittenTensor>,
+    /// Whether its file is to be mapped rather than read.
+    pub is_mapped: bool,
+    /// None where it does not say; then 0 is not meant.
+    pub max_batch_size: Option<u32>,
+    /// What to tell the operator beside errors.
+    pub warnings: Vec<String>,
+}
+
+/// An input or output as it was written; what is absent is the model's business.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct WrittenTensor {
+    /// Its name.
+    pub name: String,
+    /// Its datatype.
+    #[serde(deserialize_with = "datatype")]
+    pub data_type: Option<DataType>,
+    /// What an image's dimensions mean.
+    pub format: oip_types::model_config::InputFormat,
+    /// Its dimensions, without the batch dimension where the model takes batches; -1 for free ones.
+    pub dims: Option<Vec<i64>>,
+    /// Whether requests may leave it out.
+    pub optional: bool,
+    /// The file with an output's labels; empty where there is none.
+    pub label_filename: String,
+}
+
+/// In which syntax a configuration is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syntax {
+    /// Protocol buffers' text format, `config.pbtxt`.
+    Pbtxt,
+    /// `config.json`, and what clients send with a request to load.
+    Json,
+    /// `config.toml`.
+    Toml,
+}
+
+impl WrittenConfig {
+    /// The files that a configuration may be in.
+    pub const FILES: [(&'static str, Syntax); 3] = [
+        ("config.pbtxt", Syntax::Pbtxt),
+        ("config.json", Syntax::Json),
+        ("config.toml", Syntax::Toml),
+    ];
+
+    /// What Triton's configurations call a pipeline, in the field `platform`.
+    pub const PIPELINE: &'static str = "ensemble";
+
+    /// The parameter that has a model's file mapped.
+    pub const MAPPED: &'static str = "parameters.mapped";
+
+    /// The largest configuration that is read, in bytes.
+    pub const MAX_BYTES: usize = 1 << 20;
+
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// What is wrong and where, for whoever wrote it.
+    pub fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
+        if text.len() > Self::MAX_BYTES {
+            return Err(format!("it is larger than {} bytes", Self::MAX_BYTES));
+        }
+        let text = text.trim_start_matches('\u{feff}');
+        let node = match syntax {
+            Syntax::Pbtxt => pbtxt::read(text)?,
+            Syntax::Json => serde_json::from_str(text).map_err(|error| error.to_string())?,
+            Syntax::Toml => toml::from_str(text).map_err(|error: toml::de::Error| {
+                let place = error
+                    .span()
+                    .map_or(String::new(), |span| tree::place(text, span.start) + ": ");
+                format!("{place}{}", error.message().replace('\n', " "))
+            })?,
+        };
+        let normalized = normalize(&node, MODEL_CONFIG, (syntax == Syntax::Pbtxt).then_some(text))?;
+        let mut json = normalized.json;
+        one_of(&json, "", &["dynamic_batching", "ensemble_scheduling"], false)?;
+        let inputs = tensors(&mut json, "input")?;
+        let outputs = tensors(&mut json, "output")?;
+        complete_version_policy(&mut json)?;
+        check_warmups(&json)?;
+        let max_batch_size = json.get("max_batch_size").and_then(Json::as_u64);
+        // The table of fields and the types say the same, so this finds only what neither can: nothing so far.
+        let config: ModelConfig =
+            serde_json::from_value(Json::Object(json)).map_err(|error| error.to_string())?;
+        let mut warnings = Vec::new();
+        if !normalized.unknown.is_empty() {
+            warnings.push(format!("unknown fields: {}", normalized.unknown.join(", ")));
+        }
+        let mut without_effect = normalized.without_effect;
+        let other_kinds = [InstanceKind::Gpu, InstanceKind::Model];
+        if config
+            .instance_group
+            .iter()
+            .any(|group| other_kinds.contains(&group.kind))
+        {
+            without_effect.push("instance_group.kind (everything runs on the CPU)".to_owned());
+        }
+        if !config.default_model_filename.is_empty() {
+            check_name("default_model_filename", &config.default_model_filename)
+                .map_err(|error| error.message().to_owned())?;
+        }
+        let mapped = config
+            .parameters
+            .get("mapped")
+            .map(|mapped| mapped.string_value.as_str());
+        let is_mapped = match mapped {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(other) => {
+                let (name, other) = (Self::MAPPED, Quoted(other));
+                return Err(format!("{name} is {other}, expected true or false"));
+            }
+        };
+        check_pipeline(&config, &mut without_effect)?;
+        if !without_effect.is_empty() {
+            warnings.push(format!(
+                "fields without effect here: {}",
+                without_effect.join(", ")
+            ));
+        }
+        let max_batch_size = max_batch_size.map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        Ok(Self {
+            config,
+            inputs,
+            outputs,
+            is_mapped,
+            max_batch_size,
+            warnings,
+        })
+    }
+
+    /// Whether it is a pipeline of other models, and not a model with a file.
+    pub fn is_pipeline(&self) -> bool {
+        self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
+    }
+
+    /// What is called by a name in the fields `backend` and `platform`, if something is.
+    pub fn backend_name(&self) -> Option<(&'static str, &str)> {
+        let named = [
+            ("backend", self.config.backend.as_str()),
+            ("platform", self.config.platform.as_str()),
+        ];
+        named.into_iter().find(|(_, name)| !name.is_empty())
+    }
+}
+
+/// Takes inputs or outputs out, each with a name of its own.
+fn tensors(json: &mut Map<String, Json>, field: &str) -> Result<Vec<WrittenTensor>, String> {
+    let Some(list) = json.remove(field) else {
+        return Ok(Vec::new());
+    };
+    let tensors: Vec<WrittenTensor> = serde_json::from_value(list).map_err(|error| error.to_string())?;
+    for (index, tensor) in tensors.iter().enumerate() {
+        if tensor.name.is_empty() {
+            return Err(format!("{field}[{index}] has no name"));
+        }
+        if tensors[..index].iter().any(|earlier| earlier.name == tensor.name) {
+            return Err(format!("{field} {} is there twice", Quoted(&tensor.name)));
+        }
+        if !tensor.label_filename.is_empty() {
+            check_name("label_filename", &tensor.label_filename)
+                .map_err(|error| format!("{field} {}: {error}", Quoted(&tensor.name)))?;
+        }
+    }
+    Ok(tensors)
+}
+
+/// `latest` without a number is the latest one.
+fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), String> {
+    let Some(Json::Object(policy)) = json.get_mut("version_policy") else {
+        return Ok(());
+    };
+    one_of(policy, "version_policy.", &["latest", "all", "specific"], false)?;
+    if policy.is_empty() {
+        let default = serde_json::to_value(VersionPolicy::default()).map_err(|error| error.to_string())?;
+        json.insert("version_policy".to_owned(), default);
+        return Ok(());
+    }
+    let mut insert = |kind: &str, field: &str, value: Json| {
+        if let Some(Json::Object(kind)) = policy.get_mut(kind) {
+            kind.entry(field).or_insert(value);
+        }
+    };
+    insert("latest", "num_versions", 1.into());
+    insert("specific", "versions", Json::Array(Vec::new()));
+    Ok(())
+}
+
+/// Each input of a warm-up request has a type and one kind of content.
+fn check_warmups(json: &Map<String, Json>) -> Result<(), String> {
+    let warmups = json.get("model_warmup").and_then(Json::as_array);
+    for (index, warmup) in warmups.into_iter().flatten().enumerate() {
+        let inputs = warmup.get("inputs").and_then(Json::as_object);
+        for (name, input) in inputs.into_iter().flatten() {
+            let path = format!("model_warmup[{index}].inputs[{}]", Quoted(name));
+            let Some(input) = input.as_object() else { continue };
+            if !input.contains_key("data_type") {
+                return Err(format!("{path} has no data_type"));
+            }
+            let contents = ["zero_data", "random_data", "input_data_file"];
+            one_of(input, &format!("{path}."), &contents, true)?;
+        }
+    }
+    Ok(())
+}
+
+/// A pipeline is no other model at the same time, and what only models with a file have does nothing.
+fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Result<(), String> {
+    if config.ensemble_scheduling.is_none() {
+        return Ok(());
+    }
+    for (field, value) in [("platform", &config.platform), ("backend", &config.backend)] {
+        if !value.is_empty() && value != WrittenConfig::PIPELINE {
+            return Err(format!(
+                "{field} is {}, but with ensemble_scheduling it is {}, or absent",
+                Quoted(value),
+                Quoted(WrittenConfig::PIPELINE)
+            ));
+        }
+    }
+    let fields = [
+        ("instance_group", !config.instance_group.is_empty()),
+        ("model_warmup", !config.model_warmup.is_empty()),
+        (
+            "default_model_filename",
+            !config.default_model_filename.is_empty(),
+        ),
+    ];
+    let given = fields.iter().filter(|(_, is_given)| *is_given);
+    without_effect.extend(given.map(|(field, _)| format!("{field} (a pipeline runs its steps' models)")));
+    Ok(())
+}
+
+/// At most one of some fields may be there, or exactly one.
+fn one_of(json: &Map<String, Json>, path: &str, names: &[&str], is_required: bool) -> Result<(), String> {
+    let mut given = names.iter().filter(|name| json.contains_key(**name));
+    match (given.next(), given.next()) {
+        (Some(first), Some(second)) => Err(format!("{path}{first} and {path}{second} cannot stand together")),
+        (None, _) if is_required => Err(format!(
+            "{}: expected one of {}",
+            path.trim_end_matches('.'),
+            names.join(", ")
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn datatype<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<DataType>, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let unknown = || serde::de::Error::custom(format_args!("unknown datatype {name}"));
+    DataType::from_config_name(&name).ok_or_else(unknown).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::model_config::WarmupData;
+
+    use super::*;
+
+    fn pbtxt(text: &str) -> Result<WrittenConfig, String> {
+        WrittenConfig::read(text, Syntax::Pbtxt)
+    }
+
+    #[test]
+    fn nothing_written_is_nothing_said() {
+        for syntax in [Syntax::Pbtxt, Syntax::Toml] {
+            assert_eq!(WrittenConfig::read("", syntax), Ok(WrittenConfig::default()));
+        }
+        assert_eq!(
+            WrittenConfig::read("\u{feff}{}", Syntax::Json),
+            Ok(WrittenConfig::default())
+        );
+    }
+
+    #[test]
+    fn a_configuration_as_triton_has_it() {
+        let text = r#"
+            name: "m"  # the folder's
+            platform: "onnxruntime_onnx"
+            max_batch_size: 8
+            input [ { name: "X" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 2, 2 ] } ]
+            output [ { name: "Y" data_type: TYPE_STRING dims: [ -1 ] label_filename: "labels.txt" } ]
+            instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0 ] } ]
+            version_policy: { latest { } }
+            dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
+            model_warmup { name: "w" inputs { key: "X" value { data_type: TYPE_FP32 dims: [3, 2, 2] zero_data: true } } }
+            parameters { key: "threads" value { string_value: "2" } }
+            optimization { execution_accelerators { } }
+        "#;
+        let written = pbtxt(text).unwrap();
+        let config = &written.config;
+        assert_eq!(
+            (config.name.as_str(), written.backend_name()),
+            ("m", Some(("platform", "onnxruntime_onnx")))
+        );
+        assert_eq!(written.max_batch_size, Some(8));
+        assert_eq!(written.inputs[0].dims, Some(vec![3, 2, 2]));
+        assert_eq!(written.outputs[0].data_type, Some(DataType::BYTES));
+        assert_eq!(config.version_policy, VersionPolicy::Latest { num_versions: 1 });
+        let batching = config.dynamic_batching.as_ref().unwrap();
+        assert_eq!(
+            (
+                &batching.preferred_batch_size[..],
+                batching.max_queue_delay_microseconds
+            ),
+            (&[4, 8][..], 100)
+        );
+        assert_eq!(
+            config.model_warmup[0].inputs["X"].data,
+            WarmupData::ZeroData(true)
+        );
+        assert_eq!(config.parameters["threads"].string_value, "2");
+        assert_eq!(
+            written.warnings,
+            [
+                "fields without effect here: optimization (how fast, not what), instance_group[0].gpus (where instances run), \
+ instance_group.kind (everything runs on the CPU)"
+            ]
+        );
+    }
+
+    #[test]
+    fn toml_and_json_have_the_same_schema() {
+        let toml = "max_batch_size = 4\n[[input]]\nname = \"X\"\ndata_type = \"TYPE_FP32\"\ndims = [2]\n\
+                    [version_policy.specific]\nversions = [1, 2]\n[parameters.a]\nstring_value = \"b\"\n";
+        let json = r#"{"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [2]}],
+                    "version_policy": {"specific": {"versions": [1, 2]}}, "parameters": {"a": {"string_value": "b"}}}"#;
+        let read = |text, syntax| WrittenConfig::read(text, syntax).unwrap();
+        assert_eq!(read(toml, Syntax::Toml), read(json, Syntax::Json));
+        for (text, syntax, expected) in [
+            ("a = 1\nb = = 2", Syntax::Toml, "line 2, column 5: "),
+            ("{\n\"a\": }", Syntax::Json, "line 2 column 6"),
+        ] {
+            let error = WrittenConfig::read(text, syntax).unwrap_err();
+            assert!(error.contains(expected) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        for (text, expected) in [
+            ("input { data_type: TYPE_FP32 }", "input[0] has no name"),
+            (
+                "output { name: \"y\" } output { name: \"y\" }",
+                "output 'y' is there twice",
+            ),
+            (
+                "output { name: \"y\" label_filename: \"../../etc/passwd\" }",
+                "output 'y': label_filename '../../etc/passwd' must not contain a path separator",
+            ),
+            (
+                "default_model_filename: \"/etc/passwd\"",
+                "default_model_filename '/etc/passwd' must not contain a path separator",
+            ),
+            (
+                "version_policy { all { } latest { } }",
+                "version_policy.latest and version_policy.all cannot stand together",
+            ),
+            (
+                "model_warmup { inputs { key: \"x\" value { zero_data: true } } }",
+                "model_warmup[0].inputs['x'] has no data_type",
+            ),
+            (
+                "model_warmup { inputs { key: \"x\" value { data_type: TYPE_FP32 } } }",
+                "model_warmup[0].inputs['x']: expected one of zero_data, random_data, input_data_file",
+            ),
+        ] {
+            assert_eq!(pbtxt(text).unwrap_err(), expected);
+        }
+    }
+
+    /// MR-15: sizes, depths and lists of any length end quickly in an answer.
+    #[test]
+    fn mr_15_configurations_are_bounded() {
+        let start = std::time::Instant::now();
+        let large = "# padding\n".repeat(1 << 20);
+        assert_eq!(pbtxt(&large).unwrap_err(), "it is larger than 1048576 bytes");
+        let deep = |open: &str| open.repeat(100_000);
+        assert!(WrittenConfig::read(&deep("{\"a\":"), Syntax::Json).is_err());
+        assert!(WrittenConfig::read(&format!("a = {}", deep("[")), Syntax::Toml).is_err());
+        assert!(pbtxt(&deep("input {")).is_err());
+        let many = "a:1 ".repeat((1 << 18) - 1);
+        assert_eq!(pbtxt(&many).unwrap().warnings, ["unknown fields: a"]);
+        let dims = format!("input {{ name: \"x\" dims: [{}1] }}", "1,".repeat(400_000));
+        assert!(pbtxt(&dims).is_ok());
+        assert!(
+            start.elapsed() < std::time::Duration::from_secs(20),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+
+    /// Damaged configurations are errors or configurations, never panics.
+    #[test]
+    fn mr_15_damaged_configurations_are_only_errors() {
+        let good = "name: \"größe\\x41\\u00e4\" max_batch_size: 0x8 # so\n\
+            input [ { name: \"X\" data_type: TYPE_FP32 dims: [ -1, 3 ] } ]\n\
+            parameters { key: 'a' value: < string_value: \"b\" 'c' > }\n\
+            model_warmup { inputs { key: \"X\" value { data_type: TYPE_FP32 zero_data: true } } }\n";
+        assert!(pbtxt(good).is_ok());
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = |most: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usize::try_from(random % most as u64).unwrap()
+        };
+        let pieces = [
+            "{", "}", "[", "]", "<", "\"", "'", "\\", "\\x", "\\u12", "\\9", "#", ":", "-", "ä", "\u{0}",
+            "1e+", "\n", ",",
+        ];
+        for _ in 0..20_000 {
+            let mut text: Vec<char> = good.chars().collect();
+            for _ in 0..=next(3) {
+                let at = next(text.len() + 1);
+                match next(3) {
+                    0 => drop(text.splice(at..text.len().min(at + 1), [])),
+                    1 => text.truncate(at.max(1)),
+                    _ => drop(text.splice(at..at, pieces[next(pieces.len())].chars())),
+                }
+            }
+            let text: String = text.into_iter().collect();
+            if let Err(error) = pbtxt(&text) {
+                assert!(!error.is_empty() && !error.contains('\n'), "{error}");
+            }
+        }
+    }
+}

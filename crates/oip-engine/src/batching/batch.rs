@@ -1,0 +1,419 @@
+//! Requests joined along axis 0, and their outputs taken apart again.
+
+use oip_types::{
+    InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestedOutput,
+    ServiceError, TensorValue,
+};
+use tensor_core::Quoted;
+
+use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
+
+/// What the scheduler must know of a request that fits the model's metadata; its time is the caller's to fill in.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a model that was configured to take batches is asked
+/// for more rows than one takes, or its inputs differ in their number of rows.
+pub(crate) fn ask(
+    policy: &BatchPolicy,
+    metadata: &ModelMetadata,
+    request: &InferRequest,
+) -> Result<Ask, ServiceError> {
+    let bytes = request
+        .inputs
+        .iter()
+        .map(|input| input.value.raw().len() as u64)
+        .sum();
+    let alone = Ask {
+        rows: 1,
+        bytes,
+        ..Ask::default()
+    };
+    let rows = match rows(policy.max_rows(), request) {
+        Ok(Some(rows)) => rows,
+        Ok(None) => return Ok(alone),
+        // What nobody configured is a guess: this model may mean something else by its first dimensions.
+        Err(_) if policy.is_guess() => {
+            let rows = leading_rows(request).unwrap_or(1);
+            return Ok(Ask { rows, ..alone });
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(Ask {
+        rows,
+        // Nothing to join, and a model may want to say something about it.
+        key: (rows > 0).then(|| join_key(metadata, request)),
+        ..alone
+    })
+}
+
+/// How many rows a request has, to a model that takes at most so many at once; none if that is 0, or it has none.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it has more, or its inputs differ in their number.
+pub(crate) fn rows(max_rows: u64, request: &InferRequest) -> Result<Option<u64>, ServiceError> {
+    let (Some(first), Some(rows), 1..) = (request.inputs.first(), leading_rows(request), max_rows) else {
+        return Ok(None);
+    };
+    let mut others = request.inputs.iter();
+    match others.find(|input| input.value.rows() != Some(rows)) {
+        Some(other) => Err(ServiceError::invalid(format!(
+            "inputs {} and {} must have the same number of rows, found shapes {} and {}",
+            Quoted(&first.name),
+            Quoted(&other.name),
+            first.value.shape(),
+            other.value.shape(),
+        ))),
+        None if rows > max_rows => Err(ServiceError::invalid(format!(
+            "expected a batch of at most {max_rows} rows, found {rows}"
+        ))),
+        None => Ok(Some(rows)),
+    }
+}
+
+fn leading_rows(request: &InferRequest) -> Option<u64> {
+    request.inputs.first()?.value.rows()
+}
+
+/// What two requests must have in common to be joined: which optional inputs they have, the dimensions that the model
+/// leaves free, but for the first, and all parameters that it could see.
+///
+/// Nothing but these differs between requests that fit the metadata, and for most models that is nothing at all: then
+/// the key is empty and costs no memory.
+fn join_key(metadata: &ModelMetadata, request: &InferRequest) -> JoinKey {
+    let mut key = Vec::new();
+    for expected in &metadata.inputs {
+        let value = request.input(&expected.name);
+        if expected.optional {
+            key.push(u8::from(value.is_some()));
+        }
+        let dims = value.map_or(&[][..], |value| value.shape().dims());
+        let has_any_rank = expected.shape.has_any_leading();
+        if has_any_rank {
+            key.push(dims.len() as u8); // at most `Shape::MAX_RANK`
+        }
+        let patterns = expected.shape.dims();
+        for (index, dim) in dims.iter().enumerate().skip(1) {
+            if has_any_rank || patterns.get(index).is_none_or(Option::is_none) {
+                key.extend_from_slice(&dim.to_le_bytes());
+            }
+        }
+    }
+    push_parameters(&mut key, "", &request.parameters);
+    for input in &request.inputs {
+        push_parameters(&mut key, &input.name, &input.parameters);
+    }
+    for output in &request.outputs {
+        push_parameters(&mut key, &output.name, &output.parameters);
+    }
+    JoinKey(key)
+}
+
+/// Appends parameters, and to whom they belong, in a form that is the same for the same ones only.
+fn push_parameters(key: &mut Vec<u8>, owner: &str, parameters: &Parameters) {
+    if parameters.is_empty() {
+        return;
+    }
+    let text = |key: &mut Vec<u8>, text: &str| {
+        key.extend_from_slice(&text.len().to_le_bytes());
+        key.extend_from_slice(text.as_bytes());
+    };
+    text(key, owner);
+    key.extend_from_slice(&parameters.len().to_le_bytes());
+    for (name, value) in parameters {
+        text(key, name);
+        match value {
+            ParameterValue::Bool(value) => key.extend_from_slice(&[0, u8::from(*value)]),
+            ParameterValue::Int64(value) => {
+                key.push(1);
+                key.extend_from_slice(&value.to_le_bytes());
+            }
+            ParameterValue::Uint64(value) => {
+                key.push(2);
+                key.extend_from_slice(&value.to_le_bytes());
+            }
+            ParameterValue::Double(value) => {
+                key.push(3);
+                key.extend_from_slice(&value.to_bits().to_le_bytes());
+            }
+            value => {
+                key.push(4);
+                text(key, &value.to_string());
+            }
+        }
+    }
+}
+
+/// One request for all: each input is copied once, and the outputs are those that any of them wants.
+///
+/// # Errors
+/// As [`TensorValue::join_rows`].
+pub(crate) fn join(requests: &[InferRequest]) -> Result<InferRequest, ServiceError> {
+    let [first, ..] = requests else {
+        return Err(ServiceError::internal("a batch without requests"));
+    };
+    let mut joined = InferRequest::new(first.model());
+    joined.parameters.clone_from(&first.parameters);
+    joined.outputs = wanted(requests);
+    for InferInput { name, parameters, .. } in &first.inputs {
+        let parts: Vec<&TensorValue> = requests
+            .iter()
+            .filter_map(|request| request.input(name))
+            .collect();
+        let value = TensorValue::join_rows(&parts)?;
+        joined.inputs.push(InferInput {
+            name: name.clone(),
+            value,
+            parameters: parameters.clone(),
+        });
+    }
+    Ok(joined)
+}
+
+/// All outputs that are wanted; empty, which means all of the model's, as soon as one request wants those.
+fn wanted(requests: &[InferRequest]) -> Vec<RequestedOutput> {
+    let mut wanted: Vec<RequestedOutput> = Vec::new();
+    for request in requests {
+        if request.outputs.is_empty() {
+            return Vec::new();
+        }
+        for output in &request.outputs {
+            if !wanted.iter().any(|known| known.name == output.name) {
+                wanted.push(output.clone());
+            }
+        }
+    }
+    wanted
+}
+
+/// Checks that outputs have a batch's rows.
+///
+/// # Errors
+/// [`Internal`](oip_types::ErrorCode::Internal) that names the output.
+pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), ServiceError> {
+    match outputs.iter().find(|output| output.value.rows() != Some(rows)) {
+        None => Ok(()),
+        Some(output) => Err(ServiceError::internal(format!(
+            "the model broke its promise for output {}: expected {rows} rows as in its inputs, found shape {}",
+            Quoted(&output.name),
+            output.value.shape(),
+        ))),
+    }
+}
+
+/// Each request's own rows of the outputs it wants, in the order it wants them. The outputs must have been checked.
+///
+/// # Errors
+/// [`Internal`](oip_types::ErrorCode::Internal) when the outputs do not have the batch's rows.
+pub(crate) fn split(
+    outputs: Vec<InferOutput>,
+    requests: &[InferRequest],
+    rows: &[u64],
+) -> Result<Vec<Vec<InferOutput>>, ServiceError> {
+    check_rows(&outputs, rows.iter().sum())?;
+    let mut answers: Vec<Vec<InferOutput>> = requests
+        .iter()
+        .map(|_| Vec::with_capacity(outputs.len()))
+        .collect();
+    for output in outputs {
+        let pieces = output.value.split_rows(rows);
+        let pieces = pieces.map_err(|error| ServiceError::internal(error.to_string()))?;
+        for ((request, answer), value) in requests.iter().zip(&mut answers).zip(pieces) {
+            let is_wanted = |wanted: &RequestedOutput| wanted.name == output.name;
+            if request.outputs.is_empty() || request.outputs.iter().any(is_wanted) {
+                answer.push(InferOutput {
+                    value,
+                    name: output.name.clone(),
+                    parameters: output.parameters.clone(),
+                    shared_memory: None,
+                });
+            }
+        }
+    }
+    for (request, answer) in requests.iter().zip(&mut answers) {
+        let wanted = |output: &InferOutput| {
+            request
+                .outputs
+                .iter()
+                .position(|wanted| wanted.name == output.name)
+        };
+        // Stable: when all are wanted they stay in the model's order.
+        answer.sort_by_key(wanted);
+    }
+    Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::{BytesTensor, DataType, ErrorCode, ModelConfig, ModelRef, TensorMetadata};
+    use tensor_core::{Shape, Tensor};
+
+    use super::*;
+
+    fn metadata() -> ModelMetadata {
+        ModelMetadata {
+            name: "m".into(),
+            versions: vec![],
+            platform: "test_test".into(),
+            inputs: vec![
+                TensorMetadata::new("x", DataType::UINT8, &[-1, -1]),
+                TensorMetadata::new("s", DataType::BYTES, &[-1, 2]),
+            ],
+            outputs: vec![
+                TensorMetadata::new("y", DataType::UINT8, &[-1]),
+                TensorMetadata::new("z", DataType::BYTES, &[-1, 2]),
+            ],
+        }
+    }
+
+    fn matrix(rows: u64, columns: u64) -> Tensor {
+        let shape = Shape::new(&[rows, columns]).unwrap();
+        Tensor::from_vec(shape, (0..rows * columns).map(|value| value as u8).collect()).unwrap()
+    }
+
+    fn strings(rows: u64) -> BytesTensor {
+        let shape = Shape::new(&[rows, 2]).unwrap();
+        let elements = (0..rows * 2).map(|index| "ab".repeat(index as usize));
+        BytesTensor::from_elements(shape, elements).unwrap()
+    }
+
+    fn request(rows: u64, columns: u64) -> InferRequest {
+        InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("x", matrix(rows, columns))
+            .with_input("s", strings(rows))
+    }
+
+    fn configured(max_batch_size: u32) -> BatchPolicy {
+        BatchPolicy::from_config(&ModelConfig {
+            max_batch_size,
+            ..ModelConfig::default()
+        })
+        .unwrap()
+    }
+
+    /// HT-31: more rows than a batch takes, and inputs that differ.
+    #[test]
+    fn ht_31_batches_that_cannot_be_are_refused_by_name() {
+        let message = |rows, other| {
+            let request = InferRequest::new(ModelRef::new("m", None).unwrap())
+                .with_input("x", matrix(rows, 3))
+                .with_input("s", strings(other));
+            let error = ask(&configured(4), &metadata(), &request).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument);
+            error.to_string()
+        };
+        assert_eq!(message(5, 5), "expected a batch of at most 4 rows, found 5");
+        assert_eq!(
+            message(2, 3),
+            "inputs 'x' and 's' must have the same number of rows, found shapes [2, 3] and [3, 2]"
+        );
+    }
+
+    #[test]
+    fn what_was_only_guessed_refuses_nothing() {
+        let policy = BatchPolicy::derived(&metadata(), 64);
+        let is_alone = |request: &InferRequest| ask(&policy, &metadata(), request).unwrap().key.is_none();
+        assert!(!is_alone(&request(64, 3)));
+        assert!(is_alone(&request(65, 3)));
+        assert!(is_alone(&request(0, 3)));
+        let differing = InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("x", matrix(2, 3))
+            .with_input("s", strings(3));
+        assert!(is_alone(&differing));
+    }
+
+    #[test]
+    fn only_requests_that_the_model_cannot_tell_apart_are_joined() {
+        let key = |request: &InferRequest| ask(&configured(4), &metadata(), request).unwrap().key.unwrap();
+        let base = request(1, 3);
+        assert_eq!(key(&base), key(&request(2, 3)), "rows do not matter");
+        assert_ne!(key(&base), key(&request(1, 4)));
+        let mut reordered = base.clone();
+        reordered.inputs.reverse();
+        assert_eq!(key(&base), key(&reordered), "nor does the order of inputs");
+
+        let mut optional = metadata();
+        optional.inputs[1] = optional.inputs[1].clone().optional();
+        let key_of = |request: &InferRequest| join_key(&optional, request);
+        let mut without = base.clone();
+        without.inputs.truncate(1);
+        assert_ne!(
+            key_of(&base),
+            key_of(&without),
+            "an input would be lost, or missing"
+        );
+
+        let with = |value: ParameterValue| {
+            let mut request = base.clone();
+            request.parameters.insert("a".into(), value);
+            request
+        };
+        let values = [
+            ParameterValue::Bool(true),
+            ParameterValue::Int64(1),
+            ParameterValue::Int64(2),
+            ParameterValue::Uint64(1),
+            ParameterValue::Double(1.0),
+            ParameterValue::Double(f64::NAN),
+            ParameterValue::String("1".into()),
+        ];
+        let keys: Vec<JoinKey> = values.iter().map(|value| key(&with(value.clone()))).collect();
+        for (index, this) in keys.iter().enumerate() {
+            assert_ne!(*this, key(&base));
+            assert!(
+                keys[index + 1..].iter().all(|that| that != this),
+                "{:?}",
+                values[index]
+            );
+            assert_eq!(*this, key(&with(values[index].clone())));
+        }
+        // The same parameter somewhere else is another one.
+        let mut of_input = base.clone();
+        of_input.inputs[0]
+            .parameters
+            .insert("a".into(), ParameterValue::Int64(1));
+        assert_ne!(key(&of_input), key(&with(ParameterValue::Int64(1))));
+    }
+
+    #[test]
+    fn requests_get_their_own_rows_of_what_they_want() {
+        let mut reordered = request(1, 3);
+        reordered.inputs.reverse();
+        let requests = [
+            request(2, 3).with_output("z"),
+            reordered.with_output("z").with_output("y"),
+            request(3, 3).with_output("y"),
+        ];
+        let joined = join(&requests).unwrap();
+        assert_eq!(joined.input("x").unwrap().shape().dims(), [6, 3]);
+        assert_eq!(joined.input("s").unwrap().rows(), Some(6));
+        let names: Vec<&str> = joined.outputs.iter().map(|output| output.name.as_str()).collect();
+        assert_eq!(names, ["z", "y"]);
+
+        let outputs = || {
+            vec![
+                InferOutput::new("y", matrix(6, 1).reshape(Shape::vector(6)).unwrap()),
+                InferOutput::new("z", strings(6)),
+            ]
+        };
+        let answers = split(outputs(), &requests, &[2, 1, 3]).unwrap();
+        let show = |answer: &Vec<InferOutput>| -> Vec<String> {
+            let show = |output: &InferOutput| format!("{}{}", output.name, output.value.shape());
+            answer.iter().map(show).collect()
+        };
+        assert_eq!(
+            answers.iter().map(show).collect::<Vec<_>>(),
+            [vec!["z[2, 2]"], vec!["z[1, 2]", "y[1]"], vec!["y[3]"]]
+        );
+        assert_eq!(answers[2][0].value.raw()[..], [3, 4, 5]);
+        let words: Vec<&[u8]> = answers[1][0].value.as_bytes().unwrap().iter().collect();
+        assert_eq!(words, ["ab".repeat(4).as_bytes(), "ab".repeat(5).as_bytes()]);
+        assert!(wanted(&[request(1, 3), requests[0].clone()]).is_empty());
+
+        let error = split(outputs(), &requests, &[2, 1, 4]).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Internal);
+        assert_eq!(
+            error.to_string(),
+            "the model broke its promise for output 'y': expected 7 rows as in its inputs, found shape [6]"
+        );
+    }
+}

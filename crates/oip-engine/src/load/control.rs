@@ -1,0 +1,288 @@
+use std::{
+    collections::{BTreeSet, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use futures_channel::oneshot;
+use oip_types::{ErrorCode, ServiceError};
+
+use crate::{
+    ModelControl,
+    load::lifecycle::{Cause, Lifecycle},
+    run::instances::STACK_SIZE,
+};
+
+/// Carries out loading and unloading on a few threads, which are there while there is something to do. What concerns
+/// one model is done in the order in which it came.
+pub(crate) struct Control {
+    lifecycle: Arc<Lifecycle>,
+    work: Mutex<Work>,
+    /// Nothing is left to do.
+    idle: Condvar,
+}
+
+#[derive(Default)]
+struct Work {
+    waiting: VecDeque<Task>,
+    /// Models that a thread is working on.
+    busy: BTreeSet<String>,
+    threads: usize,
+    is_closed: bool,
+}
+
+impl Work {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.busy.is_empty()
+    }
+}
+
+/// Something to do with a model.
+pub(crate) struct Task {
+    model: String,
+    action: Action,
+    /// Who waits for the end of it.
+    reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
+    /// The models that a pipeline to be loaded runs, once that was looked up.
+    steps: Option<Vec<String>>,
+}
+
+/// What to do.
+pub(crate) enum Action {
+    Load {
+        config: Option<String>,
+        cause: Cause,
+    },
+    Unload {
+        forget: bool,
+        /// Whether models go as well that were loaded only because this one runs them.
+        with_steps: bool,
+    },
+}
+
+impl Control {
+    /// Requests that may wait.
+    const CAPACITY: usize = 1024;
+
+    pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Arc<Self> {
+        Arc::new(Self {
+            lifecycle,
+            work: Mutex::default(),
+            idle: Condvar::new(),
+        })
+    }
+
+    /// Has something done when its turn comes.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Unavailable`] once it is closed; [`ErrorCode::Overloaded`] when too many requests wait.
+    pub(crate) fn submit(self: &Arc<Self>, task: Task) -> Result<(), ServiceError> {
+        let mut work = self.lock();
+        if work.is_closed {
+            return Err(shutting_down());
+        }
+        if task.reply.is_some() && work.waiting.len() >= Self::CAPACITY {
+            let message = "too many models wait to be loaded and unloaded; try again later";
+            return Err(ServiceError::new(ErrorCode::Overloaded, message));
+        }
+        work.waiting.push_back(task);
+        if work.threads < self.lifecycle.config.parallel_loads.max(1) {
+            work.threads += 1;
+            drop(work);
+            self.start_thread();
+        }
+        Ok(())
+    }
+
+    fn start_thread(self: &Arc<Self>) {
+        let this = self.clone();
+        let builder = thread::Builder::new()
+            .name("control".to_owned())
+            .stack_size(STACK_SIZE);
+        if let Err(error) = builder.spawn(move || this.run()) {
+            tracing::error!(%error, "the system gave no thread to load models");
+            let mut work = self.lock();
+            work.threads -= 1;
+            // Threads that are there go on with it. If there are none, nobody does.
+            let abandoned = if work.threads == 0 {
+                std::mem::take(&mut work.waiting)
+            } else {
+                VecDeque::new()
+            };
+            drop(work);
+            self.idle.notify_all();
+            for task in abandoned {
+                let reason = format!("the system gave no thread to load it: {}", error.kind());
+                self.lifecycle.registry.fail(&task.model, &reason, true);
+                task.answer(Err(ServiceError::new(ErrorCode::Unavailable, reason)));
+            }
+        }
+    }
+
+    /// Does what waits, and ends when nothing does.
+    fn run(self: &Arc<Self>) {
+        while let Some(task) = self.next() {
+            let Some(mut task) = self.put_behind_steps(task) else {
+                continue;
+            };
+            let reply = task.reply.take();
+            let (model, lifecycle) = (task.model.clone(), &self.lifecycle);
+            let done = catch_unwind(AssertUnwindSafe(|| match task.action {
+                Action::Load { config, cause } => lifecycle.load(&task.model, config, cause),
+                Action::Unload { forget, with_steps } => {
+                    let steps = lifecycle.unload(&task.model, forget)?;
+                    for step in steps.into_iter().filter(|_| with_steps) {
+                        let action = Action::Unload { forget, with_steps };
+                        self.submit(Task::new(step, action, None))?;
+                    }
+                    Ok(())
+                }
+            }));
+            let done = done.unwrap_or_else(|_| {
+                // A bug. It must not keep the model from being loaded again, nor the server from getting ready.
+                lifecycle
+                    .registry
+                    .fail(&model, "the server panicked while loading it", true);
+                Err(ServiceError::internal("the server panicked while loading it"))
+            });
+            self.lock().busy.remove(&model);
+            if let Some(reply) = reply {
+                // Nobody may wait any more.
+                let _ = reply.send(done);
+            }
+        }
+    }
+
+    /// Gives a task back that can be done now. The loading of a pipeline goes behind that of the models it runs, which are
+    /// loaded for it where only those are loaded that are asked for.
+    fn put_behind_steps(self: &Arc<Self>, mut task: Task) -> Option<Task> {
+        let Action::Load { config, .. } = &task.action else {
+            return Some(task);
+        };
+        if task.steps.is_some() {
+            return Some(task);
+        }
+        // If reading its configuration panics, so does loading it, where that is told.
+        let steps = catch_unwind(AssertUnwindSafe(|| {
+            self.lifecycle.steps(&task.model, config.as_deref())
+        }));
+        let steps = steps.unwrap_or_default();
+        if steps.is_empty() {
+            return Some(task);
+        }
+        if matches!(self.lifecycle.config.control, ModelControl::Explicit { .. }) {
+            let is_missing = |step: &&String| {
+                **step != task.model && !self.lifecycle.registry.has_ready(step) && !self.is_busy(step)
+            };
+            for step in steps.iter().filter(is_missing) {
+                let action = Action::Load {
+                    config: None,
+                    cause: Cause::Step,
+                };
+                // If it is closed, that is found below.
+                let _ = self.submit(Task::new(step.clone(), action, None));
+            }
+        }
+        let mut work = self.lock();
+        work.busy.remove(&task.model);
+        task.steps = Some(steps);
+        if work.is_closed {
+            drop(work);
+            task.answer(Err(shutting_down()));
+        } else {
+            // Still before what came later for the same model.
+            let later = work.waiting.iter().position(|later| later.model == task.model);
+            let place = later.unwrap_or(work.waiting.len());
+            work.waiting.insert(place, task);
+        }
+        None
+    }
+
+    /// Takes what waits longest and concerns a model that nobody works on, nor on one that it runs. What concerns another
+    /// is taken by whoever works on that, when it is done.
+    fn next(&self) -> Option<Task> {
+        let mut work = self.lock();
+        let is_free = |index: usize, task: &Task| {
+            let mut earlier = work.waiting.iter().take(index);
+            !work.busy.contains(&task.model) && !earlier.any(|earlier| earlier.model == task.model)
+        };
+        let is_waiting = |model: &String| work.waiting.iter().any(|task| task.model == *model);
+        let has_steps = |task: &Task| {
+            let mut steps = task.steps.iter().flatten().filter(|step| **step != task.model);
+            !steps.any(|step| work.busy.contains(step) || is_waiting(step))
+        };
+        let free = work
+            .waiting
+            .iter()
+            .enumerate()
+            .position(|(index, task)| is_free(index, task) && has_steps(task));
+        // Pipelines that run each other wait for each other. The first one is told so.
+        let free = free.or_else(|| {
+            let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();
+            nobody_works.then_some(0)
+        });
+        let task = free.and_then(|index| work.waiting.remove(index));
+        match &task {
+            Some(task) => drop(work.busy.insert(task.model.clone())),
+            None => work.threads -= 1,
+        }
+        if work.is_idle() {
+            self.idle.notify_all();
+        }
+        task
+    }
+
+    /// Waits until there is nothing to do.
+    pub(crate) fn wait_until_idle(&self) {
+        let idle = self.idle.wait_while(self.lock(), |work| !work.is_idle());
+        drop(idle.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Whether something is being done with a model, or waits to be.
+    pub(crate) fn is_busy(&self, model: &str) -> bool {
+        let work = self.lock();
+        work.busy.contains(model) || work.waiting.iter().any(|task| task.model == model)
+    }
+
+    /// Takes nothing more, and gives up what waits.
+    pub(crate) fn close(&self) {
+        let mut work = self.lock();
+        work.is_closed = true;
+        let given_up = std::mem::take(&mut work.waiting);
+        drop(work);
+        self.idle.notify_all();
+        for task in given_up {
+            task.answer(Err(shutting_down()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn shutting_down() -> ServiceError {
+    ServiceError::new(ErrorCode::Unavailable, "the server is shutting down")
+}
+
+impl Task {
+    pub(crate) fn new(
+        model: String,
+        action: Action,
+        reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
+    ) -> Self {
+        Self {
+            model,
+            action,
+            reply,
+            steps: None,
+        }
+    }
+
+    fn answer(self, result: Result<(), ServiceError>) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(result);
+        }
+    }
+}

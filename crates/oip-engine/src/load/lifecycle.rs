@@ -1,0 +1,478 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use model_config::{Syntax, WrittenConfig, steps};
+use oip_types::{ErrorCode, ServiceError};
+use tensor_core::Quoted;
+
+use crate::{
+    EngineConfig, ModelControl, Repository,
+    load::{
+        files::{Digest, DigestBy, Part, Snapshot},
+        loader::{self, Job},
+        registry::Registry,
+        repository::{FoundVersion, ModelFolder},
+    },
+    pipeline::Pipeline,
+    run::{
+        cache::ResponseCache,
+        served_version::{Retirement, ServedVersion},
+    },
+};
+
+/// Loads and unloads models, one operation per model at a time; who calls sees to that.
+pub(crate) struct Lifecycle {
+    pub(crate) repository: Repository,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) retirement: Arc<Retirement>,
+    pub(crate) config: EngineConfig,
+    /// What was in the folders of models when they were last loaded, or tried to be.
+    known: Mutex<BTreeMap<String, Known>>,
+    cache: Option<Arc<ResponseCache>>,
+    /// Held while models come and go and pipelines are planned with them.
+    planning: Mutex<()>,
+    /// Models that were loaded only because a pipeline runs them.
+    as_steps: Mutex<BTreeSet<String>>,
+}
+
+/// What was in a model's folder.
+#[derive(Clone)]
+struct Known {
+    snapshot: Snapshot,
+    /// What all versions share: files, and a configuration that came by request.
+    shared: (Digest, Option<String>),
+    /// The versions that were loaded.
+    versions: BTreeMap<Option<String>, Digest>,
+}
+
+/// Who wants a model to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The operator: it was there at start, or was put there.
+    Repository,
+    /// A client, who is told how it ended.
+    Request,
+    /// A pipeline that runs it. If it fails, that is why the pipeline does.
+    Step,
+}
+
+impl Lifecycle {
+    pub(crate) fn new(repository: Repository, registry: Arc<Registry>, config: EngineConfig) -> Self {
+        let cache_bytes = config.response_cache_bytes;
+        Self {
+            repository,
+            registry,
+            retirement: Arc::default(),
+            config,
+            known: Mutex::default(),
+            cache: (cache_bytes > 0).then(|| Arc::new(ResponseCache::new(cache_bytes))),
+            planning: Mutex::default(),
+            as_steps: Mutex::default(),
+        }
+    }
+
+    /// The models that a pipeline runs, by the configuration that it would be loaded with; none for other models.
+    pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
+        let written = match config {
+            Some(config) => WrittenConfig::read(config, Syntax::Json).ok(),
+            None => match self.repository.folder(name) {
+                Ok(Some(folder)) => folder.configuration().ok(),
+                _ => None,
+            },
+        };
+        let steps = written.iter().flat_map(|written| steps(&written.config));
+        steps.map(str::to_owned).collect()
+    }
+
+    /// Loads what of a model is not loaded as it is in the repository now, and takes out of service what is not wanted
+    /// any more. Until a version is ready, the one before it goes on.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] when there is no such model, [`ErrorCode::InvalidArgument`] when a version of it cannot be
+    /// loaded.
+    pub(crate) fn load(
+        self: &Arc<Self>,
+        name: &str,
+        config: Option<String>,
+        cause: Cause,
+    ) -> Result<(), ServiceError> {
+        // A model that runs stands in for what is to replace it.
+        let has_ready = self.registry.has_ready(name);
+        let is_waited_for = cause == Cause::Repository && !has_ready;
+        match cause {
+            Cause::Step if !has_ready => drop(lock(&self.as_steps).insert(name.to_owned())),
+            Cause::Step => {}
+            Cause::Repository | Cause::Request => drop(lock(&self.as_steps).remove(name)),
+        }
+        let fail = |reason: &str| {
+            tracing::warn!(model = name, reason, "a model is unavailable");
+            self.registry.fail(name, reason, is_waited_for);
+            Err(ServiceError::invalid(format!(
+                "failed to load {}, {reason}",
+                Quoted(name)
+            )))
+        };
+        let folder = match self.repository.folder(name) {
+            Ok(Some(folder)) => folder,
+            Ok(None) => {
+                let reason = "failed to poll from model repository: it is not there";
+                if cause == Cause::Repository || has_ready {
+                    let _ = fail(reason);
+                }
+                let message = format!("failed to load {}, {reason}", Quoted(name));
+                return Err(ServiceError::new(ErrorCode::NotFound, message));
+            }
+            Err(reason) => return fail(&reason),
+        };
+        let snapshot = match folder.snapshot() {
+            Ok(snapshot) => snapshot,
+            Err(reason) => return fail(&reason),
+        };
+        let is_sent = config.is_some();
+        let written = match &config {
+            // What a client sends and is wrong is the client's business only.
+            Some(config) => WrittenConfig::read(config, Syntax::Json).map_err(|error| {
+                ServiceError::invalid(format!("failed to load {}, its config: {error}", Quoted(name)))
+            })?,
+            None => match folder.configuration() {
+                Ok(written) => written,
+                Err(reason) => {
+                    self.remember(name, &snapshot, config);
+                    return fail(&reason);
+                }
+            },
+        };
+        if is_sent && written.is_mapped {
+            return Err(ServiceError::invalid(format!(
+                "failed to load {}, its config: {} is for configurations in the repository",
+                Quoted(name),
+                WrittenConfig::MAPPED
+            )));
+        }
+        let versions = match folder
+            .check_name(&written)
+            .and_then(|()| folder.versions(&written))
+        {
+            Ok(versions) => versions,
+            Err(reason) => {
+                self.remember(name, &snapshot, config);
+                return fail(&reason);
+            }
+        };
+        for warning in &written.warnings {
+            tracing::warn!(model = name, "configuration: {warning}");
+        }
+        let plan = Plan {
+            name,
+            folder,
+            written: Arc::new(written),
+            is_waited_for,
+        };
+        self.carry_out(&plan, versions, snapshot, config)
+    }
+
+    /// Loads the versions that changed.
+    fn carry_out(
+        self: &Arc<Self>,
+        plan: &Plan<'_>,
+        versions: Vec<FoundVersion>,
+        snapshot: Snapshot,
+        config: Option<String>,
+    ) -> Result<(), ServiceError> {
+        let (name, by) = (plan.name, self.digest_by());
+        let wanted: Vec<Option<String>> = versions.iter().map(|found| found.version.clone()).collect();
+        let wanted: Vec<Option<&str>> = wanted.iter().map(Option::as_deref).collect();
+        let shared = match &wanted[..] {
+            [None] => Part::All,
+            _ => Part::Shared,
+        };
+        let shared = (snapshot.digest(shared, by), config);
+        let before = self.lock().get(name).cloned();
+        let before = before.filter(|before| before.shared == shared);
+        let mut known = Known {
+            snapshot,
+            shared,
+            versions: BTreeMap::new(),
+        };
+        let mut changed = Vec::new();
+        for found in versions {
+            let version = found.version.as_deref();
+            let digest = known
+                .snapshot
+                .digest(version.map_or(Part::All, Part::Version), by);
+            let loaded = before
+                .as_ref()
+                .and_then(|before| before.versions.get(&found.version));
+            if loaded == Some(&digest) && self.registry.is_ready(name, version) {
+                known.versions.insert(found.version, digest);
+            } else {
+                changed.push((found, digest));
+            }
+        }
+        let loading: Vec<Option<&str>> = changed
+            .iter()
+            .map(|(found, _)| found.version.as_deref())
+            .collect();
+        let is_there = |version: &str| plan.folder.has_version(version);
+        self.registry
+            .start_loading(name, &loading, plan.is_waited_for, is_there);
+        let mut failures = Vec::new();
+        for (found, digest) in changed {
+            let version = found.version.clone();
+            match self.load_version(plan, found, &known.snapshot) {
+                Ok(()) => drop(known.versions.insert(version, digest)),
+                Err(reason) => failures.push(match version {
+                    Some(version) => format!("version {}: {reason}", Quoted(&version)),
+                    None => reason,
+                }),
+            }
+        }
+        self.lock().insert(name.to_owned(), known);
+        // If something failed, what it should replace goes on.
+        if failures.is_empty() {
+            self.retire(name, &wanted, false);
+            return Ok(());
+        }
+        let failures = failures.join("; ");
+        Err(ServiceError::invalid(format!(
+            "failed to load {}, {failures}",
+            Quoted(name)
+        )))
+    }
+
+    fn load_version(&self, plan: &Plan<'_>, found: FoundVersion, snapshot: &Snapshot) -> Result<(), String> {
+        let (name, version) = (plan.name, found.version);
+        let start = Instant::now();
+        let loaded = found.content.and_then(|content| {
+            let job = Job {
+                name: name.to_owned(),
+                version: version.clone(),
+                folder: plan.folder.clone(),
+                written: plan.written.clone(),
+            };
+            let served = loader::load(job, content, &self.config, self.cache.as_ref())?;
+            // What was read while it was written is neither the old nor the new.
+            let part = version.as_deref().map_or(Part::All, Part::Version);
+            let stamps =
+                |snapshot: &Snapshot| [Part::Shared, part].map(|part| snapshot.digest(part, DigestBy::Stamp));
+            match plan.folder.snapshot() {
+                Ok(after) if stamps(&after) != stamps(snapshot) => {
+                    Err("its files changed while they were read".to_owned())
+                }
+                // Gone is no change: everything was read.
+                _ => Ok(Arc::new(served)),
+            }
+        });
+        let (took, version) = (start.elapsed(), version.as_deref());
+        let outcome = self.take_over(plan, version, loaded, took);
+        match &outcome {
+            Ok(()) => {
+                let milliseconds = took.as_millis() as u64;
+                tracing::info!(model = name, version, milliseconds, "loaded a model");
+            }
+            Err(reason) => tracing::warn!(model = name, version, reason, "a model is unavailable"),
+        }
+        outcome
+    }
+
+    /// Puts a version into the place of the one before it, or says why not.
+    fn take_over(
+        &self,
+        plan: &Plan<'_>,
+        version: Option<&str>,
+        loaded: Result<Arc<ServedVersion>, String>,
+        took: Duration,
+    ) -> Result<(), String> {
+        let _planning = lock(&self.planning);
+        let failure = match &loaded {
+            Ok(served) => served.pipeline().and_then(|pipeline| {
+                self.plan_pipeline(pipeline);
+                pipeline.unavailable()
+            }),
+            Err(reason) => Some(reason.clone()),
+        };
+        let loaded = match (loaded, &failure) {
+            // What runs goes on. Where nothing does, a pipeline is there and waits for the models that it is to run.
+            (Ok(_), Some(reason)) if self.registry.is_ready(plan.name, version) => Err(reason.clone()),
+            (loaded, _) => loaded,
+        };
+        let before = self
+            .registry
+            .finish_loading(plan.name, version, loaded, took, plan.is_waited_for);
+        if let Some(before) = before {
+            self.retirement.retire(before, || {});
+        }
+        self.plan_users_of(plan.name);
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Plans the pipelines anew that run a model, itself or by another pipeline. The caller holds `planning`.
+    fn plan_users_of(&self, name: &str) {
+        let all = self.registry.served();
+        let mut changed = vec![name.to_owned()];
+        while let Some(name) = changed.pop() {
+            for served in &all {
+                let Some(pipeline) = served.pipeline() else {
+                    continue;
+                };
+                if !pipeline.models().any(|model| model == name) || !self.plan_pipeline(pipeline) {
+                    continue;
+                }
+                let (model, version) = (&served.metadata().name, served.version());
+                match pipeline.unavailable() {
+                    None => tracing::info!(model, version, "a pipeline is available"),
+                    Some(reason) => tracing::warn!(model, version, reason, "a pipeline is unavailable"),
+                }
+                changed.push(model.clone());
+            }
+        }
+    }
+
+    /// Plans a pipeline with what is served; true if whether it is available, or why not, is another by that.
+    fn plan_pipeline(&self, pipeline: &Pipeline) -> bool {
+        pipeline.plan(|model| {
+            let served = self.registry.locate(model);
+            let served = served.map_err(|error| error.message().to_owned())?;
+            if let Some(inner) = served.pipeline() {
+                if self.runs(model.name(), &pipeline.metadata().name) {
+                    return Err("it is a pipeline that runs this one in turn".to_owned());
+                }
+                if let Some(reason) = inner.unavailable() {
+                    return Err(format!("{model} is not ready: {reason}"));
+                }
+            }
+            Ok(served.metadata().clone())
+        })
+    }
+
+    /// Whether a pipeline runs a model, itself or by another pipeline.
+    fn runs(&self, pipeline: &str, model: &str) -> bool {
+        let all = self.registry.served();
+        let (mut seen, mut next) = (BTreeSet::from([pipeline]), vec![pipeline]);
+        while let Some(name) = next.pop() {
+            let versions = all.iter().filter(|served| served.metadata().name == name);
+            for step in versions
+                .filter_map(|served| served.pipeline())
+                .flat_map(Pipeline::models)
+            {
+                if step == model {
+                    return true;
+                }
+                if seen.insert(step) {
+                    next.push(step);
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes a model out of service. With `forget`, it leaves no trace, since it is not in the repository either.
+    ///
+    /// Gives back the models that were loaded only because this one runs them, and are not needed any more.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] when there is no such model, loaded or not.
+    pub(crate) fn unload(self: &Arc<Self>, name: &str, forget: bool) -> Result<Vec<String>, ServiceError> {
+        if !self.registry.knows(name) && matches!(self.repository.folder(name), Ok(None)) {
+            let message = format!(
+                "failed to unload {}, it is not in the model repository",
+                Quoted(name)
+            );
+            return Err(ServiceError::new(ErrorCode::NotFound, message));
+        }
+        self.lock().remove(name);
+        lock(&self.as_steps).remove(name);
+        let retired = self.retire(name, &[], forget);
+        let steps = retired.iter().filter_map(|served| served.pipeline());
+        let steps: BTreeSet<&str> = steps.flat_map(Pipeline::models).collect();
+        let (others, as_steps) = (self.registry.served(), lock(&self.as_steps));
+        let others = others.iter().filter_map(|served| served.pipeline());
+        let needed: BTreeSet<&str> = others.flat_map(Pipeline::models).collect();
+        let is_free = |step: &&str| as_steps.contains(*step) && !needed.contains(step);
+        Ok(steps.into_iter().filter(is_free).map(str::to_owned).collect())
+    }
+
+    fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<ServedVersion>> {
+        let retired = {
+            let _planning = lock(&self.planning);
+            let retired = self.registry.retire(name, keep);
+            if !retired.is_empty() {
+                self.plan_users_of(name);
+            }
+            retired
+        };
+        let end = |(version, served): (Option<String>, Arc<ServedVersion>)| {
+            tracing::info!(model = name, version, "unloading a model");
+            let (this, name) = (self.clone(), name.to_owned());
+            let then = move || {
+                let _planning = lock(&this.planning);
+                this.registry.unloaded(&name, version.as_deref(), forget);
+                this.plan_users_of(&name);
+            };
+            self.retirement.retire(served.clone(), then);
+            served
+        };
+        retired.into_iter().map(end).collect()
+    }
+
+    /// A model's folder as it is now, if that is not how it was when it was loaded.
+    ///
+    /// # Errors
+    /// Why it cannot be looked at.
+    pub(crate) fn changed(&self, name: &str) -> Result<Option<Snapshot>, String> {
+        let Some(folder) = self.repository.folder(name)? else {
+            return Ok(None);
+        };
+        let snapshot = folder.snapshot()?;
+        let is_known = self
+            .lock()
+            .get(name)
+            .is_some_and(|known| known.snapshot == snapshot);
+        Ok((!is_known).then_some(snapshot))
+    }
+
+    /// The names of models that are loaded, or were tried to be.
+    pub(crate) fn known_names(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
+    }
+
+    /// Remembers that what is in a folder now has been tried.
+    fn remember(&self, name: &str, snapshot: &Snapshot, config: Option<String>) {
+        let mut all = self.lock();
+        let shared = (snapshot.digest(Part::Shared, self.digest_by()), config);
+        let known = all.entry(name.to_owned()).or_insert_with(|| Known {
+            snapshot: Snapshot::default(),
+            shared: shared.clone(),
+            versions: BTreeMap::new(),
+        });
+        known.snapshot = snapshot.clone();
+        known.shared = shared;
+    }
+
+    fn digest_by(&self) -> DigestBy {
+        match self.config.control {
+            ModelControl::Poll { .. } => DigestBy::Content,
+            ModelControl::None | ModelControl::Explicit { .. } => DigestBy::Stamp,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        lock(&self.known)
+    }
+}
+
+/// What is written under these locks is whole at every time, so a poisoned one is as good as any.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A model that is being loaded.
+struct Plan<'n> {
+    name: &'n str,
+    folder: ModelFolder,
+    written: Arc<WrittenConfig>,
+    is_waited_for: bool,
+}

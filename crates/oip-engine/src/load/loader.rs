@@ -1,0 +1,252 @@
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc},
+    thread,
+    time::Instant,
+};
+
+use model_config::{Completed, Defaults, WrittenConfig, complete, complete_pipeline};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use tensor_mmap::Promise;
+
+use crate::{
+    EngineConfig,
+    batching::scheduler::BatchPolicy,
+    load::{
+        repository::{Content, FoundFile, ModelFolder},
+        warm_up::warm_up,
+    },
+    pipeline::Pipeline,
+    run::{
+        cache::{Cached, ResponseCache},
+        instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+        runner::panic_message,
+        served_version::{Configs, Labels, Runs, ServedVersion},
+    },
+};
+
+/// What is to be loaded: one version of a model.
+#[derive(Clone)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) version: Option<String>,
+    pub(crate) folder: ModelFolder,
+    pub(crate) written: Arc<WrittenConfig>,
+}
+
+/// Loads a version of a model. A pipeline is yet to be planned.
+///
+/// # Errors
+/// Why the model is not available, for whoever put it there.
+pub(crate) fn load(
+    job: Job,
+    content: Content,
+    config: &EngineConfig,
+    cache: Option<&Arc<ResponseCache>>,
+) -> Result<ServedVersion, String> {
+    let version = job.version.clone();
+    let (runs, configs, labels) = match content {
+        Content::File(file) => start(job, file, config)?,
+        Content::Pipeline => {
+            let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
+            let completed =
+                completed.map_err(|error| format!("its configuration is no pipeline: {error}"))?;
+            let labels = Labels::read(&job.folder, &completed.config)?;
+            let config = Arc::new(completed.config);
+            let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
+            let configs = Configs {
+                usual: config,
+                without_batches: None,
+            };
+            (Runs::Pipeline(Box::new(pipeline)), configs, labels)
+        }
+    };
+    let cache = match (configs.usual.response_cache.enable, cache) {
+        (true, Some(cache)) => Some(Cached::new(cache)),
+        (true, None) => {
+            tracing::warn!(
+                model = configs.usual.name,
+                "its configuration enables the response cache, but the server has none"
+            );
+            None
+        }
+        (false, _) => None,
+    };
+    Ok(ServedVersion::new(version, runs, configs, labels, cache))
+}
+
+/// Loads a model's file, warms the model up and starts its threads.
+///
+/// This happens on a thread of its own: a backend may panic or never come back. The first is caught, the second is
+/// waited for until the time for loading is over; the thread is then left behind.
+///
+/// # Errors
+/// Why the model is not available, for whoever put it there.
+fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), String> {
+    let deadline = Instant::now() + config.load_timeout;
+    let defaults = Defaults {
+        instances: config.instances,
+        max_batch_size: u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX),
+    };
+    let mapping = config.mapping;
+    if job.written.is_mapped && mapping.is_none() {
+        return Err(format!(
+            "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
+            WrittenConfig::MAPPED
+        ));
+    }
+    let builder = thread::Builder::new()
+        .name(thread_name("load", &job.name, 0))
+        .stack_size(STACK_SIZE);
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let spawned = builder.spawn(move || {
+        // When nobody listens any more, time was over.
+        let _ = sender.send(prepare(&job, &file, mapping, deadline, defaults));
+    });
+    spawned.map_err(|error| format!("the system gave no thread to load it: {}", error.kind()))?;
+    let patience = deadline.saturating_duration_since(Instant::now());
+    let prepared = receiver.recv_timeout(patience).map_err(|error| match error {
+        mpsc::RecvTimeoutError::Timeout => {
+            format!("loading it took longer than {} s", config.load_timeout.as_secs())
+        }
+        mpsc::RecvTimeoutError::Disconnected => "the thread that loads it panicked".to_owned(),
+    })??;
+
+    let Prepared {
+        model,
+        completed:
+            Completed {
+                config: model_config,
+                metadata,
+                without_batches,
+                ..
+            },
+        policy,
+        labels,
+    } = prepared;
+    let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
+    let settings = InstanceSettings {
+        threads: threads as usize,
+        queue_capacity: config.queue_capacity,
+        policy,
+        hang_timeout: config.hang_timeout,
+    };
+    let instances = Instances::start(model, metadata, settings)
+        .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))?;
+    let configs = Configs {
+        usual: Arc::new(model_config),
+        without_batches: without_batches.map(Arc::new),
+    };
+    Ok((Runs::Instances(instances), configs, labels))
+}
+
+/// A model that is ready to be run by threads.
+struct Prepared {
+    model: Box<dyn Model>,
+    completed: Completed,
+    policy: BatchPolicy,
+    labels: Labels,
+}
+
+/// All of loading that may take long.
+fn prepare(
+    job: &Job,
+    file: &FoundFile,
+    mapping: Option<Promise>,
+    deadline: Instant,
+    defaults: Defaults,
+) -> Result<Prepared, String> {
+    let content = job
+        .folder
+        .open_model(file, mapping.filter(|_| job.written.is_mapped))?;
+    let backend = &file.backend;
+    let source = ModelSource {
+        name: job.name.clone(),
+        version: job.version.clone().unwrap_or_default(),
+        path: file.path.clone(),
+        content,
+    };
+    let cx = LoadContext {
+        deadline: Some(deadline),
+        config: Arc::new(job.written.config.clone()),
+    };
+    let model = guarded(&job.name, "loading it", || {
+        backend.load(&source, &cx).map_err(|error| {
+            tracing::debug!(
+                model = job.name,
+                error = error.report(),
+                "a backend refused a model"
+            );
+            error.message().to_owned()
+        })
+    })?;
+    drop(source);
+
+    let metadata = ModelMetadata {
+        name: job.name.clone(),
+        versions: job.version.iter().cloned().collect(),
+        ..model.metadata().clone()
+    };
+    let completed = complete(&job.written, &metadata, backend.name(), defaults)
+        .map_err(|error| format!("its configuration does not fit it: {error}"))?;
+    let policy = match completed.without_batches.is_some() {
+        true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
+        false => BatchPolicy::from_config(&completed.config)?,
+    };
+    let labels = Labels::read(&job.folder, &completed.config)?;
+    let model: Box<dyn Model> = if completed.is_narrowed {
+        let metadata = completed.metadata.clone();
+        Box::new(Narrowed { model, metadata })
+    } else {
+        model
+    };
+    guarded(&job.name, "warming it up", || {
+        let cancel = CancelToken::new(Some(deadline));
+        warm_up(
+            &*model,
+            &completed.metadata,
+            &completed.config,
+            &job.folder,
+            &cancel,
+        )
+    })?;
+    Ok(Prepared {
+        model,
+        completed,
+        policy,
+        labels,
+    })
+}
+
+/// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
+fn guarded<T>(model: &str, doing: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let cause = panic_message(&*panic);
+        tracing::error!(model, cause, "a panic while {doing}");
+        Err(format!("the backend panicked while {doing}"))
+    })
+}
+
+/// A model of which a configuration offers less than it has.
+struct Narrowed {
+    model: Box<dyn Model>,
+    metadata: ModelMetadata,
+}
+
+impl Model for Narrowed {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let mut outputs = self.model.infer(request, cancel)?;
+        outputs.retain(|output| {
+            self.metadata
+                .outputs
+                .iter()
+                .any(|offered| offered.name == output.name)
+        });
+        Ok(outputs)
+    }
+}

@@ -1,0 +1,413 @@
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use oip_service::{BoxFuture, Readiness, RequestContext};
+use oip_types::{
+    ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelState, Parameters, ServiceError,
+};
+use tensor_core::Quoted;
+
+use crate::{load::version_key::VersionKey, run::served_version::ServedVersion};
+
+/// Which versions of which models there are, and how each of them is.
+///
+/// Models that nobody has loaded yet are not in it: what clients ask for leaves no trace.
+#[derive(Default)]
+pub(crate) struct Registry {
+    models: Mutex<BTreeMap<String, Versions>>,
+}
+
+/// Versions from oldest to newest; a model without versions has one entry, under `None`.
+type Versions = BTreeMap<Option<VersionKey>, Entry>;
+
+struct Entry {
+    state: State,
+    /// Why it is not ready; of one that is, why the last attempt to replace it failed.
+    reason: String,
+    load_time: Option<Duration>,
+    /// Whether the server is not ready before this is.
+    is_waited_for: bool,
+}
+
+enum State {
+    Loading,
+    Ready(Arc<ServedVersion>),
+    Unloading,
+    Unloaded,
+    Failed,
+}
+
+impl Entry {
+    fn new(state: State, reason: impl Into<String>, is_waited_for: bool) -> Self {
+        Self {
+            state,
+            reason: reason.into(),
+            load_time: None,
+            is_waited_for,
+        }
+    }
+
+    /// How it is, and why.
+    fn status(&self) -> (ModelState, String) {
+        match &self.state {
+            State::Loading => (ModelState::Loading, String::new()),
+            State::Ready(served) => match served.unavailable() {
+                None => (ModelState::Ready, self.reason.clone()),
+                Some(reason) => (ModelState::Unavailable, reason),
+            },
+            State::Unloading => (ModelState::Unloading, String::new()),
+            State::Unloaded | State::Failed => (ModelState::Unavailable, self.reason.clone()),
+        }
+    }
+
+    fn served(&self) -> Option<&Arc<ServedVersion>> {
+        match &self.state {
+            State::Ready(served) => Some(served),
+            _ => None,
+        }
+    }
+}
+
+/// A version of a model and how it is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelStatus {
+    /// The model's name.
+    pub name: String,
+    /// Its version, none for a model without versions.
+    pub version: Option<String>,
+    /// How it is.
+    pub state: ModelState,
+    /// Why it is not ready, or why it could not be replaced by what is in the repository now; else empty.
+    pub reason: String,
+    /// What it takes and gives, once it is ready.
+    pub metadata: Option<Arc<ModelMetadata>>,
+    /// How long loading took.
+    pub load_time: Option<Duration>,
+}
+
+impl ModelStatus {
+    /// A version without metadata, which was not loaded.
+    #[must_use]
+    pub fn new(name: &str, version: Option<&str>, state: ModelState, reason: &str) -> Self {
+        let (name, version) = (name.to_owned(), version.map(str::to_owned));
+        Self {
+            name,
+            version,
+            state,
+            reason: reason.to_owned(),
+            metadata: None,
+            load_time: None,
+        }
+    }
+
+    /// The same with what the model takes and gives.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
+        Self {
+            metadata: Some(metadata),
+            ..self
+        }
+    }
+
+    /// The same with the time that loading took.
+    #[must_use]
+    pub fn with_load_time(self, load_time: Duration) -> Self {
+        Self {
+            load_time: Some(load_time),
+            ..self
+        }
+    }
+}
+
+impl Registry {
+    /// Notes a model that is about to be looked for.
+    pub(crate) fn expect(&self, name: &str) {
+        let entry = Entry::new(State::Loading, "it is being loaded", true);
+        self.lock()
+            .entry(name.to_owned())
+            .or_default()
+            .insert(None, entry);
+    }
+
+    /// Notes the versions of a model that are about to be loaded, and forgets those that are of no interest any more:
+    /// that failed, or were unloaded and are not `there`. What is ready stays so.
+    pub(crate) fn start_loading(
+        &self,
+        name: &str,
+        versions: &[Option<&str>],
+        is_waited_for: bool,
+        is_there: impl Fn(&str) -> bool,
+    ) {
+        let mut models = self.lock();
+        let entries = models.entry(name.to_owned()).or_default();
+        entries.retain(|version, entry| match (&entry.state, version) {
+            (State::Ready(_) | State::Unloading, _) => true,
+            (State::Unloaded, Some(version)) => is_there(version.as_str()),
+            (State::Unloaded | State::Failed | State::Loading, _) => false,
+        });
+        for version in versions {
+            let entry = entries.entry(version.map(VersionKey::new));
+            let loading = || Entry::new(State::Loading, "it is being loaded", is_waited_for);
+            let entry = entry.or_insert_with(loading);
+            if entry.served().is_none() {
+                *entry = loading();
+            }
+        }
+    }
+
+    /// Notes how loading ended. The version is served from now on, or the one before it goes on; what is not served any
+    /// more is given back.
+    #[must_use]
+    pub(crate) fn finish_loading(
+        &self,
+        name: &str,
+        version: Option<&str>,
+        result: Result<Arc<ServedVersion>, String>,
+        load_time: Duration,
+        is_waited_for: bool,
+    ) -> Option<Arc<ServedVersion>> {
+        let mut models = self.lock();
+        let entries = models.entry(name.to_owned()).or_default();
+        let before = entries.get_mut(&version.map(VersionKey::new));
+        let is_waited_for = is_waited_for || before.as_ref().is_some_and(|entry| entry.is_waited_for);
+        let (state, reason) = match (result, before) {
+            (Ok(served), _) => (State::Ready(served), String::new()),
+            (Err(reason), Some(entry)) if entry.served().is_some() => {
+                entry.reason = outdated(&reason);
+                return None;
+            }
+            (Err(reason), _) => (State::Failed, reason),
+        };
+        let entry = Entry {
+            load_time: Some(load_time),
+            ..Entry::new(state, reason, is_waited_for)
+        };
+        let before = entries.insert(version.map(VersionKey::new), entry);
+        before.and_then(|entry| entry.served().cloned())
+    }
+
+    /// Notes that a model as a whole cannot be loaded. What is ready goes on.
+    pub(crate) fn fail(&self, name: &str, reason: &str, is_waited_for: bool) {
+        let mut models = self.lock();
+        let entries = models.entry(name.to_owned()).or_default();
+        entries.retain(|_, entry| !matches!(entry.state, State::Loading | State::Failed));
+        let mut is_ready = false;
+        for entry in entries.values_mut().filter(|entry| entry.served().is_some()) {
+            entry.reason = outdated(reason);
+            is_ready = true;
+        }
+        if !is_ready {
+            entries.insert(None, Entry::new(State::Failed, reason, is_waited_for));
+        }
+    }
+
+    /// Takes versions out of service, all but those to `keep`, and gives them back, to be ended. Forgets those that
+    /// failed.
+    #[must_use]
+    pub(crate) fn retire(
+        &self,
+        name: &str,
+        keep: &[Option<&str>],
+    ) -> Vec<(Option<String>, Arc<ServedVersion>)> {
+        let mut models = self.lock();
+        let Some(entries) = models.get_mut(name) else {
+            return Vec::new();
+        };
+        let is_kept = |version: &Option<VersionKey>| keep.contains(&version.as_ref().map(VersionKey::as_str));
+        entries.retain(|version, entry| {
+            is_kept(version) || !matches!(entry.state, State::Loading | State::Failed)
+        });
+        let mut retired = Vec::new();
+        for (version, entry) in entries.iter_mut().filter(|(version, _)| !is_kept(version)) {
+            if let Some(served) = entry.served().cloned() {
+                *entry = Entry::new(State::Unloading, "it is being unloaded", false);
+                retired.push((
+                    version.as_ref().map(|version| version.as_str().to_owned()),
+                    served,
+                ));
+            }
+        }
+        if entries.is_empty() {
+            models.remove(name);
+        }
+        retired
+    }
+
+    /// Notes that a retired version has ended; with `forget`, without leaving a trace of it.
+    pub(crate) fn unloaded(&self, name: &str, version: Option<&str>, forget: bool) {
+        let mut models = self.lock();
+        let Some(entries) = models.get_mut(name) else {
+            return;
+        };
+        let key = version.map(VersionKey::new);
+        // It may have been loaded again meanwhile.
+        if let Some(entry) = entries
+            .get_mut(&key)
+            .filter(|entry| matches!(entry.state, State::Unloading))
+        {
+            *entry = Entry::new(State::Unloaded, "unloaded", false);
+            if forget {
+                entries.remove(&key);
+            }
+        }
+        if entries.is_empty() {
+            models.remove(name);
+        }
+    }
+
+    /// The version that answers requests to `model`: the one it names, else the highest that is ready.
+    pub(crate) fn find(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
+        let served = self.locate(model)?;
+        match served.unavailable() {
+            None => Ok(served),
+            Some(reason) => {
+                let message = format!("{model} is not ready: {reason}");
+                Err(ServiceError::new(ErrorCode::Unavailable, message))
+            }
+        }
+    }
+
+    /// Answers a request by the version that it is for.
+    pub(crate) fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            // Held until the answer is there, so that nobody ends it before.
+            let served = self.find(request.model())?;
+            let metadata = served.metadata();
+            let within_model =
+                |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
+            let mut response = InferResponse {
+                model_name: metadata.name.clone(),
+                model_version: served.version().map(str::to_owned),
+                id: request.id.clone(),
+                parameters: Parameters::new(),
+                outputs: Vec::new(),
+            };
+            let answer = served.infer(request, &cx, |request, cx| self.infer(request, cx));
+            response.outputs = answer.await.map_err(within_model)?;
+            Ok(response)
+        })
+    }
+
+    /// The version that [`Registry::find`] gives, even if it cannot answer for the moment.
+    pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
+        let models = self.lock();
+        let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
+        let versions = models.get(model.name()).ok_or_else(not_found)?;
+        let entry = match model.version() {
+            Some(version) => versions.get(&Some(VersionKey::new(version))),
+            None => {
+                let ready = versions.values().rev().find(|entry| entry.served().is_some());
+                ready.or_else(|| versions.values().next_back())
+            }
+        };
+        let entry = entry.ok_or_else(not_found)?;
+        let fail = |code| {
+            let reason = &entry.reason;
+            Err(ServiceError::new(code, format!("{model} is not ready: {reason}")))
+        };
+        match &entry.state {
+            State::Ready(served) => Ok(served.clone()),
+            State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
+            // Trying again does not help: it is as gone as if it had never been there.
+            State::Unloaded => fail(ErrorCode::NotFound),
+        }
+    }
+
+    /// Whether a version is served and can answer.
+    pub(crate) fn is_ready(&self, name: &str, version: Option<&str>) -> bool {
+        let served = {
+            let models = self.lock();
+            let versions = models.get(name);
+            let entry = versions.and_then(|versions| versions.get(&version.map(VersionKey::new)));
+            entry.and_then(Entry::served).cloned()
+        };
+        served.is_some_and(|served| served.unavailable().is_none())
+    }
+
+    /// The versions of a model that may be asked for, oldest first.
+    pub(crate) fn ready_versions(&self, name: &str) -> Vec<String> {
+        let models = self.lock();
+        let versions = models.get(name).into_iter().flatten();
+        let ready = versions.filter(|(_, entry)| entry.served().is_some());
+        ready
+            .filter_map(|(version, _)| version.as_ref().map(|version| version.as_str().to_owned()))
+            .collect()
+    }
+
+    /// Whether anything of a model is known.
+    pub(crate) fn knows(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    /// Whether a model has a version that is served.
+    pub(crate) fn has_ready(&self, name: &str) -> bool {
+        let models = self.lock();
+        models
+            .get(name)
+            .is_some_and(|versions| versions.values().any(|entry| entry.served().is_some()))
+    }
+
+    /// Whether everything that is waited for is loaded, and well if that is demanded.
+    pub(crate) fn readiness(&self, strict: bool) -> Readiness {
+        let models = self.lock();
+        let is_missing = |entry: &Entry| match &entry.state {
+            State::Ready(served) => entry.is_waited_for && strict && served.unavailable().is_some(),
+            State::Unloading | State::Unloaded => false,
+            State::Loading => entry.is_waited_for,
+            State::Failed => entry.is_waited_for && strict,
+        };
+        let names = models
+            .iter()
+            .filter(|(_, versions)| versions.values().any(is_missing));
+        let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
+        match &names[..] {
+            [] => Readiness::Ready,
+            names => Readiness::NotReady(format!("models not ready: {}", names.join(", "))),
+        }
+    }
+
+    /// All versions of all models.
+    pub(crate) fn statuses(&self) -> Vec<ModelStatus> {
+        let models = self.lock();
+        let entries = models
+            .iter()
+            .flat_map(|(name, versions)| versions.iter().map(move |entry| (name, entry)));
+        entries
+            .map(|(name, (version, entry))| {
+                let (state, reason) = entry.status();
+                ModelStatus {
+                    name: name.clone(),
+                    version: version.as_ref().map(|version| version.as_str().to_owned()),
+                    state,
+                    reason,
+                    metadata: entry.served().map(|served| served.metadata().clone()),
+                    load_time: entry.load_time,
+                }
+            })
+            .collect()
+    }
+
+    /// Everything that takes requests.
+    pub(crate) fn served(&self) -> Vec<Arc<ServedVersion>> {
+        let models = self.lock();
+        let entries = models.values().flat_map(BTreeMap::values);
+        entries.filter_map(|entry| entry.served().cloned()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Versions>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is said of a version that still runs although it should be replaced.
+fn outdated(reason: &str) -> String {
+    format!("what is in the repository now cannot be loaded, so the one before it runs: {reason}")
+}

@@ -1,0 +1,487 @@
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use model_config::{Syntax, WrittenConfig};
+use oip_service::{Backend, available_memory};
+use oip_types::{check_name, model_config::VersionPolicy};
+use tensor_core::Quoted;
+use tensor_mmap::Promise;
+
+use crate::load::{
+    files::{Snapshot, map, read, resolve},
+    version_key::VersionKey,
+};
+
+/// A folder with models, and what loads them.
+pub struct Repository {
+    root: PathBuf,
+    backends: Arc<[Arc<dyn Backend>]>,
+    /// The model's name in KServe's layout, where the folder is the model.
+    single_model: Option<String>,
+}
+
+impl Repository {
+    /// Opens a folder, in which `backends` say by name which files are theirs. Models are looked for when they are
+    /// loaded.
+    ///
+    /// A folder with a model file in it is one model without versions, called `single_model_name`, or else as its
+    /// configuration says, or else after the folder. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
+    /// no model but stands where one should is shown with the reason.
+    ///
+    /// # Errors
+    /// [`RepositoryError`] when the folder cannot be read.
+    pub fn open(
+        root: &Path,
+        backends: &[Arc<dyn Backend>],
+        single_model_name: Option<&str>,
+    ) -> Result<Self, RepositoryError> {
+        let fail = |source| RepositoryError {
+            path: root.to_owned(),
+            source,
+        };
+        // Links are resolved once, here: everything that is opened later must stand below this folder.
+        let real = root.canonicalize().map_err(fail)?;
+        fs::read_dir(&real).map_err(fail)?;
+        let mut repository = Self {
+            root: real,
+            backends: backends.into(),
+            single_model: None,
+        };
+        let folder = repository.model_folder("", &repository.root, false);
+        // What is wrong with a configuration is said when the model is loaded.
+        let written = folder.configuration().unwrap_or_default();
+        if folder
+            .model_file(&folder.path, &written)
+            .is_ok_and(|file| file.is_some())
+        {
+            let folder = repository
+                .root
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            let configured = Some(written.config.name).filter(|name| check_name("model name", name).is_ok());
+            let name = single_model_name.map(str::to_owned).or(configured).or(folder);
+            repository.single_model = Some(name.unwrap_or_else(|| "model".to_owned()));
+        }
+        Ok(repository)
+    }
+
+    /// The names of all models, in order.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn model_names(&self) -> io::Result<Vec<String>> {
+        match &self.single_model {
+            Some(name) => Ok(vec![name.clone()]),
+            None => subfolders(&self.root),
+        }
+    }
+
+    /// A model's folder; `None` when there is no such model.
+    ///
+    /// # Errors
+    /// Why it cannot be used, when it is there.
+    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, String> {
+        if let Some(single) = &self.single_model {
+            return Ok((single == name).then(|| self.model_folder(name, &self.root, false)));
+        }
+        check_name("model name", name).map_err(|error| error.message().to_owned())?;
+        let path = self.root.join(name);
+        // Whatever stands there under this name: a dangling link too, but no file.
+        match path.metadata().or_else(|_| path.symlink_metadata()) {
+            Err(_) => return Ok(None),
+            Ok(metadata) if metadata.is_file() => return Ok(None),
+            Ok(_) => {}
+        }
+        let real = path
+            .canonicalize()
+            .map_err(|error| format!("its folder cannot be read: {}", error.kind()))?;
+        if !real.starts_with(&self.root) {
+            return Err("its folder is a link that leads out of the repository".to_owned());
+        }
+        Ok(Some(self.model_folder(name, &real, true)))
+    }
+
+    fn model_folder(&self, name: &str, path: &Path, has_versions: bool) -> ModelFolder {
+        ModelFolder {
+            root: self.root.clone(),
+            backends: self.backends.clone(),
+            name: name.to_owned(),
+            path: path.to_owned(),
+            has_versions,
+        }
+    }
+}
+
+/// The folder of one model.
+#[derive(Clone)]
+pub(crate) struct ModelFolder {
+    /// The repository's folder.
+    root: PathBuf,
+    backends: Arc<[Arc<dyn Backend>]>,
+    name: String,
+    path: PathBuf,
+    has_versions: bool,
+}
+
+/// A version that was found in a model's folder. A model without versions is one, without a name.
+pub(crate) struct FoundVersion {
+    pub(crate) version: Option<String>,
+    /// What it is made of, or why it is nothing.
+    pub(crate) content: Result<Content, String>,
+}
+
+/// What a version of a model is made of.
+pub(crate) enum Content {
+    /// A file.
+    File(FoundFile),
+    /// Other models, by the configuration.
+    Pipeline,
+}
+
+/// A model's file and what loads it.
+#[derive(Clone)]
+pub(crate) struct FoundFile {
+    pub(crate) path: PathBuf,
+    pub(crate) backend: Arc<dyn Backend>,
+}
+
+/// A name that a model's file may have, and what loads it.
+type Candidate<'w> = (&'w str, Arc<dyn Backend>);
+
+impl ModelFolder {
+    /// All of its files as they are now.
+    ///
+    /// # Errors
+    /// Why they cannot be looked at.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, String> {
+        Snapshot::take(&self.root, &self.path)
+    }
+
+    /// What its configuration says; nothing where there is none.
+    ///
+    /// # Errors
+    /// Which file is wrong, where, and why.
+    pub(crate) fn configuration(&self) -> Result<WrittenConfig, String> {
+        let is_there = |file: &&(&str, Syntax)| self.path.join(file.0).symlink_metadata().is_ok();
+        let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
+        let (name, syntax) = match files[..] {
+            [] => return Ok(WrittenConfig::default()),
+            [(name, syntax)] => (name, *syntax),
+            [(first, _), (second, _), ..] => {
+                return Err(format!(
+                    "it has both a {first} and a {second}; one of them must go"
+                ));
+            }
+        };
+        let bytes = self.read(&[name], WrittenConfig::MAX_BYTES as u64)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| format!("{name} is not UTF-8"))?;
+        WrittenConfig::read(text, syntax).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Reads a file below it, if it has at most so many bytes.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, String> {
+        let mut path = self.path.clone();
+        for name in names {
+            check_name("file name", name).map_err(|error| error.message().to_owned())?;
+            path.push(name);
+        }
+        read(&self.root, &resolve(&self.root, &path)?, most)
+    }
+
+    /// Maps a model's file that was found before, with a promise that it stays as it is, or else reads it, if the memory that
+    /// is left can take it.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, String> {
+        if let Some(promise) = mapping {
+            return map(&self.root, &file.path, promise);
+        }
+        let length = fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
+        let available = available_memory().unwrap_or(u64::MAX);
+        if length > available {
+            let name = file.path.file_name().unwrap_or_default().display();
+            return Err(format!(
+                "{name} has {length} bytes, but only {available} bytes of memory are left"
+            ));
+        }
+        read(&self.root, &file.path, available)
+    }
+
+    /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
+    ///
+    /// # Errors
+    /// When it is another than the folder's.
+    pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), String> {
+        match written.config.name.as_str() {
+            name if !self.has_versions || name.is_empty() || name == self.name => Ok(()),
+            other => Err(format!(
+                "its configuration has the name {}; expected that of the folder",
+                Quoted(other)
+            )),
+        }
+    }
+
+    /// Whether it has a folder for a version.
+    pub(crate) fn has_version(&self, version: &str) -> bool {
+        self.has_versions && self.path.join(version).is_dir()
+    }
+
+    /// The versions that a configuration wants to have served, lowest first.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, String> {
+        if written.is_pipeline() {
+            return self.pipeline_versions(written);
+        }
+        if !self.has_versions {
+            let file = self.model_file(&self.path, written)?;
+            let missing = || {
+                self.describe_files(written)
+                    .map(|files| format!("it has no {files}"))
+            };
+            let file = match file {
+                Some(file) => file,
+                None => Err(missing().unwrap_or_else(|error| error)),
+            };
+            let content = file.map(Content::File);
+            return Ok(vec![FoundVersion {
+                version: None,
+                content,
+            }]);
+        }
+        let mut folders = self.subfolders()?;
+        folders.retain(|version| {
+            let is_safe = is_url_safe(version);
+            if !is_safe
+                && self
+                    .model_file(&self.path.join(version), written)
+                    .is_ok_and(|file| file.is_some())
+            {
+                tracing::warn!(
+                    model = self.name,
+                    version,
+                    "ignoring a version folder whose name is not safe in a URL"
+                );
+            }
+            is_safe
+        });
+        folders.sort_by_cached_key(|version| VersionKey::new(version));
+        let (mut found, mut without_file) = (Vec::new(), Vec::new());
+        for version in folders {
+            match self.model_file(&self.path.join(&version), written)? {
+                Some(file) => found.push(FoundVersion {
+                    version: Some(version),
+                    content: file.map(Content::File),
+                }),
+                None => without_file.push(version),
+            }
+        }
+        if found.is_empty() {
+            return Err(self.why_empty(written, without_file.first())?);
+        }
+        for version in without_file
+            .iter()
+            .filter(|version| version.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            tracing::warn!(
+                model = self.name,
+                version,
+                "ignoring a version folder without a model file"
+            );
+        }
+        self.select(found, &written.config.version_policy)
+    }
+
+    /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
+    /// lose them, so there is a version 1 when there is no other.
+    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, String> {
+        let mut folders = self.subfolders()?;
+        folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
+        folders.sort_by_cached_key(|version| VersionKey::new(version));
+        if folders.is_empty() {
+            folders.push("1".to_owned());
+        }
+        let found = folders.into_iter().map(|version| FoundVersion {
+            version: Some(version),
+            content: Ok(Content::Pipeline),
+        });
+        self.select(found.collect(), &written.config.version_policy)
+    }
+
+    fn subfolders(&self) -> Result<Vec<String>, String> {
+        subfolders(&self.path).map_err(|error| format!("its folder cannot be read: {}", error.kind()))
+    }
+
+    /// Leaves the versions that a policy wants.
+    fn select(
+        &self,
+        mut found: Vec<FoundVersion>,
+        policy: &VersionPolicy,
+    ) -> Result<Vec<FoundVersion>, String> {
+        match policy {
+            VersionPolicy::All {} => {}
+            VersionPolicy::Latest { num_versions } => {
+                let surplus = found.len().saturating_sub(*num_versions as usize);
+                found.drain(..surplus);
+            }
+            VersionPolicy::Specific { versions } => {
+                let wanted: Vec<String> = versions.iter().map(ToString::to_string).collect();
+                let is_wanted =
+                    |found: &FoundVersion| found.version.as_ref().is_some_and(|found| wanted.contains(found));
+                found.retain(is_wanted);
+                for missing in wanted
+                    .iter()
+                    .filter(|wanted| found.iter().all(|found| found.version.as_ref() != Some(wanted)))
+                {
+                    tracing::warn!(
+                        model = self.name,
+                        version = missing,
+                        "a version of the version policy is not there"
+                    );
+                }
+                if found.is_empty() {
+                    let wanted = wanted.join(", ");
+                    return Err(format!(
+                        "its version policy wants only {wanted}, which are not there"
+                    ));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The model file of a version folder and its backend, if there is one.
+    fn model_file(
+        &self,
+        folder: &Path,
+        written: &WrittenConfig,
+    ) -> Result<Option<Result<FoundFile, String>>, String> {
+        let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
+            let path = folder.join(name);
+            path.symlink_metadata().ok()?;
+            let path = resolve(&self.root, &path);
+            Some(path.map(|path| FoundFile { path, backend }))
+        });
+        Ok(found)
+    }
+
+    /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
+    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, String> {
+        let named = written.backend_name();
+        let is_named = |backend: &&Arc<dyn Backend>| {
+            named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
+        };
+        let backends: Vec<_> = self.backends.iter().filter(is_named).collect();
+        if let Some((field, name)) = named.filter(|_| backends.is_empty()) {
+            let known: Vec<&str> = self.backends.iter().map(|backend| backend.name()).collect();
+            let known = known.join(", ");
+            return Err(format!(
+                "{field} is {}, expected one of {known}, or none",
+                Quoted(name)
+            ));
+        }
+        let file = written.config.default_model_filename.as_str();
+        if file.is_empty() {
+            let files = backends
+                .into_iter()
+                .flat_map(|backend| backend.file_names().iter().map(|name| (*name, backend.clone())));
+            return Ok(files.collect());
+        }
+        let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
+        let has_extension = |backend: &&&Arc<dyn Backend>| {
+            backend
+                .file_names()
+                .iter()
+                .any(|name| extension(name) == extension(file))
+        };
+        let by_extension = backends.iter().find(has_extension).or(match &backends[..] {
+            [only] => Some(only),
+            _ => None,
+        });
+        match by_extension {
+            Some(backend) => Ok(vec![(file, Arc::clone(backend))]),
+            None => Err(format!(
+                "no backend has files like default_model_filename {}; the field backend can name one",
+                Quoted(file)
+            )),
+        }
+    }
+
+    fn describe_files(&self, written: &WrittenConfig) -> Result<String, String> {
+        let files: Vec<&str> = self
+            .candidates(written)?
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        Ok(files.join(" or "))
+    }
+
+    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<String, String> {
+        let files = self.describe_files(written)?;
+        let hint = match self.model_file(&self.path, written)? {
+            Some(_) => {
+                " (the model file stands in the model's folder: move it into a version folder such as 1)"
+            }
+            None => "",
+        };
+        Ok(match version {
+            None => format!("it has no version folder with {files} in it{hint}"),
+            Some(version) => format!("its version {} has no {files}{hint}", Quoted(version)),
+        })
+    }
+}
+
+/// The names of the folders in a folder, in order, without hidden ones and without what is no folder.
+fn subfolders(folder: &Path) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type()?;
+        if !name.starts_with('.') && (kind.is_dir() || kind.is_symlink() && entry.path().is_dir()) {
+            found.push(name);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_url_safe(version: &str) -> bool {
+    version
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+        && check_name("version", version).is_ok()
+}
+
+/// Why a repository's folder cannot be used.
+#[derive(Debug)]
+pub struct RepositoryError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl fmt::Display for RepositoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.source.kind() {
+            io::ErrorKind::NotFound => write!(f, "the model repository {path} does not exist"),
+            io::ErrorKind::NotADirectory => write!(f, "the model repository {path} is not a folder"),
+            _ => write!(f, "the model repository {path} cannot be read: {}", self.source),
+        }
+    }
+}
+
+impl std::error::Error for RepositoryError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

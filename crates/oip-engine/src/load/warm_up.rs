@@ -1,0 +1,142 @@
+//! Requests that are run before a model counts as ready.
+
+use bytes::Bytes;
+use oip_service::{CancelToken, Model};
+use oip_types::{
+    BytesTensor, DataType, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError, TensorValue,
+    model_config::{Warmup, WarmupData, WarmupInput},
+};
+use tensor_core::{DType, Quoted, Shape, TensorSpec};
+
+use crate::load::repository::ModelFolder;
+
+/// Bytes that one input of a warm-up request may have.
+const MAX_INPUT_BYTES: u64 = 1 << 30;
+
+/// How often one warm-up request may be run.
+const MAX_RUNS: u32 = 10_000;
+
+/// Runs the warm-up requests of a configuration.
+///
+/// # Errors
+/// Which request failed, and why: then the model is not ready for others either.
+pub(crate) fn warm_up(
+    model: &dyn Model,
+    metadata: &ModelMetadata,
+    config: &ModelConfig,
+    folder: &ModelFolder,
+    cancel: &CancelToken,
+) -> Result<(), String> {
+    for warmup in &config.model_warmup {
+        let fail = |error: &str| format!("its warm-up request {} failed: {error}", Quoted(&warmup.name));
+        let request = request(warmup, metadata, config.max_batch_size > 0, folder);
+        let request = request.map_err(|error| fail(&error))?;
+        for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
+            let answer = model.infer(request.clone(), cancel);
+            let answer = answer.and_then(|outputs| metadata.pick_outputs(&[], outputs));
+            answer.map_err(|error| fail(error.message()))?;
+        }
+    }
+    Ok(())
+}
+
+fn request(
+    warmup: &Warmup,
+    metadata: &ModelMetadata,
+    is_batched: bool,
+    folder: &ModelFolder,
+) -> Result<InferRequest, String> {
+    let message = |error: ServiceError| error.message().to_owned();
+    let model = ModelRef::new(&metadata.name, None).map_err(message)?;
+    let mut request = InferRequest::new(model);
+    let rows = is_batched.then(|| i64::from(warmup.batch_size.max(1)));
+    for (name, input) in &warmup.inputs {
+        let value = value(input, rows, folder).map_err(|error| format!("input {}: {error}", Quoted(name)))?;
+        request = request.with_input(name, value);
+    }
+    metadata.check_request(&request).map_err(message)?;
+    Ok(request)
+}
+
+fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result<TensorValue, String> {
+    let dims = rows.into_iter().chain(input.dims.iter().copied());
+    let dims: Result<Vec<u64>, _> = dims.map(u64::try_from).collect();
+    let dims = dims.map_err(|_| format!("dims are {:?}, but none may be free", input.dims))?;
+    let shape = Shape::new(&dims).map_err(|error| error.to_string())?;
+    // Elements of byte strings have at least a length each.
+    let dtype = match input.data_type {
+        DataType::Fixed(dtype) => dtype,
+        DataType::Bytes => DType::U32,
+    };
+    let length = TensorSpec::new(dtype, shape.clone())
+        .map_err(|error| error.to_string())?
+        .byte_len();
+    if length > MAX_INPUT_BYTES {
+        return Err(format!(
+            "it would have {length} bytes, more than {MAX_INPUT_BYTES}"
+        ));
+    }
+    let message = |error: ServiceError| error.message().to_owned();
+    let raw = match &input.data {
+        WarmupData::InputDataFile(file) => folder.read(&["warmup", file], MAX_INPUT_BYTES)?,
+        WarmupData::ZeroData(_) => Bytes::from(vec![0; usize::try_from(length).unwrap_or(0)]),
+        WarmupData::RandomData(_) => {
+            let values = Values::default();
+            if input.data_type == DataType::Bytes {
+                let texts = values.take(usize::try_from(shape.element_count()).unwrap_or(0));
+                let texts: Vec<String> = texts.map(|value| format!("{value:.3}")).collect();
+                return BytesTensor::from_elements(shape, texts)
+                    .map(Into::into)
+                    .map_err(message);
+            }
+            random(dtype, values, usize::try_from(shape.element_count()).unwrap_or(0)).into()
+        }
+    };
+    TensorValue::from_raw(input.data_type, shape, raw).map_err(message)
+}
+
+/// Elements from 0 to 1: random bits would be numbers that no model expects, such as indices beyond all tables.
+fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
+    use tensor_core::{bf16, f16};
+    let values = values.take(count);
+    match dtype {
+        DType::F16 => values
+            .flat_map(|value| f16::from_f64(value).to_le_bytes())
+            .collect(),
+        DType::BF16 => values
+            .flat_map(|value| bf16::from_f64(value).to_le_bytes())
+            .collect(),
+        DType::F32 => values.flat_map(|value| (value as f32).to_le_bytes()).collect(),
+        DType::F64 => values.flat_map(f64::to_le_bytes).collect(),
+        // 0 or 1: little-endian whatever the width.
+        integer => {
+            let width = integer.size();
+            let element = |value: f64| {
+                let first = u8::from(value >= 0.5);
+                std::iter::once(first).chain(std::iter::repeat_n(0, width - 1))
+            };
+            values.flat_map(element).collect()
+        }
+    }
+}
+
+/// The same numbers from 0 to 1 each time: a warm-up that fails should fail again. This is xorshift64*.
+struct Values(u64);
+
+impl Default for Values {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Iterator for Values {
+    type Item = f64;
+
+    fn next(&mut self) -> Option<f64> {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11;
+        Some(bits as f64 / (1u64 << 53) as f64)
+    }
+}

@@ -1,0 +1,124 @@
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use oip_service::CancelToken;
+
+/// What the threads of a model are doing, so that those are noticed that never come back.
+///
+/// A thread cannot be ended from outside. One that is still in the model for some time after everybody has given up on
+/// its batch counts as lost, until it comes back. There is no thread that watches: whoever asks finds out.
+pub(crate) struct HangWatch {
+    slots: Vec<Mutex<Option<Running>>>,
+    patience: Duration,
+    start: Instant,
+    /// When somebody last looked, in milliseconds since `start`, and how many were lost then.
+    looked: AtomicU64,
+    lost: AtomicUsize,
+}
+
+/// A batch that is being run.
+struct Running {
+    cancel: CancelToken,
+    /// Since when it is known that nobody waits for it.
+    given_up: Option<Instant>,
+    is_lost: bool,
+}
+
+impl HangWatch {
+    /// Watches so many threads, which may go on for `patience` with what nobody waits for.
+    pub(crate) fn new(threads: usize, patience: Duration) -> Self {
+        Self {
+            slots: (0..threads).map(|_| Mutex::default()).collect(),
+            patience,
+            start: Instant::now(),
+            looked: AtomicU64::new(0),
+            lost: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many threads there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// A thread enters the model.
+    pub(crate) fn begin(&self, slot: usize, cancel: &CancelToken) {
+        *lock(&self.slots[slot]) = Some(Running {
+            cancel: cancel.clone(),
+            given_up: None,
+            is_lost: false,
+        });
+    }
+
+    /// A thread is back. Returns whether it was lost.
+    pub(crate) fn end(&self, slot: usize) -> bool {
+        let was_lost = lock(&self.slots[slot])
+            .take()
+            .is_some_and(|running| running.is_lost);
+        if was_lost {
+            self.lost.fetch_sub(1, Ordering::Relaxed);
+        }
+        was_lost
+    }
+
+    /// How many threads are lost, as of a few milliseconds ago at most.
+    pub(crate) fn recently_lost(&self, now: Instant) -> usize {
+        const INTERVAL: u64 = 5;
+        let time = now.saturating_duration_since(self.start).as_millis() as u64;
+        let looked = self.looked.load(Ordering::Relaxed);
+        if time >= looked + INTERVAL {
+            self.looked.store(time, Ordering::Relaxed);
+            self.look(now);
+        }
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// How many threads are lost now.
+    pub(crate) fn look(&self, now: Instant) -> usize {
+        for slot in &self.slots {
+            if let Some(running) = &mut *lock(slot)
+                && !running.is_lost
+                && running.cancel.is_cancelled()
+            {
+                let since = *running.given_up.get_or_insert(now);
+                running.is_lost = now.saturating_duration_since(since) >= self.patience;
+                self.lost
+                    .fetch_add(usize::from(running.is_lost), Ordering::Relaxed);
+            }
+        }
+        self.lost.load(Ordering::Relaxed)
+    }
+}
+
+/// Nothing panics while it holds the lock, so a poisoned one is as good as any.
+fn lock(slot: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn md_05_threads_are_lost_some_time_after_all_have_given_up_and_until_they_come_back() {
+        let watch = HangWatch::new(2, Duration::from_secs(5));
+        let [one, other] = [CancelToken::new(None), CancelToken::new(None)];
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        watch.begin(0, &CancelToken::all_of(&[one.clone(), other.clone()]));
+        watch.begin(1, &CancelToken::new(None));
+        one.cancel();
+        assert_eq!(watch.look(after(100)), 0, "somebody waits still");
+        other.cancel();
+        assert_eq!([watch.look(after(100)), watch.look(after(104))], [0, 0]);
+        assert_eq!([watch.look(after(105)), watch.look(after(106))], [1, 1]);
+        assert!(watch.end(0));
+        assert!(!watch.end(1));
+        assert_eq!(watch.recently_lost(after(107)), 0);
+    }
+}

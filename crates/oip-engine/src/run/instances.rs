@@ -1,0 +1,300 @@
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use futures_channel::oneshot;
+use oip_service::{CancelToken, Model, RequestContext};
+use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
+
+use crate::{
+    batching::{
+        batch,
+        independence::IndependenceCheck,
+        queue::{PushError, Queue},
+        scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
+    },
+    run::{delivery::Delivery, hang_watch::HangWatch, statistics::Recorder},
+};
+
+/// The threads that run one version of a model, and the queue before them.
+pub(crate) struct Instances {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// How a version is run.
+#[derive(Clone, Debug)]
+pub(crate) struct InstanceSettings {
+    pub(crate) threads: usize,
+    pub(crate) queue_capacity: usize,
+    pub(crate) policy: BatchPolicy,
+    /// How long a thread may go on with what nobody waits for before it counts as lost.
+    pub(crate) hang_timeout: Duration,
+}
+
+/// What callers and threads share; `runner.rs` has the threads' side.
+pub(crate) struct Shared {
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) metadata: Arc<ModelMetadata>,
+    pub(crate) policy: BatchPolicy,
+    pub(crate) queue: Queue<Job>,
+    pub(crate) hang_watch: HangWatch,
+    pub(crate) independence: IndependenceCheck,
+    pub(crate) recorder: Recorder,
+    pub(crate) delivery: Delivery,
+}
+
+/// A request on its way to a thread.
+pub(crate) struct Job {
+    pub(crate) request: InferRequest,
+    pub(crate) client: Client,
+}
+
+/// Who waits for the answer to a request.
+pub(crate) struct Client {
+    pub(crate) rows: u64,
+    pub(crate) arrival: u64,
+    pub(crate) received: Instant,
+    pub(crate) queued: Instant,
+    pub(crate) cancel: CancelToken,
+    pub(crate) answer: oneshot::Sender<Answer>,
+}
+
+/// What comes back from a thread.
+pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
+
+impl Instances {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    pub(crate) fn start(
+        model: Box<dyn Model>,
+        metadata: ModelMetadata,
+        settings: InstanceSettings,
+    ) -> std::io::Result<Self> {
+        let InstanceSettings {
+            threads,
+            queue_capacity,
+            policy,
+            hang_timeout,
+        } = settings;
+        let threads = threads.max(1);
+        let shared = Arc::new(Shared {
+            model,
+            metadata: Arc::new(metadata),
+            queue: Queue::new(Scheduler::new(policy.clone(), queue_capacity), Instant::now),
+            hang_watch: HangWatch::new(threads, hang_timeout),
+            independence: IndependenceCheck::new(policy.is_guess()),
+            recorder: Recorder::default(),
+            delivery: Delivery::new(policy.preserves_order()),
+            policy,
+        });
+        let instances = Self {
+            shared: shared.clone(),
+            threads: Mutex::default(),
+        };
+        for index in 0..threads {
+            let builder = thread::Builder::new().name(thread_name("run", &shared.metadata.name, index));
+            let builder = builder.stack_size(STACK_SIZE);
+            let thread = builder.spawn({
+                let shared = shared.clone();
+                move || shared.serve(index)
+            });
+            match thread {
+                Ok(thread) => instances.lock_threads().push(thread),
+                Err(error) => {
+                    instances.stop();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(instances)
+    }
+
+    pub(crate) fn metadata(&self) -> &Arc<ModelMetadata> {
+        &self.shared.metadata
+    }
+
+    /// Checks a request, puts it into the queue, and waits for its answer.
+    ///
+    /// When the future is dropped the request leaves the queue; if it runs already, the model is told.
+    pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> Answer {
+        let shared = &*self.shared;
+        let (receiver, ticket) = shared.enqueue(request, cx).inspect_err(|error| {
+            shared.recorder.failure(error.code(), cx.received().elapsed());
+        })?;
+        let waiting = Waiting { shared, ticket, cx };
+        let answer = receiver.await;
+        std::mem::forget(waiting);
+        // A thread that dies between taking a request and answering it would be a bug.
+        answer.unwrap_or_else(|_| Err(ServiceError::internal("the request was lost")))
+    }
+
+    /// Why no request can be run although the model is loaded: all threads are lost.
+    pub(crate) fn unavailable(&self) -> Option<String> {
+        let shared = &self.shared;
+        shared.unavailable(shared.hang_watch.recently_lost(Instant::now()))
+    }
+
+    /// What happened to its requests.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.shared.recorder
+    }
+
+    /// Whether requests are joined (still).
+    pub(crate) fn is_joining(&self) -> bool {
+        self.shared.queue.is_joining()
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.queue.len()
+    }
+
+    /// Takes no more requests; those in the queue are still answered.
+    pub(crate) fn stop(&self) {
+        self.shared.queue.close();
+    }
+
+    /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did. Requests that still
+    /// wait at the deadline are refused.
+    pub(crate) fn join(&self, deadline: Instant) -> bool {
+        let threads = std::mem::take(&mut *self.lock_threads());
+        let mut all = true;
+        for thread in threads {
+            // There is no join with a time limit. A thread that hangs in its model is left behind.
+            while !thread.is_finished() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+            all &= thread.is_finished() && thread.join().is_ok();
+        }
+        self.shared.refuse_all("it is being unloaded");
+        all
+    }
+
+    fn lock_threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Instances {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn enqueue(
+        &self,
+        mut request: InferRequest,
+        cx: &RequestContext,
+    ) -> Result<(oneshot::Receiver<Answer>, Ticket), ServiceError> {
+        self.metadata.check_request(&request)?;
+        // These are the scheduler's: requests that differ in them are the same to the model.
+        let timeout = request
+            .parameters
+            .remove("timeout")
+            .and_then(|timeout| timeout.as_u64());
+        request.parameters.remove("priority");
+        let ask = Ask {
+            priority: cx.priority(),
+            timeout: timeout.map(Duration::from_micros),
+            deadline: cx.deadline(),
+            ..batch::ask(&self.policy, &self.metadata, &request)?
+        };
+        let queued = Instant::now();
+        let lost = self.hang_watch.recently_lost(queued);
+        if let Some(reason) = self.unavailable(lost) {
+            return Err(ServiceError::new(ErrorCode::Unavailable, reason));
+        }
+        let (answer, receiver) = oneshot::channel();
+        let rows = ask.rows;
+        let job = |ticket: Ticket| {
+            self.delivery.enter(ticket.arrival());
+            let client = Client {
+                rows,
+                arrival: ticket.arrival(),
+                received: cx.received(),
+                queued,
+                cancel: cx.cancel().clone(),
+                answer,
+            };
+            Job { request, client }
+        };
+        match self.queue.push(ask, job) {
+            Ok(ticket) => Ok((receiver, ticket)),
+            Err(PushError::Full) => Err(ServiceError::new(
+                ErrorCode::Overloaded,
+                "its queue is full; try again later",
+            )),
+            Err(PushError::Closed) => Err(ServiceError::new(ErrorCode::Unavailable, "it is being unloaded")),
+        }
+    }
+
+    /// Why nothing can be run when so many threads are lost. Then those that wait are told too.
+    fn unavailable(&self, lost: usize) -> Option<String> {
+        let threads = self.hang_watch.len();
+        if lost < threads {
+            return None;
+        }
+        let reason = format!("all of its {threads} instances hang in requests that were given up");
+        self.refuse_all(&reason);
+        Some(reason)
+    }
+
+    /// Answers all that wait.
+    fn refuse_all(&self, reason: &str) {
+        for job in self.queue.drain() {
+            self.refuse(job, ServiceError::new(ErrorCode::Unavailable, reason));
+        }
+    }
+
+    /// Answers a request that was not run.
+    pub(crate) fn refuse(&self, job: Job, error: ServiceError) {
+        self.recorder.failure(error.code(), job.client.received.elapsed());
+        self.deliver(job.client, Err(error));
+    }
+
+    pub(crate) fn deliver(&self, client: Client, answer: Answer) {
+        self.delivery.finish(client.arrival, client.answer, answer);
+    }
+}
+
+/// Lives as long as the caller waits; dropped when the caller gives up.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+    cx: &'a RequestContext,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let (shared, cancel) = (self.shared, self.cx.cancel());
+        let is_expired = cancel.is_expired();
+        cancel.cancel();
+        // Whoever takes a request out of the queue counts it.
+        if let Some(job) = shared.queue.cancel(self.ticket) {
+            let code = if is_expired {
+                ErrorCode::DeadlineExceeded
+            } else {
+                ErrorCode::Cancelled
+            };
+            shared.recorder.failure(code, job.client.received.elapsed());
+            shared.delivery.leave(job.client.arrival);
+        }
+        // The batch may be one that nobody waits for from now on.
+        shared.hang_watch.look(Instant::now());
+    }
+}
+
+/// Stack for threads that run code of models: graphs can be deep.
+pub(crate) const STACK_SIZE: usize = 16 << 20;
+
+/// A thread's name, within the 15 bytes that Linux keeps.
+pub(crate) fn thread_name(task: &str, model: &str, index: usize) -> String {
+    let model: String = model.chars().filter(char::is_ascii_graphic).take(6).collect();
+    format!("{task}-{model}-{index}")
+}

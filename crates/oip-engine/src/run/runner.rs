@@ -1,0 +1,224 @@
+//! The threads' side of a model: takes what waits, runs it together, and answers each with its own rows.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
+
+use oip_service::CancelToken;
+use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
+
+use crate::{
+    batching::{batch, independence, scheduler::Expiry},
+    run::{
+        instances::{Answer, Client, Job, Shared},
+        statistics::{Ending, Execution},
+    },
+};
+
+impl Shared {
+    /// The life of a thread.
+    pub(crate) fn serve(&self, slot: usize) {
+        while let Some(work) = self.queue.take() {
+            for (job, expiry) in work.expired {
+                self.refuse(job, expired(expiry));
+            }
+            let taken = Instant::now();
+            let mut batch = work.batch;
+            match batch.len() {
+                0 => {}
+                1 => batch.into_iter().for_each(|job| self.run_one(slot, job, taken)),
+                _ => {
+                    batch = batch
+                        .into_iter()
+                        .filter_map(|job| self.still_wanted(job))
+                        .collect();
+                    self.run_joined(slot, batch, taken);
+                }
+            }
+        }
+    }
+
+    /// Gives a request back unless its client has left or its time is over.
+    fn still_wanted(&self, job: Job) -> Option<Job> {
+        let client = &job.client;
+        let error = if client.cancel.is_expired() {
+            expired(Expiry::Deadline)
+        } else if client.cancel.is_cancelled() || client.answer.is_canceled() {
+            ServiceError::new(ErrorCode::Cancelled, "the request was cancelled")
+        } else {
+            return Some(job);
+        };
+        self.refuse(job, error);
+        None
+    }
+
+    /// Runs a request by itself, without a copy.
+    fn run_one(&self, slot: usize, job: Job, taken: Instant) {
+        let Some(Job { request, client }) = self.still_wanted(job) else {
+            return;
+        };
+        let start = Instant::now();
+        let wanted = request.outputs.clone();
+        let given = self.call(slot, request, &client.cancel);
+        let called = Instant::now();
+        let answer = given.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs));
+        // What is only guessed to be a batch may have outputs of any length.
+        let is_batch = self.policy.max_rows() > 0 && !self.policy.is_guess();
+        let answer = answer.and_then(|outputs| match is_batch {
+            true => batch::check_rows(&outputs, client.rows).map(|()| outputs),
+            false => Ok(outputs),
+        });
+        let end = Instant::now();
+        let execution = Execution {
+            rows: client.rows,
+            input: start - taken.min(start),
+            infer: called - start,
+            output: end - called,
+        };
+        self.recorder
+            .batch(&execution, &[ending(&client, taken, end, &answer)]);
+        self.deliver(client, answer);
+    }
+
+    /// Runs requests together. When that fails each is run by itself, once, so that only those fail that must.
+    fn run_joined(&self, slot: usize, mut jobs: Vec<Job>, taken: Instant) {
+        if jobs.len() < 2 {
+            jobs.drain(..).for_each(|job| self.run_one(slot, job, taken));
+            return;
+        }
+        let (requests, clients): (Vec<InferRequest>, Vec<Client>) =
+            jobs.into_iter().map(|job| (job.request, job.client)).unzip();
+        let rows: Vec<u64> = clients.iter().map(|client| client.rows).collect();
+        let tokens: Vec<CancelToken> = clients.iter().map(|client| client.cancel.clone()).collect();
+        let cancel = CancelToken::all_of(&tokens);
+        let mut execution = Execution {
+            rows: rows.iter().sum(),
+            ..Execution::default()
+        };
+        let answers = self.run_rows(slot, &requests, &rows, &cancel, &mut execution, taken);
+        match answers {
+            Ok(answers) => {
+                let end = Instant::now();
+                let answers: Vec<Answer> = answers.into_iter().map(Ok).collect();
+                let endings = clients.iter().zip(&answers);
+                let endings: Vec<Ending> = endings
+                    .map(|(client, answer)| ending(client, taken, end, answer))
+                    .collect();
+                self.recorder.batch(&execution, &endings);
+                clients
+                    .into_iter()
+                    .zip(answers)
+                    .for_each(|(client, answer)| self.deliver(client, answer));
+            }
+            Err(error) => {
+                let (model, requests_in_batch) = (&self.metadata.name, requests.len());
+                let error = error.report();
+                tracing::debug!(
+                    model,
+                    requests_in_batch,
+                    error,
+                    "a batch failed; its requests are run by themselves"
+                );
+                self.recorder.execution(&execution);
+                for (request, client) in requests.into_iter().zip(clients) {
+                    self.run_one(slot, Job { request, client }, taken);
+                }
+            }
+        }
+    }
+
+    /// The outputs of each request of a batch.
+    fn run_rows(
+        &self,
+        slot: usize,
+        requests: &[InferRequest],
+        rows: &[u64],
+        cancel: &CancelToken,
+        execution: &mut Execution,
+        taken: Instant,
+    ) -> Result<Vec<Vec<InferOutput>>, ServiceError> {
+        let joined = batch::join(requests)?;
+        let wanted = joined.outputs.clone();
+        let start = Instant::now();
+        execution.input = start - taken.min(start);
+        let given = self.call(slot, joined, cancel);
+        let called = Instant::now();
+        execution.infer = called - start;
+        let outputs = self.metadata.pick_outputs(&wanted, given?)?;
+        if self.policy.is_guess()
+            && let Err(error) = batch::check_rows(&outputs, execution.rows)
+        {
+            self.stop_joining(error.message());
+        }
+        let answers = batch::split(outputs, requests, rows)?;
+        execution.output = called.elapsed();
+        if self.independence.is_needed()
+            && let (Some(request), Some(answer)) = (requests.first(), answers.first())
+        {
+            let wanted = request.outputs.clone();
+            let alone = self.call(slot, request.clone(), cancel);
+            let alone = alone.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs))?;
+            if !independence::agree(&alone, answer) {
+                let error = "a request gets another answer by itself than in a batch";
+                self.stop_joining(error);
+                return Err(ServiceError::internal(error));
+            }
+            self.independence.pass(requests);
+        }
+        Ok(answers)
+    }
+
+    /// The guess was wrong that the model's first dimensions are a batch.
+    fn stop_joining(&self, error: &str) {
+        let model = &self.metadata.name;
+        tracing::warn!(
+            model,
+            error,
+            "its first dimensions are no batch; requests are not joined any more"
+        );
+        self.queue.stop_joining();
+    }
+
+    /// Calls the model.
+    fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken) -> Answer {
+        self.hang_watch.begin(slot, cancel);
+        let outputs = catch_unwind(AssertUnwindSafe(|| self.model.infer(request, cancel)));
+        let model = &self.metadata.name;
+        if self.hang_watch.end(slot) {
+            tracing::warn!(model, slot, "a thread that counted as lost is back");
+        }
+        outputs.unwrap_or_else(|panic| {
+            let cause = panic_message(&*panic);
+            tracing::error!(model, cause, "a model panicked");
+            Err(ServiceError::internal(
+                "it panicked; this request is lost, the next one will be tried",
+            ))
+        })
+    }
+}
+
+fn ending(client: &Client, taken: Instant, end: Instant, answer: &Answer) -> Ending {
+    Ending {
+        rows: client.rows,
+        queue: taken.saturating_duration_since(client.queued),
+        total: end.saturating_duration_since(client.received),
+        failure: answer.as_ref().err().map(ServiceError::code),
+    }
+}
+
+fn expired(expiry: Expiry) -> ServiceError {
+    let message = match expiry {
+        Expiry::Deadline => "the deadline passed before the model could run",
+        Expiry::Timeout => "it waited longer than its queue allows",
+    };
+    ServiceError::new(ErrorCode::DeadlineExceeded, message)
+}
+
+/// What a panic said, for the log.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without a message")
+}
