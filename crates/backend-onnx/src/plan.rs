@@ -86,7 +86,7 @@ impl Planner {
 
     /// A plan for inputs of these shapes alone.
     pub(crate) fn concrete(&self, shapes: &[Shape]) -> Result<Plan, ServiceError> {
-        let dims = |shape: &Shape| shape.dims().iter().map(|dim| dim.to_dim()).collect();
+        let dims = |shape: &Shape| shape.dims().iter().map(ToDim::to_dim).collect();
         self.plan(shapes.iter().map(dims).collect())
     }
 

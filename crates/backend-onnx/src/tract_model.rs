@@ -285,5 +285,5 @@ fn panicked() -> ServiceError {
 
 /// Whether an error says what tract cannot do, rather than what is wrong with the file.
 fn is_limit(error: &ServiceError) -> bool {
-    std::error::Error::source(error).is_some_and(|source| source.is::<TractLimit>())
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TractLimit>)
 }

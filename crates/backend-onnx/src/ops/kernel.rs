@@ -49,7 +49,7 @@ impl Fact {
                 Some(view.as_slice::<TDim>().ok()?.to_vec())
             }
             datum_type if datum_type.is_integer() => {
-                Some(self.integers()?.iter().map(|number| number.to_dim()).collect())
+                Some(self.integers()?.iter().map(ToDim::to_dim).collect())
             }
             _ => None,
         }

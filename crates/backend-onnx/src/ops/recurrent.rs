@@ -254,7 +254,7 @@ impl Kernel for Recurrent {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let facts: Vec<Fact> = inputs
             .iter()
-            .map(|input| Fact::new(input.datum_type(), input.shape().iter().map(|dim| dim.to_dim())))
+            .map(|input| Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim)))
             .collect();
         let hidden = self.hidden(&facts)?.to_usize()?;
         let datum_type = inputs[0].datum_type();
@@ -501,7 +501,7 @@ impl Side<'_> {
     fn gru(&self, x: &[f32], r: &[f32], h: &mut [f32], resets_after: bool) {
         let hidden = h.len();
         let [f, g] = [self.activations[0], self.activations[1]];
-        for unit in 0..hidden {
+        for (unit, h) in h.iter_mut().enumerate() {
             let update = f.apply(self.sum(x, r, unit));
             let third = 2 * hidden + unit;
             let candidate = if resets_after {
@@ -514,7 +514,7 @@ impl Side<'_> {
             } else {
                 g.apply(self.sum(x, r, third))
             };
-            h[unit] = (1.0 - update) * candidate + update * h[unit];
+            *h = (1.0 - update) * candidate + update * *h;
         }
     }
 

@@ -208,9 +208,8 @@ impl Window {
                     Ok(BEYOND..) => dim.clone(),
                     Ok(..=BEFORE) => 0.to_dim(),
                     Ok(..=-1) => dim.clone() + bound,
-                    Ok(_) => bound.clone(),
                     Err(_) if is_negative(bound) => dim.clone() + bound,
-                    Err(_) => bound.clone(),
+                    _ => bound.clone(),
                 };
                 Taken::Range(bound(start), bound(end))
             }
@@ -283,11 +282,11 @@ impl EvalOp for Slice {
         let parameters: Vec<Arc<Tensor>> = parameters.collect::<TractResult<_>>()?;
         let mut facts = vec![Fact::new(
             inputs[0].datum_type(),
-            inputs[0].shape().iter().map(|dim| dim.to_dim()),
+            inputs[0].shape().iter().map(ToDim::to_dim),
         )];
         facts.extend(parameters.into_iter().map(|value| Fact {
             constant: Some(value.clone()),
-            ..Fact::new(value.datum_type(), value.shape().iter().map(|dim| dim.to_dim()))
+            ..Fact::new(value.datum_type(), value.shape().iter().map(ToDim::to_dim))
         }));
         let windows = self.windows(&facts)?.context("axes without values")?;
         let mut value = inputs[0].clone().into_arc_tensor();
