@@ -1,12 +1,11 @@
 use std::{marker::PhantomData, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
-use oip_types::Limits;
-
 use crate::{
     ClientError, ErrorKind, InferenceClient, RetryPolicy,
     endpoint::{Endpoint, Transport},
+    settings::{Compression, Settings, TensorForm},
 };
+use http::{HeaderName, HeaderValue, header::USER_AGENT};
 
 /// How a client is to work; made by [`HttpClient::builder`](crate::HttpClient::builder),
 /// [`GrpcClient::builder`](crate::GrpcClient::builder) or, for whichever the URL asks for, [`builder`](crate::builder).
@@ -37,67 +36,13 @@ pub struct Builder<C> {
     client: PhantomData<fn() -> C>,
 }
 
-/// In which form tensors travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TensorForm {
-    /// As they are in memory: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller and much faster.
-    #[default]
-    Raw,
-    /// As values: JSON over HTTP, typed contents over gRPC, for servers that know nothing else. Over gRPC a request with
-    /// 16-bit floats goes raw all the same, since these have no typed form.
-    Typed,
-}
-
-/// How bodies and messages are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    /// The format of gzip.
-    Gzip,
-    /// The format of zlib, which is what HTTP and gRPC call "deflate".
-    Deflate,
-}
-
-/// What both transports are told.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) connect_timeout: Duration,
-    pub(crate) request_timeout: Option<Duration>,
-    pub(crate) sends_timeout: bool,
-    pub(crate) headers: HeaderMap,
-    pub(crate) form: TensorForm,
-    pub(crate) compression: Option<Compression>,
-    pub(crate) accepts_compressed: bool,
-    pub(crate) max_answer_bytes: usize,
-    pub(crate) limits: Limits,
-    pub(crate) retry: RetryPolicy,
-    #[cfg(feature = "http")]
-    pub(crate) non_finite: oip_types::rest::NonFinite,
-}
-
 impl<C> Builder<C> {
     pub(crate) fn new(url: impl Into<String>) -> Self {
-        let max_answer_bytes = 256 << 20;
         Self {
             url: url.into(),
             headers: Vec::new(),
             client: PhantomData,
-            settings: Settings {
-                connect_timeout: Duration::from_secs(5),
-                request_timeout: Some(Duration::from_secs(60)),
-                sends_timeout: true,
-                headers: HeaderMap::new(),
-                form: TensorForm::default(),
-                compression: None,
-                accepts_compressed: false,
-                max_answer_bytes,
-                limits: Limits {
-                    tensor_bytes: max_answer_bytes,
-                    ..Limits::default()
-                },
-                retry: RetryPolicy::default(),
-                #[cfg(feature = "http")]
-                non_finite: oip_types::rest::NonFinite::Error,
-            },
+            settings: Settings::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use hyper_util::{
 };
 use oip_types::causes;
 
-use crate::{ClientError, ErrorKind, builder::Settings};
+use crate::{ClientError, ErrorKind, settings::Settings};
 
 /// Connections that nobody uses are closed after this long, before most servers would.
 const IDLE: Duration = Duration::from_secs(30);

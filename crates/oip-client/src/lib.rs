@@ -60,15 +60,17 @@ mod grpc;
 #[cfg(feature = "http")]
 mod http;
 mod retry;
+mod settings;
 
 #[cfg(feature = "http")]
 pub use self::http::HttpClient;
-pub use builder::{Builder, Compression, TensorForm};
+pub use builder::Builder;
 pub use client::{BoxFuture, BoxStream, InferenceClient, Result};
 pub use error::{ClientError, ErrorKind, Status};
 #[cfg(feature = "grpc")]
 pub use grpc::GrpcClient;
 pub use retry::{RetryOn, RetryPolicy};
+pub use settings::{Compression, TensorForm};
 
 /// Begins a client for whichever transport the URL asks for: `http://host:8000`, with or without a path before `/v2`, or
 /// `grpc://host:8001`.

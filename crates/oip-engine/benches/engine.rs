@@ -48,10 +48,9 @@ fn overhead(runtime: &Runtime) {
     fs::create_dir_all(&version).unwrap();
     fs::write(version.join("model.nothing"), "").unwrap();
     let engine = |default_max_batch_size| {
-        let config = EngineConfig {
-            default_max_batch_size,
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig::default().with(|config| {
+            config.default_max_batch_size = default_max_batch_size;
+        });
         engine(folder.path(), Arc::new(Nothing), config)
     };
     let (joined, single) = (engine(64), engine(0));
@@ -93,10 +92,9 @@ fn digits(runtime: &Runtime) {
         let with = |config| engine(folder.path(), Arc::new(OnnxBackend::default()), config);
         let (engine, single) = (
             with(EngineConfig::default()),
-            with(EngineConfig {
-                instances: 1,
-                ..EngineConfig::default()
-            }),
+            with(EngineConfig::default().with(|config| {
+                config.instances = 1;
+            })),
         );
         let request = image_request(&model, rows);
         // How large batches get is known after a first run, which is not counted.

@@ -7,7 +7,18 @@ use tensor_mmap::Promise;
 use crate::batching::scheduler::BatchPolicy;
 
 /// How an engine works.
+///
+/// ```
+/// use oip_engine::{EngineConfig, ModelControl};
+///
+/// let config = EngineConfig::default().with(|config| {
+///     config.instances = 2;
+///     config.control = ModelControl::Explicit { load: Vec::new() };
+/// });
+/// assert_eq!(config.queue_capacity, 256);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EngineConfig {
     /// The server's name, for its metadata.
     pub server_name: String,
@@ -38,6 +49,7 @@ pub struct EngineConfig {
 
 /// Which models of a repository are loaded, and when; by Triton's names for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ModelControl {
     /// All, at start. What changes afterwards does not matter.
     None,
@@ -52,6 +64,15 @@ pub enum ModelControl {
         /// Models to load at start; `*` stands for all.
         load: Vec<String>,
     },
+}
+
+impl EngineConfig {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for EngineConfig {

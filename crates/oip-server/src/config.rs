@@ -77,7 +77,6 @@ impl Config {
             options.repository_poll_secs,
             options.load_model,
         )?;
-        let engine = EngineConfig::default();
         let connections = Limits::default();
         Ok(Self {
             model_repository,
@@ -85,20 +84,19 @@ impl Config {
             http_address,
             grpc_address,
             backends,
-            engine: EngineConfig {
-                server_name: "tensorferry".to_owned(),
-                server_version: env!("CARGO_PKG_VERSION").to_owned(),
-                instances: options.instances.unwrap_or(engine.instances).max(1),
-                control,
-                queue_capacity: options.queue_size.unwrap_or(engine.queue_capacity),
-                mapping: options.allow_mapped_models.unwrap_or(false).then(operators_word),
-                response_cache_bytes: options
+            engine: EngineConfig::default().with(|config| {
+                config.server_name = "tensorferry".to_owned();
+                config.server_version = env!("CARGO_PKG_VERSION").to_owned();
+                config.instances = options.instances.unwrap_or(config.instances).max(1);
+                config.control = control;
+                config.queue_capacity = options.queue_size.unwrap_or(config.queue_capacity);
+                config.mapping = options.allow_mapped_models.unwrap_or(false).then(operators_word);
+                config.response_cache_bytes = options
                     .response_cache_byte_size
-                    .map_or(0, |ByteSize(bytes)| bytes),
-                load_timeout: duration(options.load_timeout, engine.load_timeout),
-                strict_readiness: options.strict_readiness.unwrap_or(engine.strict_readiness),
-                ..engine
-            },
+                    .map_or(0, |ByteSize(bytes)| bytes);
+                config.load_timeout = duration(options.load_timeout, config.load_timeout);
+                config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
+            }),
             http: HttpConfig {
                 max_body_bytes: max_request_bytes,
                 limits: limits.clone(),
@@ -127,13 +125,11 @@ impl Config {
                 ..GrpcConfig::default()
             },
             allow_metrics: options.allow_metrics.unwrap_or(true),
-            shared_memory: options
-                .system_shared_memory
-                .unwrap_or(false)
-                .then(|| RegionsConfig {
-                    max_transfer_bytes: max_request_size,
-                    ..RegionsConfig::default()
-                }),
+            shared_memory: options.system_shared_memory.unwrap_or(false).then(|| {
+                let mut regions = RegionsConfig::default();
+                regions.max_transfer_bytes = max_request_size;
+                regions
+            }),
             connections: Limits {
                 connections: options
                     .max_connections

@@ -80,11 +80,34 @@ pub struct ModelSource {
 }
 
 /// Under which conditions a model is loaded.
+///
+/// ```
+/// use oip_service::LoadContext;
+/// use std::time::{Duration, Instant};
+///
+/// let cx = LoadContext::default().with_deadline(Some(Instant::now() + Duration::from_secs(60)));
+/// assert!(cx.config.parameters.is_empty());
+/// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct LoadContext {
     /// The time after which loading is given up; a backend that loads in steps looks at it.
     pub deadline: Option<Instant>,
     /// The model's configuration as the operator wrote it: what is not written is empty. A backend finds its own settings
     /// in `runtime` and `parameters`.
     pub config: Arc<ModelConfig>,
+}
+
+impl LoadContext {
+    /// The same with a time after which loading is given up.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Option<Instant>) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// The same with a model's configuration.
+    #[must_use]
+    pub fn with_config(self, config: Arc<ModelConfig>) -> Self {
+        Self { config, ..self }
+    }
 }

@@ -21,6 +21,7 @@ use tensor_core::Quoted;
 
 /// How regions are kept.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RegionsConfig {
     /// Where the system keeps shared memory objects as files (`/dev/shm`).
     pub folder: PathBuf,

@@ -11,11 +11,11 @@ use oip_service::{
 use oip_shm::{Regions, RegionsConfig};
 
 fn regions(folder: &Path) -> Regions {
-    Regions::new(RegionsConfig {
-        folder: folder.to_owned(),
-        max_regions: 4,
-        max_transfer_bytes: 1 << 20,
-    })
+    let mut config = RegionsConfig::default();
+    config.folder = folder.to_owned();
+    config.max_regions = 4;
+    config.max_transfer_bytes = 1 << 20;
+    Regions::new(config)
 }
 
 fn region(name: &str, key: &str, offset: u64, byte_size: u64) -> SharedMemoryRegion {

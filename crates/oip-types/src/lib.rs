@@ -33,6 +33,7 @@
 //! # Ok::<(), tensor_core::SpecError>(())
 //! ```
 
+mod byte_size;
 mod bytes_tensor;
 mod check;
 mod classification;
@@ -55,6 +56,7 @@ mod shared_memory;
 mod statistics;
 mod value;
 
+pub use byte_size::{ByteSize, ByteSizeError};
 pub use bytes_tensor::BytesTensor;
 pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;

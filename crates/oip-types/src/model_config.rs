@@ -377,25 +377,6 @@ pub struct ResponseCache {
     pub enable: bool,
 }
 
-/// Reads a number of bytes as people write it, such as `64MiB`, `2 GiB` or `1000`.
-///
-/// ```
-/// use oip_types::model_config::parse_size;
-///
-/// assert_eq!(parse_size("512KiB"), Some(512 << 10));
-/// assert_eq!(parse_size("1000"), Some(1000));
-/// assert_eq!(parse_size("1MB"), None);
-/// ```
-#[must_use]
-pub fn parse_size(text: &str) -> Option<u64> {
-    const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-    let with_unit = UNITS
-        .iter()
-        .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
-    let (number, unit) = with_unit.unwrap_or((text, 1));
-    number.trim().parse::<u64>().ok()?.checked_mul(unit)
-}
-
 /// The names that model configurations give the datatypes.
 impl DataType {
     /// The name in a model configuration, such as `TYPE_FP32`; byte strings are `TYPE_STRING`.

@@ -1,78 +1,18 @@
 //! Which models run in processes of their own, and the models that stand for them.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{
-    InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError, model_config::parse_size,
-};
+use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
-use crate::{
-    pool::Pool,
-    process::{Recipe, Size},
-};
+use crate::{isolation::Isolation, pool::Pool, process::Recipe};
 
 /// Says in a model's configuration whether it runs in a process of its own: `process` or `none`.
 const ISOLATION: &str = "isolation";
 
 /// Says in a model's configuration how much memory each of its processes may use, such as `2GiB`.
 const MEMORY_LIMIT: &str = "memory_limit";
-
-/// How workers are started, and what they may do.
-#[derive(Clone)]
-pub struct Isolation {
-    pub(crate) command: Arc<dyn Fn() -> Command + Send + Sync>,
-    pub(crate) by_default: bool,
-    pub(crate) memory_limit: Option<u64>,
-    pub(crate) max_answer_bytes: u64,
-    pub(crate) grace: Duration,
-}
-
-impl Isolation {
-    /// Workers that are started by a command, which must come to call [`run`](crate::run). The name and version of the
-    /// model are added to its arguments, so that a list of processes shows who is who; standard input, output and error
-    /// are set as well. It gets the server's environment.
-    pub fn new(command: impl Fn() -> Command + Send + Sync + 'static) -> Self {
-        Self {
-            command: Arc::new(command),
-            by_default: false,
-            memory_limit: None,
-            max_answer_bytes: 1 << 30,
-            grace: Duration::from_secs(1),
-        }
-    }
-
-    /// Whether models have processes of their own whose configurations do not say (default: they do not).
-    #[must_use]
-    pub fn by_default(self, by_default: bool) -> Self {
-        Self { by_default, ..self }
-    }
-
-    /// The bytes that a worker may use where the model's configuration does not say (default: as many as it likes). It is
-    /// what the system can limit for a process: on Linux memory that is private and can be written (`RLIMIT_DATA`), elsewhere
-    /// address space (`RLIMIT_AS`).
-    #[must_use]
-    pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
-        Self { memory_limit, ..self }
-    }
-
-    /// The largest answer that is taken from a worker (default: 1 GiB).
-    #[must_use]
-    pub fn max_answer_bytes(self, max_answer_bytes: u64) -> Self {
-        Self {
-            max_answer_bytes,
-            ..self
-        }
-    }
-
-    /// How long a worker may go on with a request that nobody waits for, before it is killed (default: 1 s). Shorter than
-    /// the time after which the engine counts an instance as lost.
-    #[must_use]
-    pub fn grace(self, grace: Duration) -> Self {
-        Self { grace, ..self }
-    }
-}
 
 /// A backend whose models may run in processes of their own.
 ///
@@ -119,14 +59,14 @@ impl Backend for IsolatedBackend {
                 )));
             }
             let config = Arc::new(config);
-            return self.inner.load(source, &LoadContext { config, ..cx.clone() });
+            return self.inner.load(source, &cx.clone().with_config(config));
         }
         let memory_limit = wish.memory_limit.or(self.isolation.memory_limit);
         let length = source.content.len() as u64;
         if let Some(limit) = memory_limit.filter(|limit| length >= *limit) {
             return Err(ServiceError::invalid(format!(
-                "its file has {length} bytes, and its process may use {} of memory",
-                Size(limit)
+                "its file has {length} bytes, and its process may use {:#} of memory",
+                ByteSize(limit)
             )));
         }
         let now = std::time::Instant::now();
@@ -171,8 +111,8 @@ impl Wish {
             Some(other) => return Err(wrong(ISOLATION, "'process' or 'none'", other)),
         };
         let memory_limit = take(MEMORY_LIMIT).map(|text| {
-            let limit = parse_size(text.trim()).filter(|limit| *limit > 0);
-            limit.ok_or_else(|| {
+            let limit = text.trim().parse().ok().filter(|ByteSize(bytes)| *bytes > 0);
+            limit.map(|ByteSize(bytes)| bytes).ok_or_else(|| {
                 wrong(
                     MEMORY_LIMIT,
                     "a number of bytes, such as 2GiB, 512MiB or 1000000000",

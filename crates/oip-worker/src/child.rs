@@ -15,16 +15,13 @@ use std::{
 use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
-    ErrorCode, InferOutput, InferResponse, Limits, ModelRef, Parameters, ServiceError,
+    ByteSize, ErrorCode, InferOutput, InferResponse, Limits, ModelRef, Parameters, ServiceError,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tensor_core::Quoted;
 
-use crate::{
-    process::Size,
-    protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VERSION, read_json},
-};
+use crate::protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VERSION, read_json};
 
 /// Stack for the thread that runs the model, as in the server.
 const STACK_SIZE: usize = 16 << 20;
@@ -196,7 +193,7 @@ fn receive_content(
         Err(Broken::System(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
             connection.skip(count)?;
             let limit = limit.map_or_else(String::new, |limit| {
-                format!(", which may use {} of memory", Size(limit))
+                format!(", which may use {:#} of memory", ByteSize(limit))
             });
             Ok(Err(ServiceError::invalid(format!(
                 "its file of {count} bytes does not fit the memory of its process{limit}"
@@ -241,12 +238,10 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
         path: PathBuf::from(&order.path),
         content,
     };
-    let cx = LoadContext {
-        deadline: order
-            .patience
-            .map(|patience| Instant::now() + Duration::from_millis(patience)),
-        config: Arc::new(order.config.clone()),
-    };
+    let patience = order.patience.map(Duration::from_millis);
+    let cx = LoadContext::default()
+        .with_deadline(patience.map(|patience| Instant::now() + patience))
+        .with_config(Arc::new(order.config.clone()));
     catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
         .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))
 }

@@ -78,13 +78,15 @@
 
 mod backend;
 mod child;
+mod isolation;
 mod pool;
 mod process;
 mod protocol;
 mod worker_log;
 
-pub use backend::{IsolatedBackend, Isolation};
+pub use backend::IsolatedBackend;
 pub use child::run;
+pub use isolation::Isolation;
 
 /// The program that runs, for starting it again: on Linux also when its file was replaced or removed meanwhile, so that a
 /// server and its workers are always the same.

@@ -20,12 +20,12 @@ use bytes::Bytes;
 use nix::sys::signal::Signal;
 use oip_service::{CancelToken, ModelSource};
 use oip_types::{
-    InferOutput, InferRequest, Limits, ModelConfig, ModelMetadata, ServiceError,
+    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ModelMetadata, ServiceError,
     rest::{self, RequestEncoding},
 };
 
 use crate::{
-    backend::Isolation,
+    isolation::Isolation,
     protocol::{ALIGNMENT, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, VERSION, read_json},
     worker_log::WorkerLog,
 };
@@ -337,7 +337,7 @@ impl fmt::Display for Death {
             }
         }
         match self.memory_limit.filter(|_| may_be_memory) {
-            Some(limit) => write!(f, "; it may use {} of memory", Size(limit)),
+            Some(limit) => write!(f, "; it may use {:#} of memory", ByteSize(limit)),
             None => Ok(()),
         }
     }
@@ -349,20 +349,4 @@ fn signal_name(number: i32) -> String {
         |_| format!("signal {number}"),
         |signal| signal.as_str().to_owned(),
     )
-}
-
-/// Bytes in the largest unit that is exact.
-pub(crate) struct Size(pub(crate) u64);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let unit = units
-            .into_iter()
-            .find(|(_, bits)| self.0 > 0 && self.0.trailing_zeros() >= *bits);
-        match unit {
-            Some((unit, bits)) => write!(f, "{} {unit}", self.0 >> bits),
-            None => write!(f, "{} bytes", self.0),
-        }
-    }
 }

@@ -211,10 +211,7 @@ fn runs_at_the_same_time_answer_the_same() {
 #[test]
 fn configurations_choose_the_runtime() {
     let load = |backend: &OnnxBackend, name: &str, config: ModelConfig| {
-        let cx = LoadContext {
-            config: Arc::new(config),
-            ..LoadContext::default()
-        };
+        let cx = LoadContext::default().with_config(Arc::new(config));
         let loaded = backend.load(&source(file(&format!("{name}.onnx"))), &cx);
         loaded.map(drop).map_err(|error| error.to_string())
     };

@@ -13,9 +13,9 @@ use tonic::{Request, Response, codec::CompressionEncoding, metadata::MetadataMap
 use self::transport::{Record, Watched};
 use crate::{
     Builder, ClientError, Compression, ErrorKind, Result,
-    builder::Settings,
     endpoint::{Endpoint, Transport},
     retry::Call,
+    settings::Settings,
 };
 
 /// The protocol over gRPC, on one HTTP/2 connection that clones share.

@@ -19,7 +19,7 @@ use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use oip_types::ErrorCode;
 use tower_service::Service;
 
-use crate::{BoxFuture, ClientError, ErrorKind, Status, builder::Settings, connect};
+use crate::{BoxFuture, ClientError, ErrorKind, Status, connect, settings::Settings};
 
 const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
 

@@ -20,11 +20,10 @@ use tokio::task::spawn_blocking;
 
 use self::{answer::Answer, body::Parts};
 use crate::{
-    Builder, ClientError, ErrorKind, Result, TensorForm,
-    builder::Settings,
-    connect,
+    Builder, ClientError, ErrorKind, Result, TensorForm, connect,
     endpoint::{Endpoint, Transport},
     retry::Call,
+    settings::Settings,
 };
 
 /// The protocol over HTTP/1.1, with connections that are kept and shared by clones.

@@ -4,10 +4,10 @@ use std::{io, path::Path, sync::Arc, time::Duration};
 
 use model_config::{ConfigError, MismatchError, PipelineError, WrittenConfig};
 use oip_types::ServiceError;
-use tensor_core::Quoted;
+use tensor_core::{Quoted, SpecError};
 use thiserror::Error;
 
-use crate::{batching::scheduler::PolicyError, load::warm_up::WarmUpError, pipeline::PlanError};
+use crate::{batching::scheduler::PolicyError, pipeline::PlanError};
 
 /// Why a file of a repository cannot be used. Tells the file's name, and not where it leads.
 #[derive(Debug, Error)]
@@ -137,6 +137,31 @@ pub(crate) enum LoadError {
     WarmUp { name: String, source: Box<WarmUpError> },
     #[error("{0}")]
     Plan(#[source] Arc<PlanError>),
+}
+
+/// Why a warm-up request failed.
+#[derive(Debug, Error)]
+pub(crate) enum WarmUpError {
+    #[error("input {}: {source}", Quoted(name))]
+    Input { name: String, source: InputError },
+    /// The model refused it, or gave what does not fit its metadata.
+    #[error("{0}")]
+    Model(#[source] ServiceError),
+}
+
+/// Why an input of a warm-up request cannot be made.
+#[derive(Debug, Error)]
+pub(crate) enum InputError {
+    #[error("dims are {dims:?}, but none may be free")]
+    FreeDims { dims: Vec<i64> },
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error("it would have {length} bytes, more than {limit}")]
+    TooLarge { length: u64, limit: u64 },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{0}")]
+    Value(#[source] ServiceError),
 }
 
 fn hint(is_misplaced: bool) -> &'static str {

@@ -164,10 +164,9 @@ fn prepare(
         path: file.path.clone(),
         content,
     };
-    let cx = LoadContext {
-        deadline: Some(deadline),
-        config: Arc::new(job.written.config.clone()),
-    };
+    let cx = LoadContext::default()
+        .with_deadline(Some(deadline))
+        .with_config(Arc::new(job.written.config.clone()));
     let model = guarded(&job.name, "loading it", || {
         backend.load(&source, &cx).map_err(|error| {
             tracing::debug!(

@@ -6,11 +6,10 @@ use oip_types::{
     BytesTensor, DataType, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError, TensorValue,
     model_config::{Warmup, WarmupData, WarmupInput},
 };
-use tensor_core::{DType, Quoted, Shape, SpecError, TensorSpec};
-use thiserror::Error;
+use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::load::{
-    error::{FileError, LoadError},
+    error::{InputError, LoadError, WarmUpError},
     repository::ModelFolder,
 };
 
@@ -19,31 +18,6 @@ const MAX_INPUT_BYTES: u64 = 1 << 30;
 
 /// How often one warm-up request may be run.
 const MAX_RUNS: u32 = 10_000;
-
-/// Why a warm-up request failed.
-#[derive(Debug, Error)]
-pub(crate) enum WarmUpError {
-    #[error("input {}: {source}", Quoted(name))]
-    Input { name: String, source: InputError },
-    /// The model refused it, or gave what does not fit its metadata.
-    #[error("{0}")]
-    Model(#[source] ServiceError),
-}
-
-/// Why an input of a warm-up request cannot be made.
-#[derive(Debug, Error)]
-pub(crate) enum InputError {
-    #[error("dims are {dims:?}, but none may be free")]
-    FreeDims { dims: Vec<i64> },
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    #[error("it would have {length} bytes, more than {MAX_INPUT_BYTES}")]
-    TooLarge { length: u64 },
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error("{0}")]
-    Value(#[source] ServiceError),
-}
 
 /// Runs the warm-up requests of a configuration.
 ///
@@ -105,7 +79,10 @@ fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result
     };
     let length = TensorSpec::new(dtype, shape.clone())?.byte_len();
     if length > MAX_INPUT_BYTES {
-        return Err(InputError::TooLarge { length });
+        return Err(InputError::TooLarge {
+            length,
+            limit: MAX_INPUT_BYTES,
+        });
     }
     let raw = match &input.data {
         WarmupData::InputDataFile(file) => folder.read(&["warmup", file], MAX_INPUT_BYTES)?,

@@ -264,10 +264,9 @@ fn expired_requests_are_dropped_from_the_batch() {
 #[test]
 fn a_client_that_leaves_makes_room_in_the_queue() {
     let gate = Gate::default();
-    let config = EngineConfig {
-        queue_capacity: 1,
-        ..one_instance()
-    };
+    let config = one_instance().with(|config| {
+        config.queue_capacity = 1;
+    });
     let (engine, _folder) = engine(config, {
         let gate = gate.clone();
         move |x, _| {
@@ -296,10 +295,9 @@ fn md_07_no_row_astray() {
     const CLIENTS: i32 = 64;
     let rounds = if cfg!(debug_assertions) { 3_000 } else { 10_000 };
     let largest = Arc::new(Mutex::new(0));
-    let config = EngineConfig {
-        instances: 4,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.instances = 4;
+    });
     let (engine, _folder) = engine(config, {
         let largest = largest.clone();
         move |x, _| {

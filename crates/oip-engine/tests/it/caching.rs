@@ -19,13 +19,12 @@ const CACHED: &str = "response_cache { enable: true }";
 
 fn caching_engine(files: &[(&str, &str)], bytes: u64) -> (Engine, Arc<AtomicUsize>, TempDir) {
     let folder = repository(files);
-    let config = EngineConfig {
-        response_cache_bytes: bytes,
-        control: ModelControl::Explicit {
+    let config = EngineConfig::default().with(|config| {
+        config.response_cache_bytes = bytes;
+        config.control = ModelControl::Explicit {
             load: vec!["*".to_owned()],
-        },
-        ..EngineConfig::default()
-    };
+        };
+    });
     let (engine, runs) = engine(folder.path(), config);
     (engine, runs, folder)
 }

@@ -36,10 +36,9 @@ fn config(engine: &Engine) -> ModelConfig {
 #[test]
 fn none_is_needed() {
     let folder = repository(&[("m/1/model.word", "echo")]);
-    let options = EngineConfig {
-        instances: 3,
-        ..EngineConfig::default()
-    };
+    let options = EngineConfig::default().with(|config| {
+        config.instances = 3;
+    });
     let (engine, _) = engine(folder.path(), options);
     let config = config(&engine);
     assert_eq!(
@@ -460,12 +459,11 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
     #[cfg(unix)]
     std::os::unix::fs::symlink(root, root.join("round")).unwrap();
 
-    let config = EngineConfig {
-        control: oip_engine::ModelControl::Explicit {
+    let config = EngineConfig::default().with(|config| {
+        config.control = oip_engine::ModelControl::Explicit {
             load: vec!["m".into()],
-        },
-        ..EngineConfig::default()
-    };
+        };
+    });
     let start = Instant::now();
     let (engine, _) = engine(root, config);
     assert_eq!(state(&engine).0, ModelState::Ready);

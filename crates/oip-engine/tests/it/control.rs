@@ -19,13 +19,12 @@ use crate::support::{engine, infer, repository, request, write, y};
 
 /// An engine that loads only what is asked for.
 pub(crate) fn explicit(root: &std::path::Path, load: &[&str]) -> Arc<Engine> {
-    let config = EngineConfig {
-        instances: 2,
-        control: ModelControl::Explicit {
+    let config = EngineConfig::default().with(|config| {
+        config.instances = 2;
+        config.control = ModelControl::Explicit {
             load: load.iter().map(|&name| name.to_owned()).collect(),
-        },
-        ..EngineConfig::default()
-    };
+        };
+    });
     Arc::new(engine(root, config).0)
 }
 
@@ -264,10 +263,9 @@ fn loading_by_request_must_be_allowed() {
             interval: Duration::from_secs(60),
         },
     ] {
-        let config = EngineConfig {
-            control,
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig::default().with(|config| {
+            config.control = control;
+        });
         let (engine, _) = engine(folder.path(), config);
         for answer in [load(&engine, "m"), unload(&engine, "m")] {
             let error = answer.unwrap_err();

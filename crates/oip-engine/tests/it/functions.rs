@@ -104,11 +104,10 @@ pub(crate) fn engine(
 }
 
 pub(crate) fn one_instance() -> EngineConfig {
-    EngineConfig {
-        instances: 1,
-        hang_timeout: Duration::from_millis(100),
-        ..EngineConfig::default()
-    }
+    EngineConfig::default().with(|config| {
+        config.instances = 1;
+        config.hang_timeout = Duration::from_millis(100);
+    })
 }
 
 pub(crate) type Answer<'a> = BoxFuture<'a, Result<InferResponse, ServiceError>>;

@@ -69,10 +69,9 @@ fn failures_are_kept_and_the_others_run() {
 #[test]
 fn readiness_can_be_lenient() {
     let folder = repository(&[("bad/1/model.word", "broken"), ("good/1/model.word", "echo")]);
-    let config = EngineConfig {
-        strict_readiness: false,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.strict_readiness = false;
+    });
     assert_eq!(engine(folder.path(), config).0.readiness(), Readiness::Ready);
 }
 
@@ -84,10 +83,9 @@ fn lc_08_requests_before_a_model_is_ready() {
         ("good/1/model.word", "echo"),
     ]);
     let repository = Repository::open(folder.path(), &[Arc::new(WordBackend::default())], None).unwrap();
-    let config = EngineConfig {
-        load_timeout: Duration::from_millis(300),
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.load_timeout = Duration::from_millis(300);
+    });
     let start = Instant::now();
     let engine = Engine::start(repository, config);
     let error = infer(&engine, request("slow", None, 1)).unwrap_err();

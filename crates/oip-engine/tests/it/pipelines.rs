@@ -325,10 +325,9 @@ fn a_pipeline_waits_for_what_it_is_to_run() {
     let control = ModelControl::Poll {
         interval: Duration::from_millis(20),
     };
-    let config = EngineConfig {
-        control,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.control = control;
+    });
     let (engine, _) = engine(folder.path(), config);
     assert_eq!(
         shown(&engine)[1],

@@ -19,10 +19,9 @@ use crate::{
 const INTERVAL: Duration = Duration::from_millis(50);
 
 fn polling(root: &std::path::Path) -> Engine {
-    let config = EngineConfig {
-        control: ModelControl::Poll { interval: INTERVAL },
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.control = ModelControl::Poll { interval: INTERVAL };
+    });
     engine(root, config).0
 }
 
@@ -110,12 +109,11 @@ fn mr_08_a_broken_change_leaves_the_old_one_serving() {
 fn mr_12_a_copy_that_goes_on_is_waited_for() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let root = folder.path();
-    let config = EngineConfig {
-        control: ModelControl::Poll {
+    let config = EngineConfig::default().with(|config| {
+        config.control = ModelControl::Poll {
             interval: INTERVAL * 4,
-        },
-        ..EngineConfig::default()
-    };
+        };
+    });
     let (engine, runs) = engine(root, config);
     // Each piece by itself would be a model that loads.
     let mut word = "adds 10".to_owned();

@@ -76,12 +76,11 @@ fn mr_21_unloading_lets_requests_in_flight_finish() {
     ]);
     let backend = WordBackend::default();
     let living = backend.living.clone();
-    let config = EngineConfig {
-        control: ModelControl::Explicit {
+    let config = EngineConfig::default().with(|config| {
+        config.control = ModelControl::Explicit {
             load: vec!["m".into()],
-        },
-        ..EngineConfig::default()
-    };
+        };
+    });
     let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
     let engine = Arc::new(Engine::start(repository, config));
     engine.wait_until_loaded();

@@ -185,10 +185,9 @@ fn poll_once_and_drop(engine: &Engine, request: InferRequest) {
 #[test]
 fn stopping_finishes_what_is_queued() {
     let folder = repository(&[("m/1/model.word", "sleeps")]);
-    let config = EngineConfig {
-        instances: 1,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.instances = 1;
+    });
     let (engine, _) = engine(folder.path(), config);
     let engine = Arc::new(engine);
     let queued: Vec<_> = (0..5)
@@ -221,10 +220,9 @@ fn stopping_leaves_a_hanging_thread_behind() {
 #[test]
 fn many_callers_get_their_own_answers() {
     let folder = repository(&[("m/1/model.word", "echo")]);
-    let config = EngineConfig {
-        instances: 4,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.instances = 4;
+    });
     let engine = Arc::new(engine(folder.path(), config).0);
     let callers = (0..8).map(|caller| {
         let engine = engine.clone();

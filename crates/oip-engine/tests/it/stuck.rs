@@ -23,10 +23,9 @@ use crate::{
 #[test]
 fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
     let gate = Gate::default();
-    let config = EngineConfig {
-        instances: 2,
-        ..one_instance()
-    };
+    let config = one_instance().with(|config| {
+        config.instances = 2;
+    });
     let (engine, _folder) = engine(config, {
         let gate = gate.clone();
         move |x, _| {

@@ -160,11 +160,10 @@ pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUs
 /// An engine with one thread per model and a short queue.
 pub(crate) fn small_engine(files: &[(&str, &str)]) -> (Engine, Arc<AtomicUsize>, TempDir) {
     let folder = repository(files);
-    let config = EngineConfig {
-        instances: 1,
-        queue_capacity: 2,
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.instances = 1;
+        config.queue_capacity = 2;
+    });
     let (engine, runs) = engine(folder.path(), config);
     (engine, runs, folder)
 }

@@ -126,10 +126,9 @@ mod tests {
         fs::copy(example, version.join("model.safetensors")).unwrap();
         let repository = Repository::open(folder.path(), &[Arc::new(TensorsBackend::new())], None).unwrap();
         let load = vec!["*".to_owned()];
-        let config = EngineConfig {
-            control: ModelControl::Explicit { load },
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig::default().with(|config| {
+            config.control = ModelControl::Explicit { load };
+        });
         let engine = Arc::new(Engine::start(repository, config));
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());

@@ -133,12 +133,11 @@ impl Setup {
         }
         let is_released = Arc::new(AtomicBool::new(false));
         let backend: Arc<dyn Backend> = Arc::new(Hanging(is_released.clone()));
-        let config = EngineConfig {
-            instances: 2,
-            parallel_loads: 2,
-            hang_timeout: Duration::from_millis(50),
-            ..EngineConfig::default()
-        };
+        let config = EngineConfig::default().with(|config| {
+            config.instances = 2;
+            config.parallel_loads = 2;
+            config.hang_timeout = Duration::from_millis(50);
+        });
         let repository = Repository::open(folder.path(), &[backend], None).unwrap();
         let engine = Arc::new(Engine::start(repository, config));
         let time = TimeLimits {

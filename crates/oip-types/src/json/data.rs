@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use tensor_core::{DType, Element, Shape, Tensor, bf16, f16};
 
-use super::{Cursor, Number, no_json_form, run::Run};
+use super::{Cursor, Number, run::Run, write::no_json_form};
 use crate::{BytesTensor, DataType, ServiceError, TensorValue};
 
 /// Reads the value of a tensor's `data` member straight into a buffer of its datatype.

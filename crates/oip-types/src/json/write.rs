@@ -1,12 +1,9 @@
 use bytes::Bytes;
 use tensor_core::{DType, Tensor, bf16, f16};
 
-use super::{
-    no_json_form,
-    print::{JsonPrint, ROOM},
-};
+use super::print::{JsonPrint, ROOM};
 
-use crate::{BytesTensor, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue};
+use crate::{BytesTensor, DataType, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue};
 
 /// Prints JSON onto the end of a buffer.
 #[derive(Default)]
@@ -116,6 +113,13 @@ pub(crate) fn write_data(
             _ => Err(no_json_form(value.datatype())),
         },
     }
+}
+
+/// The error for a datatype whose elements cannot be written as numbers, texts or truth values.
+pub(super) fn no_json_form(datatype: DataType) -> ServiceError {
+    ServiceError::invalid(format!(
+        "{datatype} elements have no JSON form; send and request them as binary data"
+    ))
 }
 
 fn write_strings(writer: &mut Writer, tensor: &BytesTensor) -> Result<(), ServiceError> {

@@ -64,10 +64,9 @@ fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
     }
     let backend = IsolatedBackend::new(Arc::new(DeedBackend), isolation("worker"));
     let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
-    let config = EngineConfig {
-        load_timeout: Duration::from_secs(60),
-        ..EngineConfig::default()
-    };
+    let config = EngineConfig::default().with(|config| {
+        config.load_timeout = Duration::from_secs(60);
+    });
     let engine = Engine::start(repository, config);
     engine.wait_until_loaded();
     let ready = |model: &str| engine.model_ready(oip_types::ModelRef::new(model, None).unwrap());

@@ -116,10 +116,9 @@ pub(crate) fn load_as(
             .collect(),
         ..ModelConfig::default()
     };
-    let cx = LoadContext {
-        deadline: Some(Instant::now() + patience),
-        config: Arc::new(config),
-    };
+    let cx = LoadContext::default()
+        .with_deadline(Some(Instant::now() + patience))
+        .with_config(Arc::new(config));
     IsolatedBackend::new(Arc::new(DeedBackend), isolation).load(&source, &cx)
 }
 
