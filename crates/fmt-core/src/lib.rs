@@ -6,7 +6,8 @@
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
-//! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete.
+//! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete; [`OutputFile`] writes
+//!   through devices and pipes too.
 //! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
 //! The crate knows no format.
@@ -19,6 +20,7 @@ mod extents;
 mod format;
 mod in_place;
 mod limits;
+mod output;
 mod publish;
 mod raw;
 mod reader;
@@ -35,7 +37,8 @@ pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
 pub use in_place::AppendFile;
 pub use limits::{Limits, ReadOptions};
-pub use publish::AtomicFile;
+pub use output::OutputFile;
+pub use publish::{AtomicFile, OutputOptions};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use source::{ByteSource, FileSource};

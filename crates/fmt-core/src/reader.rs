@@ -110,6 +110,12 @@ pub trait TensorReader: Send + Sync {
     /// # Errors
     /// [`ErrorKind::Io`] when the bytes in question cannot be read.
     fn lints(&self) -> Result<Vec<Lint>, Error>;
+
+    /// What the file holds beside tensors and metadata, by name, such as a text in an archive of arrays. No other format
+    /// has a place for it.
+    fn foreign_parts(&self) -> &[String] {
+        &[]
+    }
 }
 
 /// What verifying a tensor came to.

@@ -24,6 +24,7 @@ pub(crate) struct Sources {
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
     metadata: Metadata,
+    foreign: Vec<String>,
     progress: Mutex<Progress>,
 }
 
@@ -63,6 +64,10 @@ impl Sources {
                 entries.push(entry.clone());
             }
         }
+        let foreign = readers
+            .iter()
+            .flat_map(|reader| reader.foreign_parts().to_vec())
+            .collect();
         let total = entries
             .iter()
             .filter_map(Entry::byte_len)
@@ -72,6 +77,7 @@ impl Sources {
             places,
             entries,
             metadata,
+            foreign,
             progress: Mutex::new(Progress::new(total)),
         })
     }
@@ -146,6 +152,10 @@ impl TensorReader for Sources {
             lints.extend(reader.lints()?);
         }
         Ok(lints)
+    }
+
+    fn foreign_parts(&self) -> &[String] {
+        &self.foreign
     }
 }
 

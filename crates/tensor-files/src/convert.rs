@@ -63,6 +63,8 @@ pub enum Loss {
     Metadata(String),
     /// What the file says about a tensor (its name) under a key.
     Attribute(String, String),
+    /// Something that is neither a tensor nor metadata, by its name.
+    ForeignPart(String),
 }
 
 impl fmt::Display for Loss {
@@ -75,6 +77,7 @@ impl fmt::Display for Loss {
             Self::Attribute(name, key) => {
                 write!(f, "the attribute {} of tensor {}", Quoted(key), Quoted(name))
             }
+            Self::ForeignPart(name) => write!(f, "{}, which is no tensor", Quoted(name)),
         }
     }
 }
@@ -213,6 +216,8 @@ impl Adapted {
         };
         adapted.settle_names(target, &accepts, options);
         adapted.settle_metadata(reader.metadata(), &accepts);
+        let foreign = reader.foreign_parts().iter().cloned().map(Loss::ForeignPart);
+        adapted.losses.extend(foreign);
         adapted
     }
 
