@@ -92,6 +92,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "model-config",
+        to: &["tensor-core", "oip-types"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-service",
         to: &["tensor-core", "oip-types"],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -138,7 +143,13 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-engine",
-        to: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
+        to: &[
+            "tensor-core",
+            "tensor-mmap",
+            "oip-types",
+            "model-config",
+            "oip-service",
+        ],
         never: &["axum", "tonic", "hyper"],
     },
     Arrows {

@@ -37,11 +37,10 @@
 //! # }
 //! ```
 
-mod beyond;
 mod convert;
 mod dims;
 mod dtype;
-mod foresee;
+mod input_check;
 mod lower;
 mod ml;
 mod model;
@@ -54,6 +53,7 @@ mod scan;
 mod signature;
 mod size;
 mod structure;
+mod tract_limit;
 
 pub use model::OnnxBackend;
 pub use onnx_runtime::OnnxRuntime;

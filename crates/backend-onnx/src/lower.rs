@@ -11,7 +11,6 @@ use tensor_core::Quoted;
 use tract_onnx::pb;
 
 use crate::{
-    beyond::BeyondTract,
     dtype,
     ops::{self, Outputs},
     payload::{Data, Payload},
@@ -20,6 +19,7 @@ use crate::{
     structure::{
         MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
     },
+    tract_limit::TractLimit,
 };
 
 /// What tract is given.
@@ -354,7 +354,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, ServiceError> {
             Quoted(&tensor.name),
             payload.datatype
         ))
-        .caused_by(BeyondTract::default()));
+        .caused_by(TractLimit::default()));
     }
     Ok(payload)
 }

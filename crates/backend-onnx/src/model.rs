@@ -3,11 +3,12 @@ use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceEr
 use tensor_core::Quoted;
 
 use crate::{
-    beyond, lower,
+    lower,
     onnx_runtime::{OnnxRuntime, OrtModel},
     plan::Plan,
     proto::{self, ModelProto},
     signature::Signature,
+    tract_limit,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
@@ -84,7 +85,7 @@ impl Backend for OnnxBackend {
                     Some(_) => "set runtime to 'onnxruntime' in the model's configuration",
                     None => HOW_TO_START,
                 };
-                let loaded = loaded.map_err(|error| beyond::with_way_out(error, &model, how))?;
+                let loaded = loaded.map_err(|error| tract_limit::with_way_out(error, &model, how))?;
                 (Box::new(loaded), "tract")
             }
         };

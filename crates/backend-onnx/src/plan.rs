@@ -18,15 +18,15 @@ use tract_onnx::{
 };
 
 use crate::{
-    beyond::BeyondTract,
     convert,
     dims::NamedDims,
     dtype,
-    foresee::Foresight,
+    input_check::InputCheck,
     lower::{self, Lowered},
     ops::{self, BadInput, Limit, Refusal},
     signature::{Dim, Port, Signature},
     size::FreeSizes,
+    tract_limit::TractLimit,
 };
 
 /// A model that can run.
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     outputs: Vec<TensorMetadata>,
     named_dims: NamedDims,
     /// By node.
-    foresight: Vec<Option<Foresight>>,
+    input_checks: Vec<Option<InputCheck>>,
     /// By node.
     sizes: Vec<FreeSizes>,
 }
@@ -73,7 +73,7 @@ impl Plan {
             outputs,
             named_dims: NamedDims::of(&signature.inputs),
             sizes,
-            foresight: runnable.model().nodes().iter().map(Foresight::of).collect(),
+            input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
             runnable,
         })
     }
@@ -122,8 +122,8 @@ impl Plan {
                 bail!(Cancelled);
             }
             self.sizes[node.id].check(context.symbols)?;
-            let inputs = match self.foresight[node.id] {
-                Some(foresight) => foresight.apply(inputs)?,
+            let inputs = match self.input_checks[node.id] {
+                Some(check) => check.apply(inputs)?,
                 None => inputs,
             };
             let outputs = tract_onnx::tract_core::plan::eval(context, state, node, inputs)?;
@@ -277,7 +277,7 @@ fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<()
         Err(ServiceError::invalid(format!(
             "{label}: starts and ends that are computed from values of inputs are not supported"
         ))
-        .caused_by(BeyondTract::default()))
+        .caused_by(TractLimit::default()))
     })
 }
 
@@ -303,7 +303,7 @@ fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
     let answer = ServiceError::invalid(format!("{label}: {reason}"));
     match refusal.is_some() {
         true => answer.caused_by(into_cause(error)),
-        false => answer.caused_by(BeyondTract::because(into_cause(error))),
+        false => answer.caused_by(TractLimit::because(into_cause(error))),
     }
 }
 
@@ -317,7 +317,7 @@ fn refuse_bf16(signature: &Signature) -> Result<(), ServiceError> {
             Quoted(&port.name),
             port.datatype
         ))
-        .caused_by(BeyondTract::default())),
+        .caused_by(TractLimit::default())),
     }
 }
 

@@ -12,16 +12,16 @@
 //!
 //! The crate knows no format.
 
-mod access;
+mod append_file;
+mod atomic_file;
 mod cursor;
 mod entry;
 mod error;
 mod extents;
 mod format;
-mod in_place;
 mod limits;
 mod output;
-mod publish;
+mod ranges;
 mod raw;
 mod reader;
 mod source;
@@ -29,16 +29,16 @@ mod source;
 pub mod testing;
 mod writer;
 
-pub use access::{read_range, row_range, source_error};
+pub use append_file::AppendFile;
+pub use atomic_file::{AtomicFile, OutputOptions};
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
-pub use in_place::AppendFile;
 pub use limits::{Limits, ReadOptions};
 pub use output::OutputFile;
-pub use publish::{AtomicFile, OutputOptions};
+pub use ranges::{read_range, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use source::{ByteSource, FileSource};

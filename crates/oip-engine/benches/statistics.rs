@@ -21,7 +21,7 @@ use bench_kit::Comparison;
 
 // The record is private to the crate, and needs nothing of it.
 #[allow(dead_code, unreachable_pub, reason = "only counting is measured")]
-#[path = "../src/statistics.rs"]
+#[path = "../src/run/statistics.rs"]
 mod statistics;
 
 use statistics::{Ending, Execution, Recorder};

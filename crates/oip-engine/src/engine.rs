@@ -21,10 +21,12 @@ use tensor_mmap::Promise;
 
 use crate::{
     BatchPolicy, ModelStatus, Repository, VersionMetrics,
-    control::{Action, Control, Task},
-    lifecycle::{Cause, Lifecycle},
-    poll::Poller,
-    registry::Registry,
+    load::{
+        control::{Action, Control, Task},
+        lifecycle::{Cause, Lifecycle},
+        poll::Poller,
+        registry::Registry,
+    },
 };
 
 /// How an engine works.

@@ -45,40 +45,16 @@
 //! versions. Configurations are optional; [`ModelControl`] says which models are loaded, and when. The page
 //! `docs/models.md` of the repository has all of it.
 
-mod batch;
-mod cache;
-mod config;
-mod control;
+mod batching;
 mod engine;
-mod exit;
-mod files;
-mod instances;
-#[cfg(test)]
-mod instances_tests;
-mod lifecycle;
-mod loader;
+mod load;
 mod pipeline;
-mod poll;
-mod proof;
-mod queue;
-#[cfg(test)]
-mod queue_interleavings;
-mod registry;
-mod repository;
-mod runner;
-mod scheduler;
-mod served;
-mod slots;
-mod statistics;
-/// What `queue.rs` locks with, so that tests can put something else in its place.
-mod sync {
-    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-}
-mod version;
-mod warmup;
+mod run;
 
+pub use batching::scheduler::BatchPolicy;
 pub use engine::{Engine, EngineConfig, ModelControl};
-pub use registry::ModelStatus;
-pub use repository::{Repository, RepositoryError};
-pub use scheduler::BatchPolicy;
-pub use statistics::{FailureReason, Histogram, VersionMetrics};
+pub use load::{
+    registry::ModelStatus,
+    repository::{Repository, RepositoryError},
+};
+pub use run::statistics::{FailureReason, Histogram, VersionMetrics};

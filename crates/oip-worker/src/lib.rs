@@ -81,7 +81,7 @@ mod child;
 mod pool;
 mod process;
 mod protocol;
-mod words;
+mod worker_log;
 
 pub use backend::{IsolatedBackend, Isolation};
 pub use child::run;

@@ -27,7 +27,7 @@ use oip_types::{
 use crate::{
     backend::Isolation,
     protocol::{ALIGNMENT, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, VERSION, read_json},
-    words::Words,
+    worker_log::WorkerLog,
 };
 
 /// How often a call that waits for a worker looks whether it is still to wait.
@@ -49,7 +49,7 @@ pub(crate) struct Worker {
     child: Child,
     connection: Connection,
     control: UnixStream,
-    words: Words,
+    log: WorkerLog,
     /// The number of the last request.
     number: u64,
     memory_limit: Option<u64>,
@@ -110,13 +110,13 @@ impl Worker {
         let child = command.spawn()?;
         // With it go the worker's ends of the sockets: from here on only the worker has them.
         drop(command);
-        let words = Words::listen(said, &label, child.id(), on_end);
+        let log = WorkerLog::listen(said, &label, child.id(), on_end);
         tracing::debug!(model = label, pid = child.id(), "started a worker");
         Ok(Self {
             child,
             connection: Connection::new(data, Some(TICK))?,
             control,
-            words,
+            log,
             number: 0,
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
@@ -246,7 +246,7 @@ impl Worker {
 
     /// Whether it looks as if the process is about to end: it has closed its standard error.
     pub(crate) fn is_ending(&self) -> bool {
-        self.words.have_ended()
+        self.log.have_ended()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -263,7 +263,7 @@ impl Worker {
             }
         }
         let ended = self.child.try_wait().ok().flatten();
-        self.words.wait_for_the_last(if ended.is_some() {
+        self.log.wait_for_the_last(if ended.is_some() {
             Self::LAST_BREATH
         } else {
             Duration::ZERO
@@ -271,7 +271,7 @@ impl Worker {
         Death {
             broken,
             status: ended,
-            hint: self.words.hint(),
+            hint: self.log.hint(),
             memory_limit: self.memory_limit,
         }
     }

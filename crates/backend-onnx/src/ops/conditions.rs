@@ -4,7 +4,7 @@
 use tract_onnx::tract_hir::internal::*;
 
 use super::{attributes::Attributes, kernel::Fact};
-use crate::foresee;
+use crate::input_check;
 
 type Verdict = Result<(), String>;
 
@@ -192,7 +192,7 @@ pub(super) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
 pub(super) fn range(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let numbers: Option<Vec<f64>> = inputs.iter().map(Fact::number).collect();
     match numbers.as_deref() {
-        Some(&[start, limit, step]) => foresee::range_fits(start, limit, step),
+        Some(&[start, limit, step]) => input_check::range_fits(start, limit, step),
         _ => Ok(()),
     }
 }

@@ -16,7 +16,7 @@ use tract_onnx::{
     tract_hir::internal::*,
 };
 
-use crate::beyond::{self, BeyondTract};
+use crate::tract_limit::{self, TractLimit};
 
 use super::{
     attributes::Attributes,
@@ -83,14 +83,14 @@ pub(crate) fn check(
     opset: Option<i64>,
 ) -> Result<(), ServiceError> {
     let refused = |reason: String| ServiceError::invalid(reason);
-    let beyond = |reason: String| ServiceError::invalid(reason).caused_by(BeyondTract::default());
-    let known = beyond::onnx_runtime_has(domain, op_type, opset.unwrap_or(0));
+    let limit = |reason: String| ServiceError::invalid(reason).caused_by(TractLimit::default());
+    let known = tract_limit::onnx_runtime_has(domain, op_type, opset.unwrap_or(0));
     let versions = match domain {
         "" => OPSETS,
         "ai.onnx.ml" => 1..=5,
         _ => {
             let reason = format!("operators of the domain {} are not supported", Quoted(domain));
-            return Err(if known { beyond(reason) } else { refused(reason) });
+            return Err(if known { limit(reason) } else { refused(reason) });
         }
     };
     let opset = opset.ok_or_else(|| refused("the file does not import the operator's set".to_owned()))?;
@@ -100,8 +100,8 @@ pub(crate) fn check(
         let reason = format!(
             "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
         );
-        return Err(match beyond::onnx_runtime_reads(domain, opset) {
-            true => beyond(reason),
+        return Err(match tract_limit::onnx_runtime_reads(domain, opset) {
+            true => limit(reason),
             false => refused(reason),
         });
     }
@@ -110,16 +110,16 @@ pub(crate) fn check(
         .filter(|rule| rule.since <= opset);
     let rule = rule.ok_or_else(|| {
         let reason = format!("the operator is not supported in version {opset}");
-        if known { beyond(reason) } else { refused(reason) }
+        if known { limit(reason) } else { refused(reason) }
     })?;
     for attribute in &node.attribute {
         if !rule.attributes.contains(&attribute.name.as_str()) {
             let name = Quoted(&attribute.name);
-            return Err(beyond(format!("the attribute {name} is not supported")));
+            return Err(limit(format!("the attribute {name} is not supported")));
         }
     }
     rule.condition.map_or(Ok(()), |condition| {
-        condition(Attributes(node), opset).map_err(beyond)
+        condition(Attributes(node), opset).map_err(limit)
     })
 }
 

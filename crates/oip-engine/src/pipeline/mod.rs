@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model_config::steps;
 use oip_service::{BoxFuture, RequestContext};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelConfig, ModelMetadata, ModelRef, ServiceError,
@@ -25,10 +26,11 @@ use oip_types::{
 
 use self::plan::Plan;
 use crate::{
-    batch,
-    config::steps,
-    instances::Answer,
-    statistics::{Ending, Execution, Recorder},
+    batching::batch,
+    run::{
+        instances::Answer,
+        statistics::{Ending, Execution, Recorder},
+    },
 };
 
 /// A pipeline that is served.

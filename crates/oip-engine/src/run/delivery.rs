@@ -5,10 +5,10 @@ use std::{
 
 use futures_channel::oneshot;
 
-use crate::{instances::Answer, scheduler::Turnstile};
+use crate::{batching::scheduler::Turnstile, run::instances::Answer};
 
 /// Where answers leave to their clients; in the order of requests, if the model's configuration demands that.
-pub(crate) struct Exit(Option<Mutex<InOrder>>);
+pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
     line: Turnstile<Ready>,
@@ -20,7 +20,7 @@ struct InOrder {
 
 type Ready = (oneshot::Sender<Answer>, Answer);
 
-impl Exit {
+impl Delivery {
     pub(crate) fn new(preserves_order: bool) -> Self {
         Self(preserves_order.then(|| {
             Mutex::new(InOrder {
@@ -33,8 +33,8 @@ impl Exit {
 
     /// A request has come.
     pub(crate) fn enter(&self, arrival: u64) {
-        if let Some(exit) = &self.0 {
-            lock(exit).line.enter(arrival);
+        if let Some(order) = &self.0 {
+            lock(order).line.enter(arrival);
         }
     }
 
@@ -42,22 +42,22 @@ impl Exit {
     pub(crate) fn finish(&self, arrival: u64, client: oneshot::Sender<Answer>, answer: Answer) {
         match &self.0 {
             None => drop(client.send(answer)),
-            Some(exit) => send(exit, |line| line.finish(arrival, (client, answer))),
+            Some(order) => send(order, |line| line.finish(arrival, (client, answer))),
         }
     }
 
     /// It will not be answered.
     pub(crate) fn leave(&self, arrival: u64) {
-        if let Some(exit) = &self.0 {
-            send(exit, |line| line.leave(arrival));
+        if let Some(order) = &self.0 {
+            send(order, |line| line.leave(arrival));
         }
     }
 }
 
 /// Sends what `step` releases. One thread at a time does, so that the order holds, and without the lock, since sending
 /// wakes code that is not ours.
-fn send(exit: &Mutex<InOrder>, step: impl FnOnce(&mut Turnstile<Ready>) -> Vec<Ready>) {
-    let mut state = lock(exit);
+fn send(order: &Mutex<InOrder>, step: impl FnOnce(&mut Turnstile<Ready>) -> Vec<Ready>) {
+    let mut state = lock(order);
     let released = step(&mut state.line);
     state.leaving.extend(released);
     if state.is_sending {
@@ -67,12 +67,12 @@ fn send(exit: &Mutex<InOrder>, step: impl FnOnce(&mut Turnstile<Ready>) -> Vec<R
     while let Some((client, answer)) = state.leaving.pop_front() {
         drop(state);
         let _ = client.send(answer);
-        state = lock(exit);
+        state = lock(order);
     }
     state.is_sending = false;
 }
 
 /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
-fn lock(exit: &Mutex<InOrder>) -> MutexGuard<'_, InOrder> {
-    exit.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(order: &Mutex<InOrder>) -> MutexGuard<'_, InOrder> {
+    order.lock().unwrap_or_else(PoisonError::into_inner)
 }

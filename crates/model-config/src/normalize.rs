@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json};
 use tensor_core::Quoted;
 
-use super::{
+use crate::{
     fields::{Count, Effect, Field, Kind},
     tree::{Node, Value, place},
 };
@@ -304,7 +304,7 @@ fn bound(most: i128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{fields::MODEL_CONFIG, pbtxt};
+    use crate::{fields::MODEL_CONFIG, pbtxt};
 
     fn text(text: &str) -> Result<Normalized, String> {
         normalize(&pbtxt::read(text)?, MODEL_CONFIG, Some(text))

@@ -4,19 +4,23 @@ use std::{
     time::{Duration, Instant},
 };
 
+use model_config::{Syntax, WrittenConfig, steps};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
     EngineConfig, ModelControl, Repository,
-    cache::ResponseCache,
-    config::{Syntax, Written, steps},
-    files::{Digest, DigestBy, Part, Snapshot},
-    loader::{self, Job},
+    load::{
+        files::{Digest, DigestBy, Part, Snapshot},
+        loader::{self, Job},
+        registry::Registry,
+        repository::{FoundVersion, ModelFolder},
+    },
     pipeline::Pipeline,
-    registry::Registry,
-    repository::{FoundVersion, ModelFolder},
-    served::{Retirement, Served},
+    run::{
+        cache::ResponseCache,
+        served_version::{Retirement, ServedVersion},
+    },
 };
 
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
@@ -73,7 +77,7 @@ impl Lifecycle {
     /// The models that a pipeline runs, by the configuration that it would be loaded with; none for other models.
     pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
         let written = match config {
-            Some(config) => Written::read(config, Syntax::Json).ok(),
+            Some(config) => WrittenConfig::read(config, Syntax::Json).ok(),
             None => match self.repository.folder(name) {
                 Ok(Some(folder)) => folder.configuration().ok(),
                 _ => None,
@@ -130,7 +134,7 @@ impl Lifecycle {
         let is_sent = config.is_some();
         let written = match &config {
             // What a client sends and is wrong is the client's business only.
-            Some(config) => Written::read(config, Syntax::Json).map_err(|error| {
+            Some(config) => WrittenConfig::read(config, Syntax::Json).map_err(|error| {
                 ServiceError::invalid(format!("failed to load {}, its config: {error}", Quoted(name)))
             })?,
             None => match folder.configuration() {
@@ -145,7 +149,7 @@ impl Lifecycle {
             return Err(ServiceError::invalid(format!(
                 "failed to load {}, its config: {} is for configurations in the repository",
                 Quoted(name),
-                Written::MAPPED
+                WrittenConfig::MAPPED
             )));
         }
         let versions = match folder
@@ -279,7 +283,7 @@ impl Lifecycle {
         &self,
         plan: &Plan<'_>,
         version: Option<&str>,
-        loaded: Result<Arc<Served>, String>,
+        loaded: Result<Arc<ServedVersion>, String>,
         took: Duration,
     ) -> Result<(), String> {
         let _planning = lock(&self.planning);
@@ -391,7 +395,7 @@ impl Lifecycle {
         Ok(steps.into_iter().filter(is_free).map(str::to_owned).collect())
     }
 
-    fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<Served>> {
+    fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<ServedVersion>> {
         let retired = {
             let _planning = lock(&self.planning);
             let retired = self.registry.retire(name, keep);
@@ -400,7 +404,7 @@ impl Lifecycle {
             }
             retired
         };
-        let end = |(version, served): (Option<String>, Arc<Served>)| {
+        let end = |(version, served): (Option<String>, Arc<ServedVersion>)| {
             tracing::info!(model = name, version, "unloading a model");
             let (this, name) = (self.clone(), name.to_owned());
             let then = move || {
@@ -469,6 +473,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Plan<'n> {
     name: &'n str,
     folder: ModelFolder,
-    written: Arc<Written>,
+    written: Arc<WrittenConfig>,
     is_waited_for: bool,
 }

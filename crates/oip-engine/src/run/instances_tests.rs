@@ -22,8 +22,8 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     VersionMetrics,
-    instances::{Answer, InstanceSettings, Instances},
-    scheduler::BatchPolicy,
+    batching::scheduler::BatchPolicy,
+    run::instances::{Answer, InstanceSettings, Instances},
 };
 
 /// Waits for the gate when it sees [`GATE`], sleeps for as many milliseconds as the first value says, and gives the

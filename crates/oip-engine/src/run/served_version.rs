@@ -13,17 +13,19 @@ use oip_types::{InferRequest, InferResponse, ModelConfig, ModelMetadata, Service
 
 use crate::{
     VersionMetrics,
-    cache::Cached,
-    instances::{Answer, Instances},
+    load::repository::ModelFolder,
     pipeline::Pipeline,
-    repository::ModelFolder,
-    statistics::Recorder,
+    run::{
+        cache::Cached,
+        instances::{Answer, Instances},
+        statistics::Recorder,
+    },
 };
 
 /// A version of a model that takes requests, with what there is to know of it.
 ///
 /// Whoever works with it holds it by an [`Arc`]; when nobody does any more, it can be ended without losing a request.
-pub(crate) struct Served {
+pub(crate) struct ServedVersion {
     version: Option<String>,
     runs: Runs,
     config: Configs,
@@ -44,7 +46,7 @@ pub(crate) enum Runs {
     Pipeline(Box<Pipeline>),
 }
 
-impl Served {
+impl ServedVersion {
     pub(crate) fn new(
         version: Option<String>,
         runs: Runs,
@@ -149,7 +151,7 @@ impl Served {
         }
     }
 
-    /// Waits for its threads to end after [`Served::stop`]; see [`Instances::join`].
+    /// Waits for its threads to end after [`ServedVersion::stop`]; see [`Instances::join`].
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         match &self.runs {
             Runs::Instances(instances) => instances.join(deadline),
@@ -204,7 +206,7 @@ impl Retirement {
     const PATIENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 
     /// Ends a version that new requests cannot find any more, and then calls `then`.
-    pub(crate) fn retire(self: &Arc<Self>, served: Arc<Served>, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn retire(self: &Arc<Self>, served: Arc<ServedVersion>, then: impl FnOnce() + Send + 'static) {
         *self.lock() += 1;
         let this = self.clone();
         let then = Arc::new(Mutex::new(Some(then)));

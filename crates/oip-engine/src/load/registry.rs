@@ -10,7 +10,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::{served::Served, version::VersionKey};
+use crate::{load::version_key::VersionKey, run::served_version::ServedVersion};
 
 /// Which versions of which models there are, and how each of them is.
 ///
@@ -34,7 +34,7 @@ struct Entry {
 
 enum State {
     Loading,
-    Ready(Arc<Served>),
+    Ready(Arc<ServedVersion>),
     Unloading,
     Unloaded,
     Failed,
@@ -63,7 +63,7 @@ impl Entry {
         }
     }
 
-    fn served(&self) -> Option<&Arc<Served>> {
+    fn served(&self) -> Option<&Arc<ServedVersion>> {
         match &self.state {
             State::Ready(served) => Some(served),
             _ => None,
@@ -166,10 +166,10 @@ impl Registry {
         &self,
         name: &str,
         version: Option<&str>,
-        result: Result<Arc<Served>, String>,
+        result: Result<Arc<ServedVersion>, String>,
         load_time: Duration,
         is_waited_for: bool,
-    ) -> Option<Arc<Served>> {
+    ) -> Option<Arc<ServedVersion>> {
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
         let before = entries.get_mut(&version.map(VersionKey::new));
@@ -208,7 +208,11 @@ impl Registry {
     /// Takes versions out of service, all but those to `keep`, and gives them back, to be ended. Forgets those that
     /// failed.
     #[must_use]
-    pub(crate) fn retire(&self, name: &str, keep: &[Option<&str>]) -> Vec<(Option<String>, Arc<Served>)> {
+    pub(crate) fn retire(
+        &self,
+        name: &str,
+        keep: &[Option<&str>],
+    ) -> Vec<(Option<String>, Arc<ServedVersion>)> {
         let mut models = self.lock();
         let Some(entries) = models.get_mut(name) else {
             return Vec::new();
@@ -256,7 +260,7 @@ impl Registry {
     }
 
     /// The version that answers requests to `model`: the one it names, else the highest that is ready.
-    pub(crate) fn find(&self, model: ModelRef<'_>) -> Result<Arc<Served>, ServiceError> {
+    pub(crate) fn find(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
         let served = self.locate(model)?;
         match served.unavailable() {
             None => Ok(served),
@@ -293,7 +297,7 @@ impl Registry {
     }
 
     /// The version that [`Registry::find`] gives, even if it cannot answer for the moment.
-    pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<Served>, ServiceError> {
+    pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
         let models = self.lock();
         let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
         let versions = models.get(model.name()).ok_or_else(not_found)?;
@@ -392,7 +396,7 @@ impl Registry {
     }
 
     /// Everything that takes requests.
-    pub(crate) fn served(&self) -> Vec<Arc<Served>> {
+    pub(crate) fn served(&self) -> Vec<Arc<ServedVersion>> {
         let models = self.lock();
         let entries = models.values().flat_map(BTreeMap::values);
         entries.filter_map(|entry| entry.served().cloned()).collect()

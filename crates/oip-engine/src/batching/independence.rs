@@ -6,8 +6,8 @@ use tensor_core::Element;
 /// Whether it was seen that a model's rows know nothing of each other, where nobody said so.
 ///
 /// The first batch of different requests shows it: its first request is run by itself too, and must get the same
-/// answer. That is no proof, but a model that normalizes over the batch, or accumulates along it, does not pass.
-pub(crate) struct Proof {
+/// answer. That proves nothing, but a model that normalizes over the batch, or accumulates along it, does not pass.
+pub(crate) struct IndependenceCheck {
     /// Batches that are still looked at.
     left: AtomicUsize,
 }
@@ -15,7 +15,7 @@ pub(crate) struct Proof {
 /// Batches of equal requests show little. After so many of them it is enough.
 const MAX_LOOKS: usize = 8;
 
-impl Proof {
+impl IndependenceCheck {
     pub(crate) fn new(is_needed: bool) -> Self {
         Self {
             left: AtomicUsize::new(if is_needed { MAX_LOOKS } else { 0 }),
@@ -100,14 +100,14 @@ mod tests {
     fn equal_requests_show_little() {
         let request =
             |x: i32| InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", Tensor::scalar(x));
-        let proof = Proof::new(true);
-        (0..MAX_LOOKS - 1).for_each(|_| proof.pass(&[request(1), request(1)]));
-        assert!(proof.is_needed());
-        proof.pass(&[request(1), request(1)]);
-        assert!(!proof.is_needed());
-        let proof = Proof::new(true);
-        proof.pass(&[request(1), request(1), request(2)]);
-        assert!(!proof.is_needed());
-        assert!(!Proof::new(false).is_needed());
+        let check = IndependenceCheck::new(true);
+        (0..MAX_LOOKS - 1).for_each(|_| check.pass(&[request(1), request(1)]));
+        assert!(check.is_needed());
+        check.pass(&[request(1), request(1)]);
+        assert!(!check.is_needed());
+        let check = IndependenceCheck::new(true);
+        check.pass(&[request(1), request(1), request(2)]);
+        assert!(!check.is_needed());
+        assert!(!IndependenceCheck::new(false).is_needed());
     }
 }

@@ -1,42 +1,43 @@
-use oip_service::Backend;
+//! A written configuration held against a model, and completed from it.
+
 use oip_types::{
     ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
     model_config::{DynamicBatching, InputConfig, InstanceGroup, InstanceKind, OutputConfig},
 };
 use tensor_core::Quoted;
 
-use super::{Written, written::WrittenTensor};
+use crate::{WrittenConfig, WrittenTensor};
 
 /// What holds where a configuration says nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Defaults {
+pub struct Defaults {
     /// Threads per model version.
-    pub(crate) instances: usize,
+    pub instances: usize,
     /// Rows per run, of models that can take batches.
-    pub(crate) max_batch_size: u32,
+    pub max_batch_size: u32,
 }
 
 /// A configuration and what clients see of the model under it.
 #[derive(Debug)]
-pub(crate) struct Completed {
+pub struct Completed {
     /// Everything filled in.
-    pub(crate) config: ModelConfig,
+    pub config: ModelConfig,
     /// The model's metadata with the configuration's narrower dimensions, and without the outputs it leaves out.
-    pub(crate) metadata: ModelMetadata,
+    pub metadata: ModelMetadata,
     /// Whether the metadata is another than the model's own.
-    pub(crate) is_narrowed: bool,
+    pub is_narrowed: bool,
     /// Where the model takes batches only by what its dimensions look like: the configuration if it does not.
-    pub(crate) without_batches: Option<ModelConfig>,
+    pub without_batches: Option<ModelConfig>,
 }
 
 /// Holds what is written against a model and fills in what is not.
 ///
 /// # Errors
 /// What does not fit, with what the model says.
-pub(crate) fn complete(
-    written: &Written,
+pub fn complete(
+    written: &WrittenConfig,
     model: &ModelMetadata,
-    backend: &dyn Backend,
+    backend: &str,
     defaults: Defaults,
 ) -> Result<Completed, String> {
     let batching = Batching::of(written, model, defaults)?;
@@ -58,7 +59,7 @@ pub(crate) fn complete(
         config.platform.clone_from(&model.platform);
     }
     if config.backend.is_empty() {
-        backend.name().clone_into(&mut config.backend);
+        backend.clone_into(&mut config.backend);
     }
     config.max_batch_size = batching.max_batch_size;
     (config.input, config.output) = tensor_configs(&metadata, written, &batching);
@@ -102,7 +103,7 @@ impl Batching {
         self.max_batch_size > 0
     }
 
-    fn of(written: &Written, model: &ModelMetadata, defaults: Defaults) -> Result<Self, String> {
+    fn of(written: &WrittenConfig, model: &ModelMetadata, defaults: Defaults) -> Result<Self, String> {
         let rigid = model
             .inputs
             .iter()
@@ -131,7 +132,7 @@ fn takes_rows(tensor: &TensorMetadata) -> bool {
 }
 
 /// Whether dimensions are written that include the first one of the model's.
-fn has_full_rank(written: &Written, model: &ModelMetadata) -> bool {
+fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
     let pairs = [
         (&written.inputs, &model.inputs),
         (&written.outputs, &model.outputs),
@@ -221,8 +222,8 @@ fn narrow_one(
 ///
 /// # Errors
 /// What is missing, or has no place in a pipeline.
-pub(crate) fn complete_pipeline(
-    written: &Written,
+pub fn complete_pipeline(
+    written: &WrittenConfig,
     name: &str,
     version: Option<&str>,
 ) -> Result<Completed, String> {
@@ -256,7 +257,7 @@ pub(crate) fn complete_pipeline(
     let metadata = ModelMetadata {
         name: name.to_owned(),
         versions: version.map(str::to_owned).into_iter().collect(),
-        platform: Written::PIPELINE.to_owned(),
+        platform: WrittenConfig::PIPELINE.to_owned(),
         inputs: tensors("input", &written.inputs)?,
         outputs: tensors("output", &written.outputs)?,
     };
@@ -286,7 +287,7 @@ impl Batching {
 /// Inputs and outputs as the configuration shows them.
 fn tensor_configs(
     metadata: &ModelMetadata,
-    written: &Written,
+    written: &WrittenConfig,
     batching: &Batching,
 ) -> (Vec<InputConfig>, Vec<OutputConfig>) {
     let inputs = metadata.inputs.iter();
@@ -301,7 +302,7 @@ fn tensor_configs(
     )
 }
 
-fn input_config(input: &TensorMetadata, written: &Written, batching: &Batching) -> InputConfig {
+fn input_config(input: &TensorMetadata, written: &WrittenConfig, batching: &Batching) -> InputConfig {
     let written = written.inputs.iter().find(|written| written.name == input.name);
     InputConfig {
         name: input.name.clone(),
@@ -315,7 +316,7 @@ fn input_config(input: &TensorMetadata, written: &Written, batching: &Batching) 
     }
 }
 
-fn output_config(output: &TensorMetadata, written: &Written, batching: &Batching) -> OutputConfig {
+fn output_config(output: &TensorMetadata, written: &WrittenConfig, batching: &Batching) -> OutputConfig {
     let written = written.outputs.iter().find(|written| written.name == output.name);
     OutputConfig {
         name: output.name.clone(),
@@ -352,27 +353,10 @@ fn complete_instances(config: &mut ModelConfig, defaults: Defaults) {
 
 #[cfg(test)]
 mod tests {
-    use oip_service::{LoadContext, Model, ModelSource};
-    use oip_types::{DataType, ServiceError};
+    use oip_types::DataType;
 
     use super::*;
-    use crate::config::Syntax;
-
-    struct NoBackend;
-
-    impl Backend for NoBackend {
-        fn name(&self) -> &'static str {
-            "test"
-        }
-
-        fn file_names(&self) -> &[&str] {
-            &[]
-        }
-
-        fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-            Err(ServiceError::invalid("it loads nothing"))
-        }
-    }
+    use crate::Syntax;
 
     fn model(inputs: &[&[i64]], outputs: &[&[i64]]) -> ModelMetadata {
         let tensors = |prefix: &str, dims: &[&[i64]]| {
@@ -391,12 +375,12 @@ mod tests {
     }
 
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
-        let written = Written::read(text, Syntax::Pbtxt)?;
+        let written = WrittenConfig::read(text, Syntax::Pbtxt)?;
         let defaults = Defaults {
             instances: 4,
             max_batch_size: 64,
         };
-        complete(&written, model, &NoBackend, defaults)
+        complete(&written, model, "test", defaults)
     }
 
     #[test]

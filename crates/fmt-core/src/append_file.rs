@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{AtomicFile, ByteSource, Error, ErrorKind, FileSource, publish::sync_folder};
+use crate::{AtomicFile, ByteSource, Error, ErrorKind, FileSource, atomic_file::sync_folder};
 
 /// A file that grows at its end and is, whatever happens, either what it was or what it becomes.
 ///

@@ -8,7 +8,7 @@ use oip_types::{
 };
 use tensor_core::{DType, Quoted, Shape, TensorSpec};
 
-use crate::repository::ModelFolder;
+use crate::load::repository::ModelFolder;
 
 /// Bytes that one input of a warm-up request may have.
 const MAX_INPUT_BYTES: u64 = 1 << 30;

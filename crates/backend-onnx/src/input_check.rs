@@ -9,7 +9,7 @@ use crate::ops::BadInput;
 
 /// What is looked at before a node runs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Foresight {
+pub(crate) enum InputCheck {
     /// Input 1 holds indices into this axis of input 0.
     Along(usize),
     /// Input 1 holds coordinates in input 0, from this axis on. tract takes no negative ones.
@@ -22,7 +22,7 @@ pub(crate) enum Foresight {
     Divisor,
 }
 
-impl Foresight {
+impl InputCheck {
     /// What is looked at for a node, if anything.
     pub(crate) fn of(node: &TypedNode) -> Option<Self> {
         if let Some(op) = node.op_as::<Gather>() {

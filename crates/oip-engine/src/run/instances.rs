@@ -9,13 +9,13 @@ use oip_service::{CancelToken, Model, RequestContext};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
-    batch,
-    exit::Exit,
-    proof::Proof,
-    queue::{PushError, Queue},
-    scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
-    slots::Slots,
-    statistics::Recorder,
+    batching::{
+        batch,
+        independence::IndependenceCheck,
+        queue::{PushError, Queue},
+        scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
+    },
+    run::{delivery::Delivery, hang_watch::HangWatch, statistics::Recorder},
 };
 
 /// The threads that run one version of a model, and the queue before them.
@@ -40,10 +40,10 @@ pub(crate) struct Shared {
     pub(crate) metadata: Arc<ModelMetadata>,
     pub(crate) policy: BatchPolicy,
     pub(crate) queue: Queue<Job>,
-    pub(crate) slots: Slots,
-    pub(crate) proof: Proof,
+    pub(crate) hang_watch: HangWatch,
+    pub(crate) independence: IndependenceCheck,
     pub(crate) recorder: Recorder,
-    pub(crate) exit: Exit,
+    pub(crate) delivery: Delivery,
 }
 
 /// A request on its way to a thread.
@@ -86,10 +86,10 @@ impl Instances {
             model,
             metadata: Arc::new(metadata),
             queue: Queue::new(Scheduler::new(policy.clone(), queue_capacity), Instant::now),
-            slots: Slots::new(threads, hang_timeout),
-            proof: Proof::new(policy.is_guess()),
+            hang_watch: HangWatch::new(threads, hang_timeout),
+            independence: IndependenceCheck::new(policy.is_guess()),
             recorder: Recorder::default(),
-            exit: Exit::new(policy.preserves_order()),
+            delivery: Delivery::new(policy.preserves_order()),
             policy,
         });
         let instances = Self {
@@ -136,7 +136,7 @@ impl Instances {
     /// Why no request can be run although the model is loaded: all threads are lost.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
-        shared.unavailable(shared.slots.recently_lost(Instant::now()))
+        shared.unavailable(shared.hang_watch.recently_lost(Instant::now()))
     }
 
     /// What happened to its requests.
@@ -206,14 +206,14 @@ impl Shared {
             ..batch::ask(&self.policy, &self.metadata, &request)?
         };
         let queued = Instant::now();
-        let lost = self.slots.recently_lost(queued);
+        let lost = self.hang_watch.recently_lost(queued);
         if let Some(reason) = self.unavailable(lost) {
             return Err(ServiceError::new(ErrorCode::Unavailable, reason));
         }
         let (answer, receiver) = oneshot::channel();
         let rows = ask.rows;
         let job = |ticket: Ticket| {
-            self.exit.enter(ticket.arrival());
+            self.delivery.enter(ticket.arrival());
             let client = Client {
                 rows,
                 arrival: ticket.arrival(),
@@ -236,7 +236,7 @@ impl Shared {
 
     /// Why nothing can be run when so many threads are lost. Then those that wait are told too.
     fn unavailable(&self, lost: usize) -> Option<String> {
-        let threads = self.slots.len();
+        let threads = self.hang_watch.len();
         if lost < threads {
             return None;
         }
@@ -259,7 +259,7 @@ impl Shared {
     }
 
     pub(crate) fn deliver(&self, client: Client, answer: Answer) {
-        self.exit.finish(client.arrival, client.answer, answer);
+        self.delivery.finish(client.arrival, client.answer, answer);
     }
 }
 
@@ -283,10 +283,10 @@ impl Drop for Waiting<'_> {
                 ErrorCode::Cancelled
             };
             shared.recorder.failure(code, job.client.received.elapsed());
-            shared.exit.leave(job.client.arrival);
+            shared.delivery.leave(job.client.arrival);
         }
         // The batch may be one that nobody waits for from now on.
-        shared.slots.look(Instant::now());
+        shared.hang_watch.look(Instant::now());
     }
 }
 

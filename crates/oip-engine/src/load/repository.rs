@@ -5,15 +5,15 @@ use std::{
 };
 
 use bytes::Bytes;
+use model_config::{Syntax, WrittenConfig};
 use oip_service::Backend;
 use oip_types::{check_name, model_config::VersionPolicy};
 use tensor_core::Quoted;
 use tensor_mmap::Promise;
 
-use crate::{
-    config::{Syntax, Written},
+use crate::load::{
     files::{Snapshot, available_memory, map, read, resolve},
-    version::VersionKey,
+    version_key::VersionKey,
 };
 
 /// A folder with models, and what loads them.
@@ -165,11 +165,11 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Which file is wrong, where, and why.
-    pub(crate) fn configuration(&self) -> Result<Written, String> {
+    pub(crate) fn configuration(&self) -> Result<WrittenConfig, String> {
         let is_there = |file: &&(&str, Syntax)| self.path.join(file.0).symlink_metadata().is_ok();
-        let files: Vec<_> = Written::FILES.iter().filter(is_there).collect();
+        let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
         let (name, syntax) = match files[..] {
-            [] => return Ok(Written::default()),
+            [] => return Ok(WrittenConfig::default()),
             [(name, syntax)] => (name, *syntax),
             [(first, _), (second, _), ..] => {
                 return Err(format!(
@@ -177,9 +177,9 @@ impl ModelFolder {
                 ));
             }
         };
-        let bytes = self.read(&[name], Written::MAX_BYTES as u64)?;
+        let bytes = self.read(&[name], WrittenConfig::MAX_BYTES as u64)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| format!("{name} is not UTF-8"))?;
-        Written::read(text, syntax).map_err(|error| format!("{name}: {error}"))
+        WrittenConfig::read(text, syntax).map_err(|error| format!("{name}: {error}"))
     }
 
     /// Reads a file below it, if it has at most so many bytes.
@@ -219,7 +219,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// When it is another than the folder's.
-    pub(crate) fn check_name(&self, written: &Written) -> Result<(), String> {
+    pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), String> {
         match written.config.name.as_str() {
             name if !self.has_versions || name.is_empty() || name == self.name => Ok(()),
             other => Err(format!(
@@ -238,7 +238,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Why there are none.
-    pub(crate) fn versions(&self, written: &Written) -> Result<Vec<FoundVersion>, String> {
+    pub(crate) fn versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, String> {
         if written.is_pipeline() {
             return self.pipeline_versions(written);
         }
@@ -303,7 +303,7 @@ impl ModelFolder {
 
     /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
     /// lose them, so there is a version 1 when there is no other.
-    fn pipeline_versions(&self, written: &Written) -> Result<Vec<FoundVersion>, String> {
+    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, String> {
         let mut folders = self.subfolders()?;
         folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
         folders.sort_by_cached_key(|version| VersionKey::new(version));
@@ -363,7 +363,7 @@ impl ModelFolder {
     fn model_file(
         &self,
         folder: &Path,
-        written: &Written,
+        written: &WrittenConfig,
     ) -> Result<Option<Result<FoundFile, String>>, String> {
         let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
             let path = folder.join(name);
@@ -375,7 +375,7 @@ impl ModelFolder {
     }
 
     /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
-    fn candidates<'w>(&'w self, written: &'w Written) -> Result<Vec<Candidate<'w>>, String> {
+    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, String> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
             named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
@@ -416,7 +416,7 @@ impl ModelFolder {
         }
     }
 
-    fn describe_files(&self, written: &Written) -> Result<String, String> {
+    fn describe_files(&self, written: &WrittenConfig) -> Result<String, String> {
         let files: Vec<&str> = self
             .candidates(written)?
             .into_iter()
@@ -425,7 +425,7 @@ impl ModelFolder {
         Ok(files.join(" or "))
     }
 
-    fn why_empty(&self, written: &Written, version: Option<&String>) -> Result<String, String> {
+    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<String, String> {
         let files = self.describe_files(written)?;
         let hint = match self.model_file(&self.path, written)? {
             Some(_) => {

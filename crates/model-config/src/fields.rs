@@ -339,7 +339,7 @@ mod tests {
         for (path, what) in refused {
             let _ = writeln!(page, "| `{path}` | {what} |");
         }
-        let written = include_str!("../../../../docs/models.md");
+        let written = include_str!("../../../docs/models.md");
         assert!(
             written.contains(&page),
             "docs/models.md does not have this:\n\n{page}"

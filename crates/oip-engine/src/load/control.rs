@@ -10,8 +10,8 @@ use oip_types::{ErrorCode, ServiceError};
 
 use crate::{
     ModelControl,
-    instances::STACK_SIZE,
-    lifecycle::{Cause, Lifecycle},
+    load::lifecycle::{Cause, Lifecycle},
+    run::instances::STACK_SIZE,
 };
 
 /// Carries out loading and unloading on a few threads, which are there while there is something to do. What concerns

@@ -14,7 +14,7 @@ const MAX_LINES: usize = 1000;
 const MAX_LINE: u64 = 1024;
 
 /// Listens to one worker.
-pub(crate) struct Words(Arc<Shared>);
+pub(crate) struct WorkerLog(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -28,7 +28,7 @@ struct State {
     have_ended: bool,
 }
 
-impl Words {
+impl WorkerLog {
     /// Reads lines on a thread of its own until the worker is gone, and then calls `on_end`.
     pub(crate) fn listen(
         said: PipeReader,
@@ -65,9 +65,9 @@ impl Words {
                 on_end();
             }
         };
-        // Without the thread the words are lost, and a worker that prints much waits for ever: it counts as hanging.
+        // Without the thread the output is lost, and a worker that prints much waits for ever: it counts as hanging.
         let builder = thread::Builder::new()
-            .name("words".to_owned())
+            .name("worker-log".to_owned())
             .stack_size(128 << 10);
         if builder.spawn(listening).is_err() {
             shared.lock().have_ended = true;
@@ -87,7 +87,7 @@ impl Words {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// What the words say about why it died. They are a model's and may lie, so these are ours.
+    /// What the output says about why it died. The lines are a model's and may lie, so these are ours.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.0.lock().hint
     }

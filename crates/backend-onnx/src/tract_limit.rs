@@ -8,21 +8,21 @@ use crate::{proto::ModelProto, structure};
 
 /// The cause of an error for which not the file is to blame but tract, or what is made of it here.
 #[derive(Debug, Default)]
-pub(crate) struct BeyondTract(Option<Box<dyn Error + Send + Sync>>);
+pub(crate) struct TractLimit(Option<Box<dyn Error + Send + Sync>>);
 
-impl BeyondTract {
+impl TractLimit {
     pub(crate) fn because(cause: Box<dyn Error + Send + Sync>) -> Self {
         Self(Some(cause))
     }
 }
 
-impl fmt::Display for BeyondTract {
+impl fmt::Display for TractLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("tract is not used for this")
     }
 }
 
-impl Error for BeyondTract {
+impl Error for TractLimit {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0 {
             Some(cause) => Some(cause.as_ref()),
@@ -35,7 +35,7 @@ impl Error for BeyondTract {
 pub(crate) fn with_way_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
     let is_limit = error
         .source()
-        .and_then(<dyn Error>::downcast_ref::<BeyondTract>)
+        .and_then(<dyn Error>::downcast_ref::<TractLimit>)
         .is_some();
     if !is_limit || structure::check(model).is_err() {
         return error;

@@ -1,3 +1,5 @@
+//! A configuration as the operator wrote it: read in one of three syntaxes and checked in itself.
+
 use oip_types::{
     DataType, ModelConfig, check_name,
     model_config::{InstanceKind, VersionPolicy},
@@ -6,66 +8,77 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tensor_core::Quoted;
 
-use super::{fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
+use crate::{fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
 
 /// A configuration as the operator wrote it: read and sound in itself, not yet held against a model.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Written {
+pub struct WrittenConfig {
     /// What it says, without inputs and outputs.
-    pub(crate) config: ModelConfig,
-    pub(crate) inputs: Vec<WrittenTensor>,
-    pub(crate) outputs: Vec<WrittenTensor>,
+    pub config: ModelConfig,
+    /// The inputs that it says something of.
+    pub inputs: Vec<WrittenTensor>,
+    /// The outputs that it says something of; then the model's others are not offered.
+    pub outputs: Vec<WrittenTensor>,
     /// Whether its file is to be mapped rather than read.
-    pub(crate) is_mapped: bool,
+    pub is_mapped: bool,
     /// None where it does not say; then 0 is not meant.
-    pub(crate) max_batch_size: Option<u32>,
+    pub max_batch_size: Option<u32>,
     /// What to tell the operator beside errors.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// An input or output as it was written; what is absent is the model's business.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(crate) struct WrittenTensor {
-    pub(crate) name: String,
+pub struct WrittenTensor {
+    /// Its name.
+    pub name: String,
+    /// Its datatype.
     #[serde(deserialize_with = "datatype")]
-    pub(crate) data_type: Option<DataType>,
-    pub(crate) format: oip_types::model_config::InputFormat,
-    pub(crate) dims: Option<Vec<i64>>,
-    pub(crate) optional: bool,
-    pub(crate) label_filename: String,
+    pub data_type: Option<DataType>,
+    /// What an image's dimensions mean.
+    pub format: oip_types::model_config::InputFormat,
+    /// Its dimensions, without the batch dimension where the model takes batches; -1 for free ones.
+    pub dims: Option<Vec<i64>>,
+    /// Whether requests may leave it out.
+    pub optional: bool,
+    /// The file with an output's labels; empty where there is none.
+    pub label_filename: String,
 }
 
 /// In which syntax a configuration is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Syntax {
+pub enum Syntax {
+    /// Protocol buffers' text format, `config.pbtxt`.
     Pbtxt,
+    /// `config.json`, and what clients send with a request to load.
     Json,
+    /// `config.toml`.
     Toml,
 }
 
-impl Written {
+impl WrittenConfig {
     /// The files that a configuration may be in.
-    pub(crate) const FILES: [(&'static str, Syntax); 3] = [
+    pub const FILES: [(&'static str, Syntax); 3] = [
         ("config.pbtxt", Syntax::Pbtxt),
         ("config.json", Syntax::Json),
         ("config.toml", Syntax::Toml),
     ];
 
     /// What Triton's configurations call a pipeline, in the field `platform`.
-    pub(crate) const PIPELINE: &'static str = "ensemble";
+    pub const PIPELINE: &'static str = "ensemble";
 
     /// The parameter that has a model's file mapped.
-    pub(crate) const MAPPED: &'static str = "parameters.mapped";
+    pub const MAPPED: &'static str = "parameters.mapped";
 
     /// The largest configuration that is read, in bytes.
-    pub(crate) const MAX_BYTES: usize = 1 << 20;
+    pub const MAX_BYTES: usize = 1 << 20;
 
     /// Reads a configuration.
     ///
     /// # Errors
     /// What is wrong and where, for whoever wrote it.
-    pub(crate) fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
+    pub fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
         if text.len() > Self::MAX_BYTES {
             return Err(format!("it is larger than {} bytes", Self::MAX_BYTES));
         }
@@ -139,12 +152,12 @@ impl Written {
     }
 
     /// Whether it is a pipeline of other models, and not a model with a file.
-    pub(crate) fn is_pipeline(&self) -> bool {
+    pub fn is_pipeline(&self) -> bool {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }
 
     /// What is called by a name in the fields `backend` and `platform`, if something is.
-    pub(crate) fn backend_name(&self) -> Option<(&'static str, &str)> {
+    pub fn backend_name(&self) -> Option<(&'static str, &str)> {
         let named = [
             ("backend", self.config.backend.as_str()),
             ("platform", self.config.platform.as_str()),
@@ -219,11 +232,11 @@ fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Res
         return Ok(());
     }
     for (field, value) in [("platform", &config.platform), ("backend", &config.backend)] {
-        if !value.is_empty() && value != Written::PIPELINE {
+        if !value.is_empty() && value != WrittenConfig::PIPELINE {
             return Err(format!(
                 "{field} is {}, but with ensemble_scheduling it is {}, or absent",
                 Quoted(value),
-                Quoted(Written::PIPELINE)
+                Quoted(WrittenConfig::PIPELINE)
             ));
         }
     }
@@ -266,16 +279,19 @@ mod tests {
 
     use super::*;
 
-    fn pbtxt(text: &str) -> Result<Written, String> {
-        Written::read(text, Syntax::Pbtxt)
+    fn pbtxt(text: &str) -> Result<WrittenConfig, String> {
+        WrittenConfig::read(text, Syntax::Pbtxt)
     }
 
     #[test]
     fn nothing_written_is_nothing_said() {
         for syntax in [Syntax::Pbtxt, Syntax::Toml] {
-            assert_eq!(Written::read("", syntax), Ok(Written::default()));
+            assert_eq!(WrittenConfig::read("", syntax), Ok(WrittenConfig::default()));
         }
-        assert_eq!(Written::read("\u{feff}{}", Syntax::Json), Ok(Written::default()));
+        assert_eq!(
+            WrittenConfig::read("\u{feff}{}", Syntax::Json),
+            Ok(WrittenConfig::default())
+        );
     }
 
     #[test]
@@ -331,13 +347,13 @@ mod tests {
                     [version_policy.specific]\nversions = [1, 2]\n[parameters.a]\nstring_value = \"b\"\n";
         let json = r#"{"max_batch_size": 4, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [2]}],
                     "version_policy": {"specific": {"versions": [1, 2]}}, "parameters": {"a": {"string_value": "b"}}}"#;
-        let read = |text, syntax| Written::read(text, syntax).unwrap();
+        let read = |text, syntax| WrittenConfig::read(text, syntax).unwrap();
         assert_eq!(read(toml, Syntax::Toml), read(json, Syntax::Json));
         for (text, syntax, expected) in [
             ("a = 1\nb = = 2", Syntax::Toml, "line 2, column 5: "),
             ("{\n\"a\": }", Syntax::Json, "line 2 column 6"),
         ] {
-            let error = Written::read(text, syntax).unwrap_err();
+            let error = WrittenConfig::read(text, syntax).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{error}");
         }
     }
@@ -382,8 +398,8 @@ mod tests {
         let large = "# padding\n".repeat(1 << 20);
         assert_eq!(pbtxt(&large).unwrap_err(), "it is larger than 1048576 bytes");
         let deep = |open: &str| open.repeat(100_000);
-        assert!(Written::read(&deep("{\"a\":"), Syntax::Json).is_err());
-        assert!(Written::read(&format!("a = {}", deep("[")), Syntax::Toml).is_err());
+        assert!(WrittenConfig::read(&deep("{\"a\":"), Syntax::Json).is_err());
+        assert!(WrittenConfig::read(&format!("a = {}", deep("[")), Syntax::Toml).is_err());
         assert!(pbtxt(&deep("input {")).is_err());
         let many = "a:1 ".repeat((1 << 18) - 1);
         assert_eq!(pbtxt(&many).unwrap().warnings, ["unknown fields: a"]);

@@ -10,11 +10,11 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
-    batch,
-    instances::{Answer, Client, Job, Shared},
-    proof,
-    scheduler::Expiry,
-    statistics::{Ending, Execution},
+    batching::{batch, independence, scheduler::Expiry},
+    run::{
+        instances::{Answer, Client, Job, Shared},
+        statistics::{Ending, Execution},
+    },
 };
 
 impl Shared {
@@ -154,18 +154,18 @@ impl Shared {
         }
         let answers = batch::split(outputs, requests, rows)?;
         execution.output = called.elapsed();
-        if self.proof.is_needed()
+        if self.independence.is_needed()
             && let (Some(request), Some(answer)) = (requests.first(), answers.first())
         {
             let wanted = request.outputs.clone();
             let alone = self.call(slot, request.clone(), cancel);
             let alone = alone.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs))?;
-            if !proof::agree(&alone, answer) {
+            if !independence::agree(&alone, answer) {
                 let error = "a request gets another answer by itself than in a batch";
                 self.stop_joining(error);
                 return Err(ServiceError::internal(error));
             }
-            self.proof.pass(requests);
+            self.independence.pass(requests);
         }
         Ok(answers)
     }
@@ -183,10 +183,10 @@ impl Shared {
 
     /// Calls the model.
     fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken) -> Answer {
-        self.slots.begin(slot, cancel);
+        self.hang_watch.begin(slot, cancel);
         let outputs = catch_unwind(AssertUnwindSafe(|| self.model.infer(request, cancel)));
         let model = &self.metadata.name;
-        if self.slots.end(slot) {
+        if self.hang_watch.end(slot) {
             tracing::warn!(model, slot, "a thread that counted as lost is back");
         }
         outputs.unwrap_or_else(|panic| {

@@ -6,7 +6,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::scheduler::{Ask, BatchPolicy, JoinKey};
+use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
 
 /// What the scheduler must know of a request that fits the model's metadata; its time is the caller's to fill in.
 ///

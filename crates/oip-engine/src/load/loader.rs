@@ -5,21 +5,25 @@ use std::{
     time::Instant,
 };
 
+use model_config::{Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 use tensor_mmap::Promise;
 
 use crate::{
     EngineConfig,
-    cache::{Cached, ResponseCache},
-    config::{Completed, Defaults, Written, complete, complete_pipeline},
-    instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+    batching::scheduler::BatchPolicy,
+    load::{
+        repository::{Content, FoundFile, ModelFolder},
+        warm_up::warm_up,
+    },
     pipeline::Pipeline,
-    repository::{Content, FoundFile, ModelFolder},
-    runner::panic_message,
-    scheduler::BatchPolicy,
-    served::{Configs, Labels, Runs, Served},
-    warmup::warm_up,
+    run::{
+        cache::{Cached, ResponseCache},
+        instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+        runner::panic_message,
+        served_version::{Configs, Labels, Runs, ServedVersion},
+    },
 };
 
 /// What is to be loaded: one version of a model.
@@ -28,7 +32,7 @@ pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) version: Option<String>,
     pub(crate) folder: ModelFolder,
-    pub(crate) written: Arc<Written>,
+    pub(crate) written: Arc<WrittenConfig>,
 }
 
 /// Loads a version of a model. A pipeline is yet to be planned.
@@ -40,7 +44,7 @@ pub(crate) fn load(
     content: Content,
     config: &EngineConfig,
     cache: Option<&Arc<ResponseCache>>,
-) -> Result<Served, String> {
+) -> Result<ServedVersion, String> {
     let version = job.version.clone();
     let (runs, configs, labels) = match content {
         Content::File(file) => start(job, file, config)?,
@@ -69,7 +73,7 @@ pub(crate) fn load(
         }
         (false, _) => None,
     };
-    Ok(Served::new(version, runs, configs, labels, cache))
+    Ok(ServedVersion::new(version, runs, configs, labels, cache))
 }
 
 /// Loads a model's file, warms the model up and starts its threads.
@@ -89,7 +93,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
     if job.written.is_mapped && mapping.is_none() {
         return Err(format!(
             "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
-            Written::MAPPED
+            WrittenConfig::MAPPED
         ));
     }
     let builder = thread::Builder::new()
@@ -184,7 +188,7 @@ fn prepare(
         versions: job.version.iter().cloned().collect(),
         ..model.metadata().clone()
     };
-    let completed = complete(&job.written, &metadata, &**backend, defaults)
+    let completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| format!("its configuration does not fit it: {error}"))?;
     let policy = match completed.without_batches.is_some() {
         true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),

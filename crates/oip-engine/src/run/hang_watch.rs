@@ -12,7 +12,7 @@ use oip_service::CancelToken;
 ///
 /// A thread cannot be ended from outside. One that is still in the model for some time after everybody has given up on
 /// its batch counts as lost, until it comes back. There is no thread that watches: whoever asks finds out.
-pub(crate) struct Slots {
+pub(crate) struct HangWatch {
     slots: Vec<Mutex<Option<Running>>>,
     patience: Duration,
     start: Instant,
@@ -29,8 +29,8 @@ struct Running {
     is_lost: bool,
 }
 
-impl Slots {
-    /// Slots for so many threads, which may go on for `patience` with what nobody waits for.
+impl HangWatch {
+    /// Watches so many threads, which may go on for `patience` with what nobody waits for.
     pub(crate) fn new(threads: usize, patience: Duration) -> Self {
         Self {
             slots: (0..threads).map(|_| Mutex::default()).collect(),
@@ -106,19 +106,19 @@ mod tests {
 
     #[test]
     fn md_05_threads_are_lost_some_time_after_all_have_given_up_and_until_they_come_back() {
-        let slots = Slots::new(2, Duration::from_secs(5));
+        let watch = HangWatch::new(2, Duration::from_secs(5));
         let [one, other] = [CancelToken::new(None), CancelToken::new(None)];
         let now = Instant::now();
         let after = |seconds| now + Duration::from_secs(seconds);
-        slots.begin(0, &CancelToken::all_of(&[one.clone(), other.clone()]));
-        slots.begin(1, &CancelToken::new(None));
+        watch.begin(0, &CancelToken::all_of(&[one.clone(), other.clone()]));
+        watch.begin(1, &CancelToken::new(None));
         one.cancel();
-        assert_eq!(slots.look(after(100)), 0, "somebody waits still");
+        assert_eq!(watch.look(after(100)), 0, "somebody waits still");
         other.cancel();
-        assert_eq!([slots.look(after(100)), slots.look(after(104))], [0, 0]);
-        assert_eq!([slots.look(after(105)), slots.look(after(106))], [1, 1]);
-        assert!(slots.end(0));
-        assert!(!slots.end(1));
-        assert_eq!(slots.recently_lost(after(107)), 0);
+        assert_eq!([watch.look(after(100)), watch.look(after(104))], [0, 0]);
+        assert_eq!([watch.look(after(105)), watch.look(after(106))], [1, 1]);
+        assert!(watch.end(0));
+        assert!(!watch.end(1));
+        assert_eq!(watch.recently_lost(after(107)), 0);
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use crate::load::{
     control::{Action, Control, Task},
     files::Snapshot,
     lifecycle::{Cause, Lifecycle},

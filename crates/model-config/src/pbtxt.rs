@@ -3,7 +3,7 @@
 //! The grammar is that of <https://protobuf.dev/reference/protobuf/textformat-spec/>. Not read are names of extensions
 //! and of `Any` (`[package.name]`), which no model configuration has.
 
-use super::tree::{Node, Value, place};
+use crate::tree::{Node, Value, place};
 
 /// How deep messages and lists may stand in each other. Triton's schema needs 6.
 const MAX_DEPTH: usize = 32;

@@ -1,0 +1,12 @@
+//! Versions of models that answer requests: their threads, what happened to their requests, and the answers kept for
+//! requests that come again.
+
+pub(crate) mod cache;
+pub(crate) mod delivery;
+pub(crate) mod hang_watch;
+pub(crate) mod instances;
+#[cfg(test)]
+mod instances_tests;
+pub(crate) mod runner;
+pub(crate) mod served_version;
+pub(crate) mod statistics;
