@@ -3,6 +3,7 @@
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`Limits`]: reading what nobody vouches for.
 //! - [`read_range`], [`row_range`], [`RawTensor`]: reading what was proven to be there.
+//! - [`TensorStream`]: a tensor's bytes one part after the other.
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
@@ -25,6 +26,7 @@ mod ranges;
 mod raw;
 mod reader;
 mod source;
+mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod writer;
@@ -42,4 +44,5 @@ pub use ranges::{read_range, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use source::{ByteSource, FileSource};
+pub use stream::{BytesStream, SourceStream, TENSOR_STREAM_UNIT, TensorStream};
 pub use writer::{Plan, PlannedEntry, TensorWriter};

@@ -6,8 +6,8 @@ use std::{
 };
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, TensorReader, Verification,
-    read_range,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, TensorReader, TensorStream,
+    Verification, read_range,
 };
 use fmt_zip::{CompressionMethod, LARGEST_RATIO, Member, SourceCursor};
 use tensor_core::{Bytes, Tensor};
@@ -250,6 +250,11 @@ impl TensorReader for NpzReader {
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         let read = self.arrays[index].rows(&*self.source, rows, &self.options.limits);
         read.map_err(|error| error.of_tensor(&self.entries[index].name))
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let stream = self.arrays[index].stream(&*self.source, &self.options.limits);
+        stream.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

@@ -17,10 +17,12 @@
 //! ```
 
 use std::{
-    cell::Cell,
     io::{self, BufReader, Read, Seek, SeekFrom},
     ops::Range,
-    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, check_overlaps, read_range};
@@ -69,11 +71,11 @@ pub struct Member {
 pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directory, Error> {
     check_end(source)?;
     let cursor = SourceCursor::new(source, 0);
-    let budget = Rc::clone(&cursor.budget);
-    budget.set(options.limits.index_bytes.max(LONGEST_END));
+    let budget = Arc::clone(&cursor.budget);
+    budget.store(options.limits.index_bytes.max(LONGEST_END), Relaxed);
     let mut archive = ZipArchive::new(BufReader::with_capacity(512, cursor)).map_err(not_an_archive)?;
     // The directory is read; what follows is one short read for each member.
-    budget.set(u64::MAX);
+    budget.store(u64::MAX, Relaxed);
     let count = archive.len() as u64;
     if count > options.limits.tensors {
         let error = Error::new(ErrorKind::TooLarge, "the number of members");
@@ -173,7 +175,7 @@ pub struct SourceCursor<'a> {
     source: &'a dyn ByteSource,
     position: u64,
     /// Bytes that may still be read.
-    budget: Rc<Cell<u64>>,
+    budget: Arc<AtomicU64>,
 }
 
 impl<'a> SourceCursor<'a> {
@@ -183,7 +185,7 @@ impl<'a> SourceCursor<'a> {
         Self {
             source,
             position,
-            budget: Rc::new(Cell::new(u64::MAX)),
+            budget: Arc::new(AtomicU64::new(u64::MAX)),
         }
     }
 }
@@ -192,8 +194,9 @@ impl Read for SourceCursor<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let left = self.source.len().saturating_sub(self.position);
         let len = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
-        let budget = self.budget.get().checked_sub(len as u64);
-        self.budget.set(budget.ok_or(io::ErrorKind::FileTooLarge)?);
+        let budget = self.budget.load(Relaxed).checked_sub(len as u64);
+        self.budget
+            .store(budget.ok_or(io::ErrorKind::FileTooLarge)?, Relaxed);
         self.source.read_into(self.position, &mut out[..len])?;
         self.position += len as u64;
         Ok(len)
@@ -214,8 +217,6 @@ impl Seek for SourceCursor<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use bytes::Bytes;
 
     use super::*;
@@ -236,7 +237,7 @@ mod tests {
 
         fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
             let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
-            self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.read.fetch_add(bytes.len() as u64, Relaxed);
             for (at, byte) in (range.start..).zip(&mut bytes) {
                 let from_end = self.end.len() as u64 + at;
                 *byte = match self.head.get(at as usize) {
@@ -258,7 +259,7 @@ mod tests {
         let mut options = ReadOptions::default();
         options.limits.index_bytes = 1 << 20;
         let error = members(&source, &options).unwrap_err();
-        (error.kind(), source.read.load(Ordering::Relaxed))
+        (error.kind(), source.read.load(Relaxed))
     }
 
     #[test]
