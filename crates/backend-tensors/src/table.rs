@@ -1,6 +1,6 @@
-use oip_service::{BudgetPermit, ByteBudget};
+use oip_service::ByteBudget;
 use oip_types::ServiceError;
-use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
+use tensor_core::{Shape, Tensor, TensorSpec};
 
 /// A tensor of which rows, entries along axis 0, can be had.
 pub(crate) struct Table {
@@ -81,7 +81,7 @@ impl Table {
         let gathered = if runs.is_done() {
             bytes.slice(first)
         } else {
-            let permit = budget.take(spec.byte_len()).map_err(GatherError::Other)?;
+            let charge = budget.take(spec.byte_len()).map_err(GatherError::Other)?;
             let mut out = Vec::new();
             let len = usize::try_from(spec.byte_len()).unwrap_or(usize::MAX);
             out.try_reserve_exact(len)
@@ -91,10 +91,7 @@ impl Table {
                 let run = run.map_err(GatherError::NoSuchRow)?;
                 out.extend_from_slice(&bytes[self.byte_range(run)]);
             }
-            Bytes::from_owner(Budgeted {
-                bytes: out,
-                _permit: permit,
-            })
+            charge.own(out)
         };
         Tensor::new(spec, gathered)
             .map_err(|error| GatherError::Other(ServiceError::internal(error.to_string())))
@@ -105,18 +102,6 @@ impl Table {
         // Rows with bytes are addressable, so their numbers fit; those without are all at the beginning.
         let at = |row: u64| (row as usize).wrapping_mul(self.row_len);
         at(rows.start)..at(rows.end)
-    }
-}
-
-/// Bytes that a budget knows of.
-struct Budgeted {
-    bytes: Vec<u8>,
-    _permit: BudgetPermit,
-}
-
-impl AsRef<[u8]> for Budgeted {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
     }
 }
 

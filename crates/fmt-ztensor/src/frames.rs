@@ -158,7 +158,11 @@ impl Look for Window<'_> {
         let is_at_hand = at >= self.start && at + most <= self.start + self.bytes.len();
         if !is_at_hand {
             let is_next = at <= self.start + self.bytes.len() + Self::SHORTEST;
-            self.len = if is_next { (2 * self.len).min(Self::LONGEST) } else { Self::SHORTEST };
+            self.len = if is_next {
+                (2 * self.len).min(Self::LONGEST)
+            } else {
+                Self::SHORTEST
+            };
             let start = self.blob.start + at as u64;
             let end = self.blob.end.min(start + self.len.max(most) as u64);
             self.bytes = read_range(self.source, start..end.max(start), "the compressed data")?;

@@ -15,7 +15,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use oip_service::BudgetPermit;
+use oip_service::Charge;
 use oip_types::{
     ErrorCode, ServiceError,
     rest::{EncodedBody, HEADER_LENGTH, error_body},
@@ -65,7 +65,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
 }
 
 /// The answer to an inference: JSON, or JSON and then each binary tensor right from where it is.
-pub(crate) fn inference(body: EncodedBody, permits: Vec<BudgetPermit>) -> Response {
+pub(crate) fn inference(body: EncodedBody, permits: Vec<Charge>) -> Response {
     let header_length = body.header_length();
     in_parts(body.into_parts().collect(), header_length, permits)
 }
@@ -79,14 +79,14 @@ pub(crate) struct Compressed {
 }
 
 /// The same answer, compressed.
-pub(crate) fn compressed(body: Compressed, permits: Vec<BudgetPermit>) -> Response {
+pub(crate) fn compressed(body: Compressed, permits: Vec<Charge>) -> Response {
     let mut response = in_parts([body.bytes].into(), body.header_length, permits);
     let encoding = HeaderValue::from_static(body.encoding.name());
     response.headers_mut().insert(CONTENT_ENCODING, encoding);
     response
 }
 
-fn in_parts(parts: VecDeque<Bytes>, header_length: Option<usize>, permits: Vec<BudgetPermit>) -> Response {
+fn in_parts(parts: VecDeque<Bytes>, header_length: Option<usize>, permits: Vec<Charge>) -> Response {
     let body = Parts {
         parts,
         _permits: permits,
@@ -108,7 +108,7 @@ fn in_parts(parts: VecDeque<Bytes>, header_length: Option<usize>, permits: Vec<B
 struct Parts {
     parts: VecDeque<Bytes>,
     /// Tensors of the request may be in the answer, so its bytes count until that is sent.
-    _permits: Vec<BudgetPermit>,
+    _permits: Vec<Charge>,
 }
 
 impl http_body::Body for Parts {

@@ -1,6 +1,6 @@
 use axum::{body::Body, extract::Request, http::HeaderMap, response::Response};
 use bytes::Bytes;
-use oip_service::{BudgetPermit, RequestContext, answer as answer_request};
+use oip_service::{Charge, Lease, RequestContext, answer as answer_request};
 use oip_types::{
     DataType, ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
@@ -29,6 +29,7 @@ const LARGE_BYTES: usize = 1 << 20;
 
 /// Answers an inference request.
 pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
+    let lease = Lease::new(&app.config.budget, &app.config.time);
     let (head, body) = request.into_parts();
     let limit = app.config.max_body_bytes;
     let (body, permit) = receive(&app, &head.headers, body, limit).await?;
@@ -54,12 +55,12 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     }
     permits.extend(more);
     request.id.get_or_insert_with(|| app.request_ids.next());
-    let cx = RequestContext::for_request(&request, None, &app.config.time)?;
+    let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
 
     let response = match cx.deadline() {
-        None => answer_request(&*app.service, request, cx).await,
+        None => answer_request(&app.service, &app.config.cpu, request, cx).await,
         Some(deadline) => {
-            let inference = answer_request(&*app.service, request, cx);
+            let inference = answer_request(&app.service, &app.config.cpu, request, cx);
             let passed =
                 |_| Err(ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed").within(model));
             timeout_at(deadline.into(), inference)
@@ -114,7 +115,7 @@ pub(crate) async fn receive(
     headers: &HeaderMap,
     body: Body,
     limit: usize,
-) -> Result<(Bytes, BudgetPermit), ServiceError> {
+) -> Result<(Bytes, Charge), ServiceError> {
     let encoding = ContentEncoding::from_headers(headers)?;
     let (body, mut permit) = read_body(headers, body, limit, &app.config.budget).await?;
     let Some(encoding) = encoding else {
@@ -133,7 +134,7 @@ async fn decode(
     model: ModelRef<'_>,
     body: Bytes,
     header_length: Option<usize>,
-) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
+) -> Result<(DecodedRequest, Vec<Charge>), ServiceError> {
     let json = header_length.unwrap_or(body.len());
     if json <= LARGE && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model)) {
         return decode_now(app, model, &body, header_length);
@@ -165,7 +166,7 @@ fn decode_now(
     model: ModelRef<'_>,
     body: &Bytes,
     header_length: Option<usize>,
-) -> Result<(DecodedRequest, Vec<BudgetPermit>), ServiceError> {
+) -> Result<(DecodedRequest, Vec<Charge>), ServiceError> {
     if header_length == Some(0) {
         let metadata = app.service.model_metadata(model)?;
         return decode_raw_request(model, &metadata, body).map(|decoded| (decoded, Vec::new()));

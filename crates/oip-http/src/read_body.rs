@@ -6,7 +6,7 @@ use axum::{
 };
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use oip_service::{BudgetPermit, ByteBudget};
+use oip_service::{ByteBudget, Charge};
 use oip_types::{ErrorCode, ServiceError, causes};
 
 /// Reads a body, within a limit and a budget.
@@ -19,7 +19,7 @@ pub(crate) async fn read_body(
     mut body: Body,
     limit: usize,
     budget: &ByteBudget,
-) -> Result<(Bytes, BudgetPermit), ServiceError> {
+) -> Result<(Bytes, Charge), ServiceError> {
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());

@@ -1,14 +1,14 @@
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use oip_service::{BudgetPermit, ByteBudget, InferenceService};
+use oip_service::{ByteBudget, Charge, InferenceService};
 use oip_types::{NoSharedMemory, ReadSharedMemory, ServiceError, SharedMemorySlice};
 
 /// Reads inputs out of shared memory. The copies count against the budget, as if they had come in the body.
 pub(crate) struct SharedInputs<'s> {
     service: &'s dyn InferenceService,
     budget: &'s ByteBudget,
-    permits: Mutex<Vec<BudgetPermit>>,
+    permits: Mutex<Vec<Charge>>,
 }
 
 impl<'s> SharedInputs<'s> {
@@ -21,7 +21,7 @@ impl<'s> SharedInputs<'s> {
     }
 
     /// The permits for what was read.
-    pub(crate) fn into_permits(self) -> Vec<BudgetPermit> {
+    pub(crate) fn into_permits(self) -> Vec<Charge> {
         self.permits.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionCap, Limits};
-use oip_service::{ByteBudget, TimeLimits};
+use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
@@ -48,6 +48,7 @@ impl Config {
         };
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
+        let cpu = CpuPool::default();
         let model_repository = options.model_repository.ok_or_else(|| {
             Failure::usage("no model repository: give --model-repository DIR (--help shows all options)")
         })?;
@@ -103,6 +104,7 @@ impl Config {
                 limits: limits.clone(),
                 time,
                 budget: budget.clone(),
+                cpu: cpu.clone(),
                 non_finite: match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
                     JsonNonFinite::Null => NonFinite::Null,
                     JsonNonFinite::Literal => NonFinite::Literal,
@@ -116,6 +118,7 @@ impl Config {
                 limits,
                 time,
                 budget,
+                cpu,
                 output: match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
                     GrpcForm::Mirror => GrpcOutput::Mirror,
                     GrpcForm::Raw => GrpcOutput::Raw,

@@ -1,3 +1,5 @@
+//! Bytes of memory for requests, over all transports: what there is and what is in use.
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -5,10 +7,15 @@ use std::sync::{
 
 use oip_types::{ErrorCode, ServiceError};
 
-/// Bytes of request bodies that may be in memory at once, over all transports.
+use crate::{Charge, Lease};
+
+/// Bytes of memory that all requests may use at once, over all transports.
 ///
-/// A transport takes a permit before it reads a body and keeps it until the answer is sent. When nothing is left the
-/// request is refused at once, so that memory stays bounded however many clients send however much.
+/// Each buffer of a request is charged to its [`Lease`] before it is allocated and stays charged until it is freed, so
+/// that memory is bounded however many clients send however much. A request that finds no room is refused at once.
+///
+/// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, which therefore find room while large
+/// ones hold all they can get.
 ///
 /// ```
 /// use oip_service::ByteBudget;
@@ -16,6 +23,7 @@ use oip_types::{ErrorCode, ServiceError};
 /// let budget = ByteBudget::new(100);
 /// let first = budget.take(80).unwrap();
 /// assert_eq!(budget.take(30).unwrap_err().code().http_status(), 429);
+/// assert_eq!(budget.take(101).unwrap_err().code().http_status(), 413);
 /// drop(first);
 /// assert!(budget.take(30).is_ok());
 /// ```
@@ -28,6 +36,9 @@ struct Shared {
     used: AtomicU64,
 }
 
+/// Bytes up to which a request is small and may use the whole budget.
+const SMALL: u64 = 1 << 20;
+
 impl ByteBudget {
     /// A budget of so many bytes.
     #[must_use]
@@ -38,17 +49,12 @@ impl ByteBudget {
         }))
     }
 
-    /// Takes some bytes.
+    /// Takes some bytes for work that belongs to no request.
     ///
     /// # Errors
-    /// [`ErrorCode::Overloaded`] when they are not left.
-    pub fn take(&self, bytes: u64) -> Result<BudgetPermit, ServiceError> {
-        let mut permit = BudgetPermit {
-            budget: self.clone(),
-            bytes: 0,
-        };
-        permit.grow(bytes)?;
-        Ok(permit)
+    /// As [`Lease::charge`].
+    pub fn take(&self, bytes: u64) -> Result<Charge, ServiceError> {
+        Lease::without_deadline(self).charge(bytes)
     }
 
     /// Bytes that can be taken altogether.
@@ -62,45 +68,36 @@ impl ByteBudget {
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
-}
 
-/// Bytes taken from a [`ByteBudget`]; they are given back when it is dropped.
-#[derive(Debug)]
-pub struct BudgetPermit {
-    budget: ByteBudget,
-    bytes: u64,
-}
-
-impl BudgetPermit {
-    /// Bytes taken under this permit.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Takes more bytes under the same permit.
-    ///
-    /// # Errors
-    /// [`ErrorCode::Overloaded`] when they are not left; the permit keeps what it had.
-    pub fn grow(&mut self, bytes: u64) -> Result<(), ServiceError> {
-        let Shared { limit, used } = &*self.budget.0;
-        let more = |used: u64| used.checked_add(bytes).filter(|used| used <= limit);
-        if used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
-        {
-            self.bytes += bytes;
-            return Ok(());
+    /// Takes bytes for a request that holds `held` already.
+    pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
+        let Shared { limit, used } = &*self.0;
+        let whole = held.saturating_add(bytes);
+        if whole > *limit {
+            let message = format!(
+                "the request needs at least {whole} bytes of memory, the server has {limit} for all requests"
+            );
+            return Err(ServiceError::new(ErrorCode::TooLarge, message));
         }
-        let message =
-            format!("the server is reading as many requests as its {limit} bytes for them allow; try again");
-        Err(ServiceError::new(ErrorCode::Overloaded, message))
+        let more = |used: u64| {
+            // A large request that is alone may use everything: it takes no room from anybody.
+            let is_restricted = whole > SMALL && used > held;
+            let allowed = if is_restricted { limit - limit / 8 } else { *limit };
+            used.checked_add(bytes).filter(|used| *used <= allowed)
+        };
+        match used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let message = format!(
+                    "other requests use the server's {limit} bytes of memory for requests; try again"
+                );
+                Err(ServiceError::new(ErrorCode::Overloaded, message))
+            }
+        }
     }
-}
 
-impl Drop for BudgetPermit {
-    fn drop(&mut self) {
-        self.budget.0.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    pub(crate) fn release(&self, bytes: u64) {
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -109,14 +106,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permits_give_back_what_they_took() {
+    fn what_never_fits_and_what_does_not_fit_now_are_told_apart() {
         let budget = ByteBudget::new(10);
-        let mut permit = budget.take(4).unwrap();
-        permit.grow(6).unwrap();
-        assert!(permit.grow(1).is_err());
-        assert!(budget.take(u64::MAX).is_err());
+        let mut charge = budget.take(4).unwrap();
+        charge.grow(6).unwrap();
+        assert_eq!(budget.take(1).unwrap_err().code(), ErrorCode::Overloaded);
+        assert_eq!(charge.grow(1).unwrap_err().code(), ErrorCode::TooLarge);
+        assert_eq!(budget.take(u64::MAX).unwrap_err().code(), ErrorCode::TooLarge);
         assert_eq!((budget.used(), budget.limit()), (10, 10));
-        drop(permit);
+        drop(charge);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn large_requests_leave_room_for_small_ones() {
+        let budget = ByteBudget::new(16 * SMALL);
+        let large: Vec<_> = (0..7).map(|_| budget.take(2 * SMALL).unwrap()).collect();
+        assert_eq!(budget.take(2 * SMALL).unwrap_err().code(), ErrorCode::Overloaded);
+        let small = [budget.take(SMALL).unwrap(), budget.take(SMALL).unwrap()];
+        assert_eq!(budget.take(1).unwrap_err().code(), ErrorCode::Overloaded);
+        drop((large, small));
+        // A request that is alone may be as large as the budget.
+        assert!(budget.take(16 * SMALL).is_ok());
     }
 }

@@ -61,6 +61,14 @@ impl CancelToken {
         }
     }
 
+    /// The same token with another deadline: both are cancelled together.
+    pub(crate) fn with_deadline(&self, deadline: Option<Instant>) -> Self {
+        Self {
+            deadline,
+            ..self.clone()
+        }
+    }
+
     /// Tells everybody who has a clone.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);

@@ -1,21 +1,51 @@
 //! How outputs reach the client: as they are, as classes, or in shared memory.
 
+use std::sync::Arc;
+
 use oip_types::{
-    ErrorCode, InferRequest, InferResponse, ModelRef, Parameters, ServiceError, SharedMemorySlice, classify,
-    take_class_count,
+    BytesTensor, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError,
+    SharedMemorySlice, classify, take_class_count,
 };
 use tensor_core::Quoted;
 
-use crate::{InferenceService, RequestContext};
+use crate::{Classes, CpuPool, InferenceService, Lease, RequestContext, panics::catch_panic};
+
+/// Bytes of outputs above which they are delivered by a thread of the pool.
+const LARGE: usize = 64 << 10;
+
+/// Bytes that classifying takes for each element: its index, its text and a part of the answer.
+const BYTES_PER_CLASS: u64 = 80;
 
 /// Runs a request and delivers the outputs as it asks: what every transport does between reading and writing.
 ///
-/// The parameters of requested outputs that concern delivery are taken out before the service sees the request.
+/// The parameters of requested outputs that concern delivery are taken out before the service sees the request. Large
+/// outputs are classified and written into shared memory by a thread of `cpu`.
 ///
 /// # Errors
-/// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked.
+/// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked;
+/// what [`Lease::charge`] and [`CpuPool::run`] say; [`Internal`](ErrorCode::Internal) when the service panics.
 pub async fn answer(
-    service: &dyn InferenceService,
+    service: &Arc<dyn InferenceService>,
+    cpu: &CpuPool,
+    request: InferRequest,
+    cx: RequestContext,
+) -> Result<InferResponse, ServiceError> {
+    let model = (
+        request.model().name().to_owned(),
+        request.model().version().map(str::to_owned),
+    );
+    let panicked = |error: ServiceError| match ModelRef::new(&model.0, model.1.as_deref()) {
+        Ok(model) => error.within(model),
+        Err(_) => error,
+    };
+    catch_panic(run_and_deliver(service, cpu, request, cx))
+        .await
+        .map_err(panicked)?
+}
+
+async fn run_and_deliver(
+    service: &Arc<dyn InferenceService>,
+    cpu: &CpuPool,
     mut request: InferRequest,
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
@@ -23,14 +53,28 @@ pub async fn answer(
         request.model().name().to_owned(),
         request.model().version().map(str::to_owned),
     );
-    let plans = plan(service, &mut request)?;
-    let mut response = service.infer(request, cx).await?;
-    if !plans.is_empty() {
-        let version = response.model_version.clone().or(model.1);
-        let model = ModelRef::new(&model.0, version.as_deref())?;
-        deliver(service, model, &plans, &mut response).map_err(|error| error.within(model))?;
+    let plans = plan(&**service, &mut request)?;
+    if plans.is_empty() {
+        return service.infer(request, cx).await;
     }
-    Ok(response)
+    let lease = cx.lease().clone();
+    let mut response = service.infer(request, cx).await?;
+    let outputs = response.outputs.iter();
+    let bytes = outputs.map(|output| output.value.raw().len()).sum::<usize>();
+    let deliver = {
+        let (service, lease) = (service.clone(), lease.clone());
+        move || {
+            let version = response.model_version.clone().or(model.1);
+            let model = ModelRef::new(&model.0, version.as_deref())?;
+            deliver(&*service, model, &lease, &plans, &mut response).map_err(|error| error.within(model))?;
+            Ok(response)
+        }
+    };
+    if bytes <= LARGE {
+        deliver()
+    } else {
+        cpu.run(&lease, bytes as u64, deliver).await
+    }
 }
 
 /// What is to be done with an output.
@@ -92,6 +136,7 @@ fn read_delivery(
 fn deliver(
     service: &dyn InferenceService,
     model: ModelRef<'_>,
+    lease: &Lease,
     plans: &[Plan],
     response: &mut InferResponse,
 ) -> Result<(), ServiceError> {
@@ -104,9 +149,7 @@ fn deliver(
                 let classes = service
                     .classification()
                     .map(|offer| offer.classes(model, &output.name));
-                let classes = classes.unwrap_or_default();
-                classify(&output.value, *count, classes.is_batched, &classes.labels)
-                    .map(|classes| output.value = classes.into())
+                classify_output(output, *count, &classes.unwrap_or_default(), lease)
             }
             Delivery::SharedMemory(slice) => write(service, slice, output.value.raw()).map(|()| {
                 let byte_size = output.value.raw().len() as u64;
@@ -118,6 +161,25 @@ fn deliver(
         };
         delivered.map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
     }
+    Ok(())
+}
+
+/// Replaces an output by its classes, which are charged to the request.
+fn classify_output(
+    output: &mut InferOutput,
+    count: u64,
+    classes: &Classes,
+    lease: &Lease,
+) -> Result<(), ServiceError> {
+    let labels = classes.labels.iter().map(String::len).max().unwrap_or(0) as u64;
+    // More elements than that are refused.
+    let elements = output.value.shape().element_count().min(1 << 20);
+    let mut charge = lease.charge(elements.saturating_mul(BYTES_PER_CLASS + 2 * labels))?;
+    let classified = classify(&output.value, count, classes.is_batched, &classes.labels)?;
+    let shape = classified.shape().clone();
+    let raw = classified.into_raw();
+    charge.shrink_to(raw.len() as u64);
+    output.value = BytesTensor::new(shape, charge.own(raw))?.into();
     Ok(())
 }
 
@@ -160,13 +222,19 @@ mod tests {
         request
     }
 
-    fn run(service: &TestService, request: InferRequest) -> Result<InferResponse, ServiceError> {
-        block_on(answer(service, request, RequestContext::new(None)))
+    fn run(service: &Arc<TestService>, request: InferRequest) -> Result<InferResponse, ServiceError> {
+        let service: Arc<dyn InferenceService> = service.clone();
+        block_on(answer(
+            &service,
+            &CpuPool::new(1),
+            request,
+            RequestContext::new(None),
+        ))
     }
 
     #[test]
     fn outputs_become_classes() {
-        let service = TestService::default();
+        let service = Arc::new(TestService::default());
         let parameters = Parameters::from([class_count_parameter(2)]);
         let response = run(&service, request(&[0.5, 2.0, 1.0], parameters.clone())).unwrap();
         let classes = response.output("y").unwrap().as_bytes().unwrap();
@@ -175,7 +243,7 @@ mod tests {
             [&b"2.000000:1:dog"[..], b"1.000000:2"]
         );
 
-        let plain = TestService::plain();
+        let plain = Arc::new(TestService::plain());
         let error = run(&plain, request(&[0.5], parameters)).unwrap_err();
         assert_eq!(
             error.message(),
@@ -185,7 +253,7 @@ mod tests {
 
     #[test]
     fn outputs_are_written_into_shared_memory() {
-        let service = TestService::default();
+        let service = Arc::new(TestService::default());
         service.share("/k", vec![0; 16]);
         let region = oip_types::SharedMemoryRegion {
             name: "r".into(),

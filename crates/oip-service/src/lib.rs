@@ -69,21 +69,33 @@
 
 mod budget;
 mod cancel;
+#[cfg(feature = "compression")]
+pub mod compression;
+mod cpu_pool;
 mod delivery;
 mod extended;
 pub mod extensions;
+mod lease;
+mod memory;
 mod model;
+mod panics;
 mod service;
+mod shared_inputs;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use budget::{BudgetPermit, ByteBudget};
+pub use budget::ByteBudget;
 pub use cancel::{CancelGuard, CancelToken};
+pub use cpu_pool::CpuPool;
 pub use delivery::answer;
 pub use extended::Extended;
 pub use extensions::{
     Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };
+pub use lease::{Charge, Lease};
+pub use memory::available_memory;
 pub use model::{Backend, LoadContext, Model, ModelSource};
 pub use oip_types;
+pub use panics::catch_panic;
 pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};
+pub use shared_inputs::SharedInputs;

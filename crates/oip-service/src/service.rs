@@ -9,7 +9,7 @@ use oip_types::{
 };
 
 use crate::{
-    CancelToken,
+    CancelToken, Lease,
     extensions::{
         Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
     },
@@ -111,17 +111,26 @@ impl Readiness {
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     received: Instant,
+    lease: Lease,
     cancel: CancelToken,
     priority: u64,
 }
 
 impl RequestContext {
-    /// The context of a request that was just received and must be answered before `deadline`.
+    /// The context of a request that was just received and must be answered before `deadline`. Its memory is not
+    /// limited.
     #[must_use]
     pub fn new(deadline: Option<Instant>) -> Self {
+        let lease = Lease::unlimited();
+        lease.set_deadline(deadline);
+        Self::of(lease)
+    }
+
+    fn of(lease: Lease) -> Self {
         Self {
             received: Instant::now(),
-            cancel: CancelToken::new(deadline),
+            cancel: lease.cancel_token(),
+            lease,
             priority: 0,
         }
     }
@@ -133,7 +142,8 @@ impl RequestContext {
         self
     }
 
-    /// The context of a request under some limits.
+    /// The context of a request under some limits; its lease has its deadline from now on, which counts from the
+    /// request's first byte.
     ///
     /// The client may ask for a shorter or longer time than the default, with the request parameter `timeout` (in
     /// microseconds, as Triton has it) or by its transport; the shorter of both holds, and none is longer than the
@@ -141,9 +151,10 @@ impl RequestContext {
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when `timeout` is no number of microseconds or `priority` no priority;
-    /// [`ErrorCode::DeadlineExceeded`] when the client's time is already over.
+    /// [`ErrorCode::DeadlineExceeded`] when the client's time is already over, [`ErrorCode::Cancelled`] when it has left.
     pub fn for_request(
         request: &InferRequest,
+        lease: &Lease,
         transport_timeout: Option<Duration>,
         limits: &TimeLimits,
     ) -> Result<Self, ServiceError> {
@@ -165,13 +176,21 @@ impl RequestContext {
         }
         let asked = [parameter, transport_timeout].into_iter().flatten().min();
         let timeout = asked.unwrap_or(limits.default).min(limits.max);
-        Ok(Self::new(Instant::now().checked_add(timeout)).with_priority(priority))
+        lease.set_timeout(timeout);
+        lease.check()?;
+        Ok(Self::of(lease.clone()).with_priority(priority))
     }
 
     /// When the transport had read the request.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.received
+    }
+
+    /// The request's memory and time.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// The priority: 1 is the highest, 0 means the model's default.
@@ -193,7 +212,7 @@ impl RequestContext {
     }
 }
 
-/// How long requests may take, from being read to being answered.
+/// How long requests may take, from their first byte to their answer.
 ///
 /// ```
 /// use oip_service::TimeLimits;
@@ -226,7 +245,8 @@ mod tests {
 
     fn seconds(request: &InferRequest, transport: Option<u64>) -> Result<u64, ErrorCode> {
         let transport = transport.map(Duration::from_secs);
-        let context = RequestContext::for_request(request, transport, &TimeLimits::default());
+        let lease = Lease::unlimited();
+        let context = RequestContext::for_request(request, &lease, transport, &TimeLimits::default());
         let deadline = context.map_err(|error| error.code())?.deadline().unwrap();
         Ok((deadline - Instant::now()).as_secs_f64().round() as u64)
     }

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use oip_service::{BudgetPermit, ByteBudget};
+use oip_service::{ByteBudget, Charge};
 use oip_types::{ErrorCode, ServiceError, causes};
 use pin_project_lite::pin_project;
 use tonic::Status;
@@ -25,9 +25,9 @@ pub(crate) struct Admission(Arc<Mutex<State>>);
 struct State {
     budget: ByteBudget,
     /// Of the message that comes, and of all messages of a call that has only one.
-    permit: BudgetPermit,
+    permit: Charge,
     /// Of messages that have come and were not asked for yet, when the call has several.
-    whole: Option<VecDeque<BudgetPermit>>,
+    whole: Option<VecDeque<Charge>>,
     frame: MessageFrame,
 }
 
@@ -36,7 +36,7 @@ impl Admission {
         Self::of(budget, budget.take(0)?)
     }
 
-    fn of(budget: &ByteBudget, permit: BudgetPermit) -> Result<Self, ServiceError> {
+    fn of(budget: &ByteBudget, permit: Charge) -> Result<Self, ServiceError> {
         Ok(Self(Arc::new(Mutex::new(State {
             budget: budget.clone(),
             permit,

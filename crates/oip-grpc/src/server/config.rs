@@ -1,4 +1,4 @@
-use oip_service::{ByteBudget, TimeLimits};
+use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::Limits;
 
 /// How the gRPC side works.
@@ -14,6 +14,8 @@ pub struct GrpcConfig {
     pub time: TimeLimits,
     /// Bytes of messages in memory at once; share one budget between transports (512 MiB).
     pub budget: ByteBudget,
+    /// Threads for work that takes long, such as decompressing; share one pool between transports.
+    pub cpu: CpuPool,
     /// In which form outputs are sent.
     pub output: GrpcOutput,
 }
@@ -26,6 +28,7 @@ impl Default for GrpcConfig {
             limits: Limits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
+            cpu: CpuPool::default(),
             output: GrpcOutput::default(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use oip_service::{InferenceService, RequestContext};
+use oip_service::{InferenceService, Lease, RequestContext};
 use oip_types::{ErrorCode, ServiceError};
 use prost::Message;
 use tokio::{sync::watch, time::timeout_at};
@@ -48,16 +48,17 @@ impl Inference {
             limits, time, output, ..
         } = &self.config;
         let ReadRequest { request, wants_raw } = convert::read_request(message, limits, *output, &inputs)?;
-        let cx = RequestContext::for_request(&request, timeout, time)?;
+        let lease = Lease::new(&self.config.budget, time);
+        let cx = RequestContext::for_request(&request, &lease, timeout, time)?;
         let model = request.model().to_string();
         let response = match cx.deadline() {
-            None => oip_service::answer(&*self.service, request, cx).await,
+            None => oip_service::answer(&self.service, &self.config.cpu, request, cx).await,
             Some(deadline) => {
                 let passed = |_| {
                     let passed = ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed");
                     Err(passed.within(&model))
                 };
-                let inference = oip_service::answer(&*self.service, request, cx);
+                let inference = oip_service::answer(&self.service, &self.config.cpu, request, cx);
                 timeout_at(deadline.into(), inference)
                     .await
                     .unwrap_or_else(passed)

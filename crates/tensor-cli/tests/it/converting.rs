@@ -142,9 +142,7 @@ fn an_interrupted_conversion_leaves_the_target() {
     // It has begun when it has a second file of the folder open, which may have no name.
     let id = converting.id();
     let open_files = || {
-        let open = fs::read_dir(format!("/proc/{id}/fd"))
-            .into_iter()
-            .flatten();
+        let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
         let paths = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         paths.filter(|path| path.starts_with(place.path(""))).count()
     };
