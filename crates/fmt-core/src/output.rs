@@ -25,7 +25,7 @@ use crate::{AtomicFile, Error, OutputOptions};
 #[derive(Debug)]
 pub enum OutputFile {
     /// A file that appears when it is complete.
-    Atomic(AtomicFile),
+    Atomic(Box<AtomicFile>),
     /// A device or a pipe.
     Through(BufWriter<File>),
 }
@@ -39,7 +39,7 @@ impl OutputFile {
         // Links are followed.
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
         if !is_special {
-            return AtomicFile::create_with(path, options).map(Self::Atomic);
+            return AtomicFile::create_with(path, options).map(|file| Self::Atomic(Box::new(file)));
         }
         let file = File::options().write(true).open(path);
         let file = file.map_err(|error| Error::io("the target cannot be opened for writing", error))?;

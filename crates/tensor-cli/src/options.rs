@@ -49,8 +49,10 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) fn options(&self) -> ReadOptions {
-        let mut options = ReadOptions::default();
-        options.lenient = self.lenient;
+        let mut options = ReadOptions {
+            lenient: self.lenient,
+            ..ReadOptions::default()
+        };
         let limits = &mut options.limits;
         for (limit, wanted) in [
             (&mut limits.index_bytes, self.max_index),
