@@ -1,8 +1,8 @@
 use std::{marker::PhantomData, time::Duration};
 
 use crate::{
-    ClientError, ErrorKind, InferenceClient, RetryPolicy,
-    endpoint::{Endpoint, Transport},
+    ClientError, ErrorKind, RetryPolicy,
+    endpoint::Endpoint,
     settings::{Compression, Settings, TensorForm},
 };
 use http::{HeaderName, HeaderValue, header::USER_AGENT};
@@ -162,47 +162,3 @@ const RESERVED: &[&str] = &[
     "te",
     "transfer-encoding",
 ];
-
-#[cfg(feature = "http")]
-impl Builder<crate::HttpClient> {
-    /// The client.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
-    pub fn build(self) -> Result<crate::HttpClient, ClientError> {
-        let (endpoint, settings) = self.finish()?;
-        crate::HttpClient::new(endpoint, settings)
-    }
-}
-
-#[cfg(feature = "grpc")]
-impl Builder<crate::GrpcClient> {
-    /// The client.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
-    pub fn build(self) -> Result<crate::GrpcClient, ClientError> {
-        let (endpoint, settings) = self.finish()?;
-        crate::GrpcClient::new(endpoint, settings)
-    }
-}
-
-impl Builder<Box<dyn InferenceClient>> {
-    /// The client that the URL's scheme asks for: `http://` or `grpc://`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is none, or asks for what there is not.
-    pub fn build(self) -> Result<Box<dyn InferenceClient>, ClientError> {
-        let (endpoint, settings) = self.finish()?;
-        let wrong = |message: &str| Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
-        match endpoint.transport {
-            #[cfg(feature = "http")]
-            Transport::Http => Ok(Box::new(crate::HttpClient::new(endpoint, settings)?)),
-            #[cfg(feature = "grpc")]
-            Transport::Grpc => Ok(Box::new(crate::GrpcClient::new(endpoint, settings)?)),
-            Transport::Open => wrong("expected http:// or grpc:// before the host"),
-            #[cfg(not(all(feature = "http", feature = "grpc")))]
-            _ => wrong("this program was built without that transport"),
-        }
-    }
-}

@@ -50,6 +50,7 @@
 #[cfg(not(any(feature = "http", feature = "grpc")))]
 compile_error!("oip-client needs one of its features `http` and `grpc`");
 
+mod any_transport;
 mod builder;
 mod client;
 mod connect;

@@ -133,3 +133,14 @@ impl GrpcClient {
             .at(self.url())
     }
 }
+
+impl Builder<GrpcClient> {
+    /// The client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
+    pub fn build(self) -> Result<GrpcClient> {
+        let (endpoint, settings) = self.finish()?;
+        GrpcClient::new(endpoint, settings)
+    }
+}

@@ -282,3 +282,14 @@ fn model_path(model: ModelRef<'_>) -> String {
 fn encoded(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, PLAIN)
 }
+
+impl Builder<HttpClient> {
+    /// The client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
+    pub fn build(self) -> Result<HttpClient> {
+        let (endpoint, settings) = self.finish()?;
+        HttpClient::new(endpoint, settings)
+    }
+}

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use oip_service::{CancelToken, Model};
 use oip_types::{
-    BytesTensor, DataType, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError, TensorValue,
+    BytesTensor, DataType, InferRequest, ModelConfig, ModelMetadata, ModelRef, TensorValue,
     model_config::{Warmup, WarmupData, WarmupInput},
 };
 use tensor_core::{DType, Shape, TensorSpec};

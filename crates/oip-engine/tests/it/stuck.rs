@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures_executor::block_on;
-use oip_engine::EngineConfig;
 use oip_service::InferenceService;
 use oip_types::{ErrorCode, ModelRef, ModelState};
 

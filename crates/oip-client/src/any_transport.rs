@@ -1,0 +1,23 @@
+//! A client over whichever transport its URL asks for.
+
+use crate::{Builder, ClientError, ErrorKind, InferenceClient, endpoint::Transport};
+
+impl Builder<Box<dyn InferenceClient>> {
+    /// The client that the URL's scheme asks for: `http://` or `grpc://`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is none, or asks for what there is not.
+    pub fn build(self) -> Result<Box<dyn InferenceClient>, ClientError> {
+        let (endpoint, settings) = self.finish()?;
+        let wrong = |message: &str| Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
+        match endpoint.transport {
+            #[cfg(feature = "http")]
+            Transport::Http => Ok(Box::new(crate::HttpClient::new(endpoint, settings)?)),
+            #[cfg(feature = "grpc")]
+            Transport::Grpc => Ok(Box::new(crate::GrpcClient::new(endpoint, settings)?)),
+            Transport::Open => wrong("expected http:// or grpc:// before the host"),
+            #[cfg(not(all(feature = "http", feature = "grpc")))]
+            _ => wrong("this program was built without that transport"),
+        }
+    }
+}
