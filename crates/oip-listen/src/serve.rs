@@ -195,6 +195,7 @@ impl Connection {
                 let connection = http1::Builder::new()
                     // The watchdog has timers for heads that this one would only double.
                     .header_read_timeout(None)
+                    .max_buf_size(64 << 10)
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 self.watch(connection, http1::Connection::graceful_shutdown).await
             }
@@ -206,8 +207,7 @@ impl Connection {
                     .keep_alive_timeout(limits.ping_interval)
                     .max_concurrent_streams(limits.max_streams)
                     .max_header_list_size(limits.max_header_list_bytes)
-                    .initial_stream_window_size(limits.receive_window)
-                    .initial_connection_window_size(limits.receive_window)
+                    .adaptive_window(true)
                     .max_frame_size(1 << 20)
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 self.watch(connection, http2::Connection::graceful_shutdown).await
