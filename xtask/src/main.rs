@@ -12,6 +12,7 @@ mod ci;
 mod codegen;
 mod corpus;
 mod interop;
+mod python;
 mod schemas;
 mod sizes;
 mod tidy;
@@ -51,6 +52,10 @@ enum Task {
     Soak(attack::SoakOptions),
     /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
     Interop(interop::Options),
+    /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
+    Wheel(python::Options),
+    /// Build the wheel, install it into a new environment, and run its tests there
+    Python(python::Options),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
     Sizes,
     /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
@@ -66,6 +71,8 @@ fn main() -> ExitCode {
         Task::Attack(options) => attack::attack(&options),
         Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Wheel(options) => python::wheel(&options),
+        Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),
         Task::Ci => ci::run(),
     };

@@ -9,8 +9,10 @@
 //! Models come and go under a pipeline. Each time one does that it uses, it is planned anew; while that fails, the
 //! pipeline is there but unavailable, and says why.
 
+mod error;
 mod plan;
 mod run;
+mod step_models;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,17 +20,22 @@ use std::{
 };
 
 use model_config::steps;
-use oip_service::{BoxFuture, RequestContext};
+use oip_service::RequestContext;
 use oip_types::{
-    ErrorCode, InferRequest, InferResponse, ModelConfig, ModelMetadata, ModelRef, ServiceError,
+    ErrorCode, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
     model_config::EnsembleScheduling,
+};
+
+pub(crate) use self::{
+    error::{PlanError, StepError},
+    step_models::StepModels,
 };
 
 use self::plan::Plan;
 use crate::{
     batching::batch,
     run::{
-        instances::Answer,
+        delivery::Answer,
         statistics::{Ending, Execution, Recorder},
     },
 };
@@ -37,7 +44,7 @@ use crate::{
 pub(crate) struct Pipeline {
     metadata: Arc<ModelMetadata>,
     config: Arc<ModelConfig>,
-    plan: Mutex<Result<Arc<Plan>, String>>,
+    plan: Mutex<Result<Arc<Plan>, Arc<PlanError>>>,
     recorder: Recorder,
 }
 
@@ -47,7 +54,7 @@ impl Pipeline {
         Self {
             metadata,
             config,
-            plan: Mutex::new(Err("it is being loaded".to_owned())),
+            plan: Mutex::new(Err(Arc::new(PlanError::Loading))),
             recorder: Recorder::default(),
         }
     }
@@ -65,29 +72,33 @@ impl Pipeline {
         steps(&self.config)
     }
 
-    /// Plans it with the models as they are now; `find` gives their metadata, or says why there is none. Returns whether
-    /// it has become available, or is unavailable for another reason than before.
-    pub(crate) fn plan(&self, find: impl Fn(ModelRef<'_>) -> Result<Arc<ModelMetadata>, String>) -> bool {
+    /// Plans it with the models as they are now. Returns whether it has become available, or is unavailable for another
+    /// reason than before.
+    pub(crate) fn plan(&self, models: &dyn StepModels) -> bool {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
-        let new = Plan::new(&self.metadata, scheduling, find).map(Arc::new);
+        let find = |model: ModelRef<'_>| models.step_metadata(model, &self.metadata.name);
+        let new = Plan::new(&self.metadata, scheduling, find)
+            .map(Arc::new)
+            .map_err(Arc::new);
         let mut plan = self.lock();
-        let is_changed = plan.as_ref().err() != new.as_ref().err();
+        let reason = |plan: &Result<_, Arc<PlanError>>| plan.as_ref().err().map(ToString::to_string);
+        let is_changed = reason(&plan) != reason(&new);
         *plan = new;
         is_changed
     }
 
     /// Why no request can be run.
-    pub(crate) fn unavailable(&self) -> Option<String> {
+    pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
         self.lock().as_ref().err().cloned()
     }
 
-    /// Checks a request and runs it; `infer` answers the steps' requests.
-    pub(crate) async fn infer<'i>(
+    /// Checks a request and runs it; `models` answer the steps' requests.
+    pub(crate) async fn infer(
         &self,
         request: InferRequest,
         cx: &RequestContext,
-        infer: impl Fn(InferRequest, RequestContext) -> BoxFuture<'i, Result<InferResponse, ServiceError>>,
+        models: &dyn StepModels,
     ) -> Answer {
         let start = Instant::now();
         let mut rows = 1;
@@ -95,9 +106,10 @@ impl Pipeline {
             self.metadata.check_request(&request)?;
             rows = batch::rows(self.config.max_batch_size.into(), &request)?.unwrap_or(1);
             let plan = self.lock().clone();
-            let plan = plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason))?;
+            let plan =
+                plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason.to_string()))?;
             let wanted = request.outputs.clone();
-            let outputs = run::run(&plan, request, cx, infer).await?;
+            let outputs = run::run(&plan, request, cx, models).await?;
             self.metadata.pick_outputs(&wanted, outputs)
         };
         let answer = answer.await;
@@ -124,7 +136,7 @@ impl Pipeline {
     }
 
     /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, Result<Arc<Plan>, String>> {
+    fn lock(&self) -> MutexGuard<'_, Result<Arc<Plan>, Arc<PlanError>>> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
