@@ -28,10 +28,8 @@ pub struct Limits {
     pub max_streams: u32,
     /// Bytes of an HTTP/2 request's headers once decoded (16 KiB).
     pub max_header_list_bytes: u32,
-    /// Bytes that an HTTP/2 client may send before a service has read them, per stream and per connection (16 MiB).
-    ///
-    /// Smaller windows throttle large bodies to one window per round trip.
-    pub receive_window: u32,
+    /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
+    pub max_head_bytes: usize,
 }
 
 impl Default for Limits {
@@ -48,7 +46,7 @@ impl Default for Limits {
             connections: ConnectionCap::new(10_240),
             max_streams: 100,
             max_header_list_bytes: 16 << 10,
-            receive_window: 16 << 20,
+            max_head_bytes: 64 << 10,
         }
     }
 }

@@ -195,7 +195,7 @@ impl Connection {
                 let connection = http1::Builder::new()
                     // The watchdog has timers for heads that this one would only double.
                     .header_read_timeout(None)
-                    .max_buf_size(64 << 10)
+                    .max_buf_size(self.limits.max_head_bytes)
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 self.watch(connection, http1::Connection::graceful_shutdown).await
             }
@@ -207,6 +207,8 @@ impl Connection {
                     .keep_alive_timeout(limits.ping_interval)
                     .max_concurrent_streams(limits.max_streams)
                     .max_header_list_size(limits.max_header_list_bytes)
+                    // What a client sends before the service reads it is counted nowhere. A window that fits the
+                    // client's link is as fast as a large one, and holds as little as that link needs.
                     .adaptive_window(true)
                     .max_frame_size(1 << 20)
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
