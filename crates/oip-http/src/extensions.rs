@@ -6,7 +6,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use oip_service::extensions;
+use oip_service::{Lease, extensions};
 use oip_types::{
     ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -171,10 +171,11 @@ pub(crate) async fn trace_settings() -> Response {
 async fn small_body(app: &App, request: Request) -> Result<Bytes, ServiceError> {
     let (head, body) = request.into_parts();
     let limit = app.config.max_body_bytes.min(MAX_BODY);
-    // What such a body holds is small, and gone before the answer is sent.
-    receive(app, &head.headers, body, limit)
-        .await
-        .map(|(body, _)| body)
+    let lease = Lease::new(&app.config.budget, &app.config.time);
+    let guard = lease.guard();
+    let body = receive(app, &head.headers, body, limit, &lease).await;
+    guard.disarm();
+    body
 }
 
 fn ok<T: serde::Serialize>(value: &T) -> Response {

@@ -36,7 +36,7 @@
 //! ```
 //!
 //! Serve it with `oip-listen`, or with `axum::serve` behind something that protects it from slow clients. It needs a
-//! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed off the reactor's threads.
+//! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed by the threads of a [`CpuPool`](oip_service::CpuPool).
 //!
 //! `docs/oip.md` of the repository lists every endpoint, header and status.
 
@@ -52,7 +52,6 @@ mod negotiation;
 mod read_body;
 mod request_ids;
 mod routes;
-mod shared_memory;
 
 pub use config::HttpConfig;
 pub use description::OPENAPI;

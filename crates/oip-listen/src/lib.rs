@@ -44,7 +44,9 @@
 mod activity;
 mod body;
 mod io;
+mod leftover;
 mod limits;
+mod send_pace;
 mod serve;
 mod shutdown;
 

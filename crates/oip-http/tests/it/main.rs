@@ -8,5 +8,6 @@ mod extensions;
 mod failure_table;
 mod failures;
 mod forms;
+mod leases;
 mod limits;
 mod support;
