@@ -1,6 +1,6 @@
 //! Files as shared [`Bytes`] by mapping: no copy, no reading ahead of use.
 //!
-//! This is the only crate of the workspace with hand-written `unsafe`. Mapping is an `unsafe fn` because nothing in the
+//! Mapping is an `unsafe fn` because nothing in the
 //! system keeps others from changing or truncating the file: its contract is the caller's to keep. Who cannot keep it
 //! reads the file instead; that costs one copy and no worry.
 //!

@@ -2,7 +2,7 @@
 
 mod library;
 mod model;
-mod pool;
+mod session;
 mod tensors;
 mod watch;
 

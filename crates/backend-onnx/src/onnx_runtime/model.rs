@@ -1,16 +1,19 @@
-use std::{
-    borrow::Cow,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use oip_service::{CancelToken, Model, ModelSource};
 use oip_types::{
     ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
 };
+use onnx_session::SharedSession;
 use ort::value::{Outlet, ValueType};
 use tensor_core::{Quoted, Shape};
 
-use super::{OnnxRuntime, pool::Pool, tensors, watch::watch};
+use super::{
+    OnnxRuntime,
+    session::{self, Runs},
+    tensors,
+    watch::watch,
+};
 use crate::{
     dims::NamedDims,
     model::OnnxModel,
@@ -25,7 +28,8 @@ use crate::{
 pub(crate) struct OrtModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
-    pool: Pool,
+    session: SharedSession,
+    runs: Runs,
 }
 
 impl OrtModel {
@@ -43,12 +47,9 @@ impl OrtModel {
         let signature = Signature::of(model, graph)?;
         // Before the library reads it: that is C++, in our own process.
         structure::check(model)?;
-        let pool = Pool::new(runtime, &source.content, graph, threads)?;
-        let mut first = pool.take(&CancelToken::new(None))?;
-        let session = &first.slot()?.session;
+        let session = session::open(runtime, &source.content, &signature.inputs, threads)?;
         let inputs = ports("input", &signature.inputs, session.inputs())?;
         let outputs = ports("output", &signature.outputs, session.outputs())?;
-        drop(first);
         let outputs = match has_ml(graph) {
             true => outputs_by_tract(source, model).unwrap_or(outputs),
             false => outputs,
@@ -62,7 +63,8 @@ impl OrtModel {
                 outputs,
             },
             named_dims: NamedDims::of(&signature.inputs),
-            pool,
+            session,
+            runs: Runs::new(),
         })
     }
 }
@@ -89,45 +91,23 @@ impl Model for OrtModel {
         for (input, value) in self.metadata.inputs.iter().zip(&values) {
             let value = tensors::input(value)
                 .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
-            inputs.push((Cow::from(input.name.as_str()), value));
+            inputs.push(value);
         }
         let addresses: Vec<_> = values.iter().filter_map(tensors::addresses).collect();
 
-        let mut lease = self.pool.take(cancel)?;
-        let slot = lease.slot()?;
-        let options = slot.options.clone();
+        let options = self.runs.options();
+        let options = options.map_err(|error| ServiceError::internal("the model failed").caused_by(error))?;
         let watched = watch(cancel, &options);
-        let outcome = slot.session.run_with_options(inputs, &options);
+        let outcome = self.session.run(&inputs, &options);
         drop(watched);
-        let outputs = match outcome {
-            Ok(outputs) => outputs,
-            Err(error) => {
-                // Whether it was ended or failed: the next run begins anew.
-                options
-                    .unterminate()
-                    .map_err(|error| ServiceError::internal("the model failed").caused_by(error))?;
-                return Err(failed(error, cancel));
-            }
-        };
-        let answered = self
-            .metadata
-            .outputs
-            .iter()
-            .zip(outputs)
-            .map(|(output, (_, value))| {
-                Ok(InferOutput::new(
-                    output.name.as_str(),
-                    tensors::output(value, &addresses)?,
-                ))
+        let outputs = outcome.map_err(|error| failed(error, cancel))?;
+        let outputs = self.metadata.outputs.iter().zip(outputs);
+        outputs
+            .map(|(output, value)| {
+                let value = tensors::output(value, &addresses)?;
+                Ok(InferOutput::new(output.name.as_str(), value))
             })
-            .collect();
-        // It may have been ended just when it was over.
-        if cancel.is_cancelled() {
-            options
-                .unterminate()
-                .map_err(|error| ServiceError::internal("the model failed").caused_by(error))?;
-        }
-        answered
+            .collect()
     }
 }
 

@@ -64,6 +64,9 @@ macro_rules! with_number {
                 type $T = f64;
                 $body
             }
+            other => Err(ServiceError::invalid(format!(
+                "ONNX Runtime is not given {other} tensors"
+            ))),
         }
     };
 }
@@ -120,18 +123,6 @@ pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorV
     let spec = TensorSpec::new(dtype, shape).map_err(|error| failed("it is too large", error))?;
     let tensor = Tensor::new(spec, bytes).map_err(|error| failed("it has gaps", error))?;
     Ok(tensor.into())
-}
-
-/// A constant in memory of its own; `bytes` are as many as `shape` takes.
-pub(super) fn owned(dtype: DType, shape: &Shape, bytes: &Bytes) -> Result<DynValue, ServiceError> {
-    let spec = TensorSpec::new(dtype, shape.clone()).map_err(|error| failed("it is too large", error))?;
-    let tensor = Tensor::new(spec, bytes.clone()).map_err(|error| failed("it has gaps", error))?;
-    let dims = dims(shape);
-    with_number!(
-        dtype,
-        T => copy::<T>(&tensor, dims),
-        bool => own(dims, bools(&tensor))
-    )
 }
 
 /// Where a value's elements are.

@@ -14,7 +14,9 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor, bf16};
 
-use crate::support::{Runtime, compare, file, infer, onnx_runtime, recorded_request, runtimes, source};
+use crate::support::{
+    Runtime, compare, file, infer, onnx_runtime, recorded_request, recorded_response, runtimes, source,
+};
 
 fn is_there() -> bool {
     runtimes().contains(&Runtime::OnnxRuntime)
@@ -76,7 +78,7 @@ fn md_05_runs_without_end_are_ended() {
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
 }
 
-/// MD-05: a run that hangs holds its own session and nobody else's.
+/// MD-05: a run that hangs holds up no other run of the same session.
 #[test]
 fn md_05_a_run_that_hangs_leaves_the_others_alone() {
     if !is_there() {
@@ -157,9 +159,10 @@ fn inputs_that_cannot_be_borrowed_are_copied() {
     assert_eq!(found[1].value.raw(), expected[1].value.raw());
 }
 
-/// A model with constants that are large enough to be shared answers the same from every session.
+/// Runs of one session at the same time answer as runs one after another do. Constants of 4 KiB and more, which sessions
+/// once shared, were computed wrongly after a Transpose and were refused by quantised operators.
 #[test]
-fn sessions_over_shared_constants_answer_the_same() {
+fn runs_at_the_same_time_answer_the_same() {
     if !is_there() {
         return;
     }
@@ -189,6 +192,20 @@ fn sessions_over_shared_constants_answer_the_same() {
             });
         }
     });
+    for name in ["transposed_constant", "quantized_product", "quantized_layer"] {
+        let model = Runtime::OnnxRuntime.model(name);
+        let expected = recorded_response(name).outputs;
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let found = infer(&*model, recorded_request(name)).unwrap();
+                        compare(&found[0], &expected[0]).unwrap();
+                    }
+                });
+            }
+        });
+    }
 }
 
 #[test]

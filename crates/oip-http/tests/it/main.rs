@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bodies;
+mod browsers;
 mod description;
 mod endpoints;
 mod extensions;
@@ -10,4 +11,5 @@ mod failures;
 mod forms;
 mod leases;
 mod limits;
+mod panics;
 mod support;
