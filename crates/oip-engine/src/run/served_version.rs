@@ -17,6 +17,7 @@ use crate::{
     pipeline::Pipeline,
     run::{
         cache::Cached,
+        charging::{Inputs, charge_outputs},
         instances::{Answer, Instances},
         statistics::Recorder,
     },
@@ -107,6 +108,7 @@ impl ServedVersion {
         let start = Instant::now();
         let key = cache.key(&request);
         if let Some(outputs) = cache.get(&key) {
+            let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)?;
             self.recorder().hit(start.elapsed(), cx.received().elapsed());
             return Ok(outputs);
         }

@@ -203,7 +203,7 @@ async fn every_end_gives_everything_back() {
         4 << 20,
         HttpConfig {
             time: TimeLimits {
-                default: Duration::from_millis(200),
+                default: Duration::from_secs(2),
                 ..TimeLimits::default()
             },
             ..HttpConfig::default()
