@@ -13,7 +13,8 @@ use crate::{
     batching::{batch, independence, scheduler::Expiry},
     run::{
         charging::{self, Inputs},
-        instances::{Answer, Client, Job, Shared},
+        delivery::Answer,
+        instances::{Client, Job, Shared},
         statistics::{Ending, Execution},
     },
 };
