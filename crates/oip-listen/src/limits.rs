@@ -20,6 +20,11 @@ pub struct Limits {
     pub body_rate_grace: Duration,
     /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
     pub write_timeout: Duration,
+    /// Bytes per second that a client must take of an answer on average, once [`Limits::send_rate_grace`] is used up
+    /// (16 KiB/s). What it takes faster does not count for later.
+    pub min_send_rate: u64,
+    /// For how long a client may be slower than that (30 s).
+    pub send_rate_grace: Duration,
     /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so (20 s).
     pub ping_interval: Duration,
     /// Connections at once; share one cap between listeners to bound them together (10,240).
@@ -42,6 +47,8 @@ impl Default for Limits {
             conversations: &[],
             body_rate_grace: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
+            min_send_rate: 16 << 10,
+            send_rate_grace: Duration::from_secs(30),
             ping_interval: Duration::from_secs(20),
             connections: ConnectionCap::new(10_240),
             max_streams: 100,
