@@ -1,6 +1,7 @@
 //! Operators: which are known, how tract's are held to what ONNX means, and those that are computed here.
 
 pub(crate) mod access;
+mod activation;
 mod attributes;
 mod cast;
 mod conditions;
@@ -8,6 +9,7 @@ mod elementwise;
 mod guard;
 mod kernel;
 mod lookup;
+mod normalize;
 mod output;
 mod quantize;
 mod reduce;
@@ -15,6 +17,7 @@ mod registry;
 mod rule;
 mod table;
 mod types;
+mod vector;
 
 use std::fmt;
 
