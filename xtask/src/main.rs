@@ -5,12 +5,14 @@
     reason = "these tasks talk to a person at a terminal"
 )]
 
+mod attack;
 mod bench;
 mod cargo;
 mod ci;
 mod codegen;
 mod corpus;
 mod interop;
+mod python;
 mod schemas;
 mod sizes;
 mod tidy;
@@ -44,8 +46,16 @@ enum Task {
         /// What to measure
         subject: bench::Subject,
     },
+    /// Run every attack against a server with default options, a release build, with good clients beside; prints a table
+    Attack(attack::AttackOptions),
+    /// Mix good and hostile clients, loads, kills and restarts for a long time; fails when anything is lost or grows
+    Soak(attack::SoakOptions),
     /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
     Interop(interop::Options),
+    /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
+    Wheel(python::Options),
+    /// Build the wheel, install it into a new environment, and run its tests there
+    Python(python::Options),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
     Sizes,
     /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
@@ -58,7 +68,11 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Corpus => corpus::run(),
         Task::Bench { subject } => bench::run(subject),
+        Task::Attack(options) => attack::attack(&options),
+        Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Wheel(options) => python::wheel(&options),
+        Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),
         Task::Ci => ci::run(),
     };

@@ -12,7 +12,13 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::workspace;
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
-const MAY_USE_UNSAFE: &[&str] = &["fmt-tbuf", "oip-server", "onnx-session", "tensor-mmap"];
+const MAY_USE_UNSAFE: &[&str] = &[
+    "fmt-tbuf",
+    "oip-server",
+    "onnx-session",
+    "tensor-mmap",
+    "tensorferry-python",
+];
 
 /// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
 /// in docs/ARCHITECTURE.md says why.
@@ -26,6 +32,11 @@ const ARROWS: &[Arrows] = &[
         from: "bench-kit",
         to: &[],
         never: &["tokio"],
+    },
+    Arrows {
+        from: "attack-kit",
+        to: &[],
+        never: &["axum", "tonic", "prost"],
     },
     Arrows {
         from: "tensor-mmap",
@@ -120,6 +131,18 @@ const ARROWS: &[Arrows] = &[
         from: "oip-client",
         to: &["tensor-core", "oip-types", "oip-grpc"],
         never: &["axum", "oip-service"],
+    },
+    Arrows {
+        from: "tensorferry-python",
+        to: &[
+            "tensor-core",
+            "tensor-mmap",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-client",
+        ],
+        never: &["axum", "hyper", "tonic"],
     },
     Arrows {
         from: "tensor-cli",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oip_types::{BytesTensor, ServiceError, TensorValue};
-use tensor_core::{DType, Element, Shape, Tensor, TensorSpec, f16};
+use tensor_core::{DType, Element, Naming, Shape, Tensor, TensorSpec, f16};
 use tract_onnx::{
     prelude::{Datum, DatumType, IntoArcTensor, TValue, TractResult},
     tract_hir::internal as tract,
@@ -72,7 +72,7 @@ fn fixed_to_tract(tensor: &Tensor, dims: &[usize]) -> TractResult<tract::Tensor>
         DType::F16 => copy::<f16>(tensor, dims),
         DType::F32 => copy::<f32>(tensor, dims),
         DType::F64 => copy::<f64>(tensor, dims),
-        DType::BF16 => tract::bail!("BF16 is not supported"),
+        other => tract::bail!("{} is not supported", other.name_in(Naming::Oip)),
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn onnx_name(code: i32) -> String {
     }
 }
 
-/// tract's type for a datatype of the protocol, `None` for BF16, which it does not have.
+/// tract's type for a datatype of the protocol, `None` for BF16 and others that it does not have.
 pub(crate) fn to_tract(datatype: DataType) -> Option<DatumType> {
     Some(match datatype {
         DataType::Bytes => DatumType::String,
@@ -60,9 +60,9 @@ pub(crate) fn to_tract(datatype: DataType) -> Option<DatumType> {
             DType::I32 => DatumType::I32,
             DType::I64 => DatumType::I64,
             DType::F16 => DatumType::F16,
-            DType::BF16 => return None,
             DType::F32 => DatumType::F32,
             DType::F64 => DatumType::F64,
+            _ => return None,
         },
     })
 }
@@ -88,7 +88,7 @@ pub(crate) fn from_tract(datum_type: DatumType) -> Option<DataType> {
     })
 }
 
-/// ONNX's code for a datatype of the protocol.
+/// ONNX's code for a datatype of the protocol; `Unknown` for those that ONNX does not have.
 pub(crate) fn to_onnx(datatype: DataType) -> i32 {
     let code = match datatype {
         DataType::Bytes => Code::String,
@@ -106,6 +106,7 @@ pub(crate) fn to_onnx(datatype: DataType) -> i32 {
             DType::BF16 => Code::Bfloat16,
             DType::F32 => Code::Float,
             DType::F64 => Code::Double,
+            _ => Code::Unknown,
         },
     };
     code as i32

@@ -148,6 +148,7 @@ fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, ServiceError> {
                 .collect();
             (bools, tensor.int32_data.len())
         }
+        _ => return Err(invalid(tensor, format!("has {dtype} elements in a typed field"))),
     };
     if used != typed || !tensor.raw_data.is_empty() || !tensor.string_data.is_empty() {
         return Err(invalid(

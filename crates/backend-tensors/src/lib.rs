@@ -50,7 +50,6 @@
 
 mod backend;
 mod load;
-mod memory;
 mod model;
 mod table;
 

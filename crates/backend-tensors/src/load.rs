@@ -3,11 +3,9 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use fmt_core::{Encoding, Entry, Error, Layout, Limits, ReadOptions, TensorReader, Verification};
-use oip_service::ModelSource;
+use oip_service::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Tensor};
-
-use crate::memory;
 
 /// What is served of a file.
 pub(crate) struct Loaded {
@@ -29,7 +27,7 @@ pub(crate) fn load(
     let file_name = source.path.file_name().unwrap_or_default().display();
     let refused = |error: &Error| ServiceError::invalid(format!("{file_name}: {error}"));
     check_beside(&source.path)?;
-    let budget = memory.or_else(memory::available).unwrap_or(UNKNOWN_MEMORY);
+    let budget = memory.or_else(available_memory).unwrap_or(UNKNOWN_MEMORY);
     let options = ReadOptions {
         limits: Limits {
             decoded_bytes: budget,

@@ -170,7 +170,7 @@ fn dtype_of(descr: &str) -> Option<(DType, bool)> {
     }
 }
 
-/// What NumPy calls a dtype without its order; it has no bfloat16.
+/// What NumPy calls a dtype without its order; it has no bfloat16, nor kinds beyond these.
 fn code_of(dtype: DType) -> Option<String> {
     let kind = match dtype.kind() {
         _ if dtype == DType::BF16 => return None,
@@ -178,6 +178,7 @@ fn code_of(dtype: DType) -> Option<String> {
         DTypeKind::Unsigned => 'u',
         DTypeKind::Signed => 'i',
         DTypeKind::Float => 'f',
+        _ => return None,
     };
     Some(format!("{kind}{}", dtype.size()))
 }

@@ -1,6 +1,8 @@
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::{Limits, rest::NonFinite};
 
+use crate::AllowedHosts;
+
 /// How the REST side works.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
@@ -20,6 +22,8 @@ pub struct HttpConfig {
     pub time: TimeLimits,
     /// Bytes of bodies in memory at once; share one budget between transports (512 MiB).
     pub budget: ByteBudget,
+    /// What the server may be called by web pages ([any](AllowedHosts::any)).
+    pub allowed_hosts: AllowedHosts,
     /// Threads for work that takes long, such as decompressing; share one pool between transports.
     pub cpu: CpuPool,
     /// How floats without a JSON form are written.
@@ -37,6 +41,7 @@ impl Default for HttpConfig {
             limits: Limits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
+            allowed_hosts: AllowedHosts::any(),
             cpu: CpuPool::default(),
             non_finite: NonFinite::default(),
         }

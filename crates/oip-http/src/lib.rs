@@ -42,6 +42,7 @@
 
 mod answer;
 mod app;
+mod browsers;
 mod config;
 mod content_encoding;
 mod description;
@@ -49,11 +50,13 @@ mod extensions;
 mod head;
 mod infer;
 mod negotiation;
+mod panics;
 mod read_body;
 mod request_ids;
 mod routes;
 mod shared_memory;
 
+pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
 pub use description::OPENAPI;
 pub use routes::{paths, router, router_with};

@@ -15,7 +15,7 @@ use oip_types::{
 };
 use serde_json::json;
 
-use crate::{HttpConfig, answer, app::App, description, extensions, head, infer::infer};
+use crate::{HttpConfig, answer, app::App, browsers, description, extensions, head, infer::infer, panics};
 
 /// The REST side of the protocol for a service.
 ///
@@ -41,6 +41,8 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn(panics::contain))
+        .layer(middleware::from_fn_with_state(config.clone(), browsers::check))
         .layer(middleware::from_fn_with_state(config, head::check))
         .with_state(app)
 }

@@ -8,7 +8,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::{Classes, CpuPool, InferenceService, Lease, RequestContext};
+use crate::{Classes, CpuPool, InferenceService, Lease, RequestContext, panics::catch_panic};
 
 /// Bytes of outputs above which they are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
@@ -23,8 +23,27 @@ const BYTES_PER_CLASS: u64 = 80;
 ///
 /// # Errors
 /// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked;
-/// what [`Lease::charge`] and [`CpuPool::run`] say.
+/// what [`Lease::charge`] and [`CpuPool::run`] say; [`Internal`](ErrorCode::Internal) when the service panics.
 pub async fn answer(
+    service: &Arc<dyn InferenceService>,
+    cpu: &CpuPool,
+    request: InferRequest,
+    cx: RequestContext,
+) -> Result<InferResponse, ServiceError> {
+    let model = (
+        request.model().name().to_owned(),
+        request.model().version().map(str::to_owned),
+    );
+    let panicked = |error: ServiceError| match ModelRef::new(&model.0, model.1.as_deref()) {
+        Ok(model) => error.within(model),
+        Err(_) => error,
+    };
+    catch_panic(run_and_deliver(service, cpu, request, cx))
+        .await
+        .map_err(panicked)?
+}
+
+async fn run_and_deliver(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
     mut request: InferRequest,

@@ -76,7 +76,9 @@ mod delivery;
 mod extended;
 pub mod extensions;
 mod lease;
+mod memory;
 mod model;
+mod panics;
 mod service;
 mod shared_inputs;
 #[cfg(feature = "testing")]
@@ -91,7 +93,9 @@ pub use extensions::{
     Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };
 pub use lease::{Charge, Lease};
+pub use memory::available_memory;
 pub use model::{Backend, LoadContext, Model, ModelSource};
 pub use oip_types;
+pub use panics::catch_panic;
 pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};
 pub use shared_inputs::SharedInputs;

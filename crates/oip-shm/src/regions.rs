@@ -12,7 +12,11 @@ use oip_service::{
     SystemSharedMemory,
     oip_types::{ErrorCode, ReadSharedMemory, ServiceError, SharedMemoryRegion, SharedMemorySlice},
 };
-use rustix::fs::OFlags;
+use rustix::{
+    fs::OFlags,
+    io::Errno,
+    process::{Resource, getrlimit},
+};
 use tensor_core::Quoted;
 
 /// How regions are kept.
@@ -20,7 +24,8 @@ use tensor_core::Quoted;
 pub struct RegionsConfig {
     /// Where the system keeps shared memory objects as files (`/dev/shm`).
     pub folder: PathBuf,
-    /// Regions at once; each holds a file open (1024).
+    /// Regions at once; each holds a file open (1024, or a quarter of the descriptors that the process may have if that
+    /// is less, so that connections and models find some).
     pub max_regions: usize,
     /// Bytes that one input or output may have (64 MiB).
     pub max_transfer_bytes: u64,
@@ -30,10 +35,17 @@ impl Default for RegionsConfig {
     fn default() -> Self {
         Self {
             folder: "/dev/shm".into(),
-            max_regions: 1024,
+            max_regions: regions_for(getrlimit(Resource::Nofile).current),
             max_transfer_bytes: 64 << 20,
         }
     }
+}
+
+/// As many regions as leave most of so many descriptors to others; `None` is no limit.
+fn regions_for(descriptors: Option<u64>) -> usize {
+    const MOST: usize = 1024;
+    let quarter = descriptors.and_then(|descriptors| usize::try_from(descriptors / 4).ok());
+    quarter.unwrap_or(MOST).clamp(1, MOST)
 }
 
 /// The regions that clients registered; see the [crate's page](crate).
@@ -59,6 +71,16 @@ impl Regions {
             config,
             known: RwLock::default(),
         }
+    }
+
+    /// Refuses one region more than the limit.
+    fn has_room(&self, known: &BTreeMap<String, Arc<Open>>, name: &str) -> Result<(), ServiceError> {
+        let (count, limit) = (known.len(), self.config.max_regions);
+        if count < limit || known.contains_key(name) {
+            return Ok(());
+        }
+        let found = format!("{count} regions are registered, the server's limit; unregister one first");
+        Err(no_room(name, &found))
     }
 
     /// Where a slice begins in which object, if it is one of a region.
@@ -124,19 +146,24 @@ impl SystemSharedMemory for Regions {
             )
         };
         let path = object_path(&self.config.folder, &region.key).ok_or_else(unable)?;
-        let (object, is_writable) = open_object(&path).map_err(|error| unable().caused_by(error))?;
+        self.has_room(&self.known.read().unwrap_or_else(PoisonError::into_inner), &name)?;
+        let (object, is_writable) =
+            open_object(&path).map_err(|error| match Errno::from_io_error(&error) {
+                // Says nothing about the object, and the client should know that it may try again.
+                Some(Errno::MFILE | Errno::NFILE) => {
+                    no_room(&name, "the server has no file descriptor left for it").caused_by(error)
+                }
+                _ => unable().caused_by(error),
+            })?;
         let metadata = object.metadata().map_err(|error| unable().caused_by(error))?;
         if !metadata.is_file() || metadata.len() < end {
             return Err(unable());
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let (count, limit) = (known.len(), self.config.max_regions);
+        // Others may have registered meanwhile.
+        self.has_room(&known, &name)?;
         match known.entry(name) {
             Entry::Occupied(taken) => Err(refused(taken.key(), "it is registered already")),
-            Entry::Vacant(_) if count >= limit => Err(ServiceError::new(
-                ErrorCode::Overloaded,
-                format!("{count} shared memory regions are registered, which is the limit"),
-            )),
             Entry::Vacant(free) => {
                 free.insert(Arc::new(Open {
                     region,
@@ -219,6 +246,10 @@ fn named(region: &str) -> String {
     format!("shared memory region {}", Quoted(region))
 }
 
+fn no_room(region: &str, why: &str) -> ServiceError {
+    ServiceError::new(ErrorCode::Overloaded, why).within(named(region))
+}
+
 fn refused(region: &str, why: &str) -> ServiceError {
     ServiceError::invalid(why).within(named(region))
 }
@@ -229,4 +260,22 @@ fn shrunk(slice: &SharedMemorySlice, error: io::Error) -> ServiceError {
         "its memory has become smaller, or cannot be used any more",
     )
     .caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_take_a_quarter_of_the_descriptors_at_most() {
+        for (descriptors, regions) in [
+            (None, 1024),
+            (Some(1 << 20), 1024),
+            (Some(1024), 256),
+            (Some(64), 16),
+            (Some(3), 1),
+        ] {
+            assert_eq!(regions_for(descriptors), regions, "{descriptors:?}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ use crate::Quoted;
 /// assert_eq!(DType::from_name(Naming::Numpy, "uint16"), Ok(DType::U16));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum DType {
     /// One byte per element: 0 is false, everything else is true; 1 is the canonical true.
     Bool,
@@ -149,6 +150,7 @@ impl FromStr for DType {
 /// assert_eq!(DType::BF16.kind(), DTypeKind::Float);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DTypeKind {
     /// Truth values.
     Bool,

@@ -201,5 +201,7 @@ fn numbers<'a>(view: &TensorView<'a>) -> Box<dyn Iterator<Item = f64> + 'a> {
         DType::BF16 => of!(bf16, bf16::to_f64),
         DType::F32 => of!(f32, f64::from),
         DType::F64 => of!(f64, |element| element),
+        // Without a number behind each element, the bytes are what can differ.
+        _ => Box::new(view.bytes().iter().map(|byte| f64::from(*byte))),
     }
 }

@@ -64,6 +64,9 @@ macro_rules! with_number {
                 type $T = f64;
                 $body
             }
+            other => Err(ServiceError::invalid(format!(
+                "ONNX Runtime is not given {other} tensors"
+            ))),
         }
     };
 }

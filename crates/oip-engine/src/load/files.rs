@@ -266,18 +266,6 @@ fn hash_file(root: &Path, path: &Path, hasher: &mut Sha256) -> io::Result<u64> {
     }
 }
 
-/// Memory in bytes that the system could still give this process: the machine's, or what the container has left. None
-/// where the system does not tell.
-pub(crate) fn available_memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let machine = line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024;
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let limit = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
-    let container = limit.map(|(limit, used)| limit.saturating_sub(used));
-    Some(container.map_or(machine, |container| container.min(machine)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

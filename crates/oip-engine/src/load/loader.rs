@@ -11,9 +11,10 @@ use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 use tensor_mmap::Promise;
 
 use crate::{
-    EngineConfig,
     batching::scheduler::BatchPolicy,
+    config::EngineConfig,
     load::{
+        labels::Labels,
         repository::{Content, FoundFile, ModelFolder},
         warm_up::warm_up,
     },
@@ -22,7 +23,7 @@ use crate::{
         cache::{Cached, ResponseCache},
         instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
         runner::panic_message,
-        served_version::{Configs, Labels, Runs, ServedVersion},
+        served_version::{Configs, Runs, ServedVersion},
     },
 };
 
@@ -85,10 +86,10 @@ pub(crate) fn load(
 /// Why the model is not available, for whoever put it there.
 fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), String> {
     let deadline = Instant::now() + config.load_timeout;
-    let defaults = Defaults {
-        instances: config.instances,
-        max_batch_size: u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX),
-    };
+    let max_batch_size = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
+    let defaults = Defaults::default()
+        .with_instances(config.instances)
+        .with_max_batch_size(max_batch_size);
     let mapping = config.mapping;
     if job.written.is_mapped && mapping.is_none() {
         return Err(format!(

@@ -6,13 +6,13 @@ use std::{
 
 use bytes::Bytes;
 use model_config::{Syntax, WrittenConfig};
-use oip_service::Backend;
+use oip_service::{Backend, available_memory};
 use oip_types::{check_name, model_config::VersionPolicy};
 use tensor_core::Quoted;
 use tensor_mmap::Promise;
 
 use crate::load::{
-    files::{Snapshot, available_memory, map, read, resolve},
+    files::{Snapshot, map, read, resolve},
     version_key::VersionKey,
 };
 

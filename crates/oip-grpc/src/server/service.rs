@@ -12,7 +12,7 @@ use http::{
     header::{self, HeaderName},
 };
 use http_body::Body;
-use oip_service::{ByteBudget, InferenceService};
+use oip_service::{ByteBudget, InferenceService, catch_panic};
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tower_service::Service;
 
@@ -114,7 +114,9 @@ where
         let request = request.map(|body| tonic::body::Body::new(AdmittedBody::new(body, admission)));
         let answer = self.routes.call(request);
         Box::pin(async move {
-            let mut response = answer.await?;
+            let mut response = catch_panic(answer)
+                .await
+                .unwrap_or_else(|error| Ok(status::from_error(&error).into_http()))?;
             status::harmonise(&mut response);
             Ok(response)
         })

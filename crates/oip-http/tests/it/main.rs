@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bodies;
+mod browsers;
 mod description;
 mod endpoints;
 mod extensions;
@@ -9,4 +10,5 @@ mod failure_table;
 mod failures;
 mod forms;
 mod limits;
+mod panics;
 mod support;

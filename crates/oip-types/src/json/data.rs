@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use tensor_core::{DType, Element, Shape, Tensor, bf16, f16};
 
-use super::{Cursor, Number, run::Run};
+use super::{Cursor, Number, no_json_form, run::Run};
 use crate::{BytesTensor, DataType, ServiceError, TensorValue};
 
 /// Reads the value of a tensor's `data` member straight into a buffer of its datatype.
@@ -38,6 +38,7 @@ pub(crate) fn read_data(
             DType::BF16 => reader.elements::<bf16>(),
             DType::F32 => reader.elements::<f32>(),
             DType::F64 => reader.elements::<f64>(),
+            _ => Err(no_json_form(datatype)),
         },
     }
 }

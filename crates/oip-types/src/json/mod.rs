@@ -13,3 +13,12 @@ pub(crate) use cursor::Cursor;
 pub(crate) use data::read_data;
 pub(crate) use number::Number;
 pub(crate) use write::{Writer, write_data};
+
+use crate::{DataType, ServiceError};
+
+/// The error for a datatype whose elements cannot be written as numbers, texts or truth values.
+fn no_json_form(datatype: DataType) -> ServiceError {
+    ServiceError::invalid(format!(
+        "{datatype} elements have no JSON form; send and request them as binary data"
+    ))
+}

@@ -1,7 +1,10 @@
 use bytes::Bytes;
 use tensor_core::{DType, Tensor, bf16, f16};
 
-use super::print::{JsonPrint, ROOM};
+use super::{
+    no_json_form,
+    print::{JsonPrint, ROOM},
+};
 
 use crate::{BytesTensor, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue};
 
@@ -110,6 +113,7 @@ pub(crate) fn write_data(
             DType::BF16 => write_elements::<bf16>(writer, tensor, non_finite),
             DType::F32 => write_elements::<f32>(writer, tensor, non_finite),
             DType::F64 => write_elements::<f64>(writer, tensor, non_finite),
+            _ => Err(no_json_form(value.datatype())),
         },
     }
 }

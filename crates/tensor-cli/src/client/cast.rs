@@ -36,6 +36,7 @@ pub(super) fn cast(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
         DType::BF16 => floats(tensor, &numbers, bf16::from_f64, bf16::is_infinite),
         DType::F32 => floats(tensor, &numbers, |number| number as f32, f32::is_infinite),
         DType::F64 => floats(tensor, &numbers, |number| number, f64::is_infinite),
+        _ => Err(format!("numbers are not converted to {to}")),
     }
 }
 
@@ -66,6 +67,7 @@ fn numbers(tensor: &Tensor) -> Result<Vec<Number>, String> {
         DType::BF16 => each::<bf16>(&view, |value| Number::Float(value.to_f64())),
         DType::F32 => each::<f32>(&view, |value| Number::Float(value.into())),
         DType::F64 => each::<f64>(&view, Number::Float),
+        other => Err(format!("{other} elements are not converted to other dtypes")),
     }
 }
 

@@ -1,0 +1,213 @@
+//! gRPC on bare HTTP/2 streams: messages of any bytes, windows of any size, answers that are left unread.
+
+use std::{future::poll_fn, io::Write, net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use bytes::{BufMut, Bytes, BytesMut};
+use flate2::{Compression, write::GzEncoder};
+use h2::{
+    RecvStream, SendStream,
+    client::{self, SendRequest},
+};
+use http::{HeaderMap, Request};
+use tokio::{net::TcpStream, task::JoinHandle};
+
+/// Which of the two inference methods is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `ModelInfer`.
+    Unary,
+    /// `ModelStreamInfer`.
+    Stream,
+}
+
+impl Method {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Unary => "/inference.GRPCInferenceService/ModelInfer",
+            Self::Stream => "/inference.GRPCInferenceService/ModelStreamInfer",
+        }
+    }
+}
+
+/// A message in its frame of five bytes.
+#[derive(Clone)]
+pub struct Framed {
+    bytes: Bytes,
+    is_compressed: bool,
+}
+
+impl Framed {
+    /// A message as it is.
+    #[must_use]
+    pub fn plain(message: &[u8]) -> Self {
+        Self::new(message, false)
+    }
+
+    /// A message, compressed with gzip.
+    #[must_use]
+    pub fn gzip(message: &[u8]) -> Self {
+        Self::new(&gzip(message), true)
+    }
+
+    fn new(message: &[u8], is_compressed: bool) -> Self {
+        let mut bytes = BytesMut::with_capacity(5 + message.len());
+        bytes.put_u8(is_compressed.into());
+        bytes.put_u32(message.len() as u32);
+        bytes.put_slice(message);
+        Self {
+            bytes: bytes.freeze(),
+            is_compressed,
+        }
+    }
+
+    /// Its bytes on the wire.
+    #[must_use]
+    pub fn wire_length(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Compresses with gzip.
+#[must_use]
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // Writing into memory does not fail.
+    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    written.unwrap_or_default()
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub struct Answer {
+    /// The gRPC status code.
+    pub code: u32,
+    /// Its message.
+    pub message: String,
+    /// All trailers.
+    pub trailers: HeaderMap,
+    /// The messages, in their frames.
+    pub body: Vec<u8>,
+}
+
+/// A connection; the streams of one connection share it. Closed when dropped.
+pub struct Grpc {
+    send: SendRequest<Bytes>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Grpc {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Grpc {
+    /// Connects, with ordinary windows.
+    ///
+    /// # Errors
+    /// If the server cannot be reached.
+    pub async fn connect(address: SocketAddr) -> Result<Self> {
+        Self::connect_with_window(address, 1 << 20).await
+    }
+
+    /// Connects; the server may send so many bytes of each stream before this side opens its window.
+    ///
+    /// # Errors
+    /// If the server cannot be reached.
+    pub async fn connect_with_window(address: SocketAddr, window: u32) -> Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (send, connection) = client::Builder::new()
+            .initial_window_size(window)
+            .initial_connection_window_size(1 << 24)
+            .handshake(stream)
+            .await?;
+        let driver = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Ok(Self { send, driver })
+    }
+
+    /// Begins a call; the caller sends messages and reads.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub async fn begin(
+        &self,
+        method: Method,
+        is_compressed: bool,
+    ) -> Result<(client::ResponseFuture, SendStream<Bytes>)> {
+        let mut request = Request::post(format!("http://127.0.0.1{}", method.path()))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        if is_compressed {
+            request = request.header("grpc-encoding", "gzip");
+        }
+        let mut send = self.send.clone().ready().await?;
+        Ok(send.send_request(request.body(())?, false)?)
+    }
+
+    /// Sends one message and no more.
+    ///
+    /// # Errors
+    /// If the connection or the stream is closed.
+    pub async fn send(&self, method: Method, message: &Framed) -> Result<client::ResponseFuture> {
+        let (response, mut stream) = self.begin(method, message.is_compressed).await?;
+        // An answer that comes early ends the stream before everything is sent; the answer is what counts.
+        let _ = write(&mut stream, message.bytes.clone(), true).await;
+        Ok(response)
+    }
+
+    /// Calls with one message and reads the whole answer.
+    ///
+    /// # Errors
+    /// If the connection or the stream is closed before there is a status.
+    pub async fn call(&self, method: Method, message: &Framed) -> Result<Answer> {
+        let response = self.send(method, message).await?.await?;
+        let (head, mut body) = response.into_parts();
+        let mut received = Vec::new();
+        while let Some(frame) = body.data().await {
+            let frame = frame?;
+            body.flow_control().release_capacity(frame.len())?;
+            received.extend_from_slice(&frame);
+        }
+        // A call that fails at once has its status in the head.
+        let trailers = body.trailers().await?.unwrap_or(head.headers);
+        let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
+        // A server of gRPC's answers a stream's errors inside of its messages.
+        let code = text("grpc-status").context("the answer has no status")?.parse()?;
+        let message = text("grpc-message").unwrap_or_default().to_owned();
+        Ok(Answer {
+            code,
+            message,
+            trailers,
+            body: received,
+        })
+    }
+}
+
+/// Sends bytes as the server's windows allow.
+///
+/// # Errors
+/// If the stream is closed.
+pub async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) -> Result<()> {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len());
+        let room = poll_fn(|context| stream.poll_capacity(context)).await;
+        let room = room.context("the stream is closed")??;
+        let piece = bytes.split_to(room.min(bytes.len()));
+        stream.send_data(piece, is_last && bytes.is_empty())?;
+    }
+    Ok(())
+}
+
+/// Reads an answer, opening its window by one byte a second, until the stream ends or is reset.
+pub async fn read_slowly(body: &mut RecvStream) {
+    while let Some(Ok(frame)) = body.data().await {
+        for _ in 0..frame.len() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let _ = body.flow_control().release_capacity(1);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! HTTP/1 on a plain socket: requests that no ordinary client sends, answers read at any pace.
+
+use std::{io, net::SocketAddr};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpSocket, TcpStream},
+};
+
+/// A connection.
+pub struct Http {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status.
+    pub status: u16,
+    /// Its status line and headers.
+    pub head: String,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of a header, if it is there.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        header(&self.head, name)
+    }
+
+    /// The body as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Http {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If the server cannot be reached.
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Connects with a small receive buffer, so that what this side does not read stays in the server.
+    ///
+    /// # Errors
+    /// If the server cannot be reached.
+    pub async fn connect_small(address: SocketAddr) -> io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(4096)?;
+        let stream = socket.connect(address).await?;
+        Ok(Self {
+            stream: BufReader::with_capacity(1024, stream),
+        })
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes).await
+    }
+
+    /// Sends a POST with a body, in one piece each.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub async fn post(&mut self, path: &str, headers: &str, body: &[u8]) -> io::Result<()> {
+        self.send(&head(path, headers, body.len())).await?;
+        self.send(body).await
+    }
+
+    /// Reads an answer's head: its status and the text.
+    ///
+    /// # Errors
+    /// If the connection is closed, or this is no HTTP.
+    pub async fn read_head(&mut self) -> io::Result<(u16, String)> {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.stream.read_line(&mut head).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Ok((status.ok_or(io::ErrorKind::InvalidData)?, head))
+    }
+
+    /// Reads a whole answer.
+    ///
+    /// # Errors
+    /// If the connection is closed before its end.
+    pub async fn receive(&mut self) -> io::Result<Answer> {
+        let (status, head) = self.read_head().await?;
+        let mut body = Vec::new();
+        if header(&head, "transfer-encoding").is_some() {
+            loop {
+                let mut line = String::new();
+                self.stream.read_line(&mut line).await?;
+                let length =
+                    usize::from_str_radix(line.trim(), 16).map_err(|_| io::ErrorKind::InvalidData)?;
+                let start = body.len();
+                body.resize(start + length + 2, 0);
+                self.stream.read_exact(&mut body[start..]).await?;
+                body.truncate(start + length);
+                if length == 0 {
+                    break;
+                }
+            }
+        } else {
+            let length = header(&head, "content-length").and_then(|length| length.parse().ok());
+            body.resize(length.unwrap_or(0), 0);
+            self.stream.read_exact(&mut body).await?;
+        }
+        Ok(Answer { status, head, body })
+    }
+
+    /// Waits until something has come, or the server has closed.
+    ///
+    /// # Errors
+    /// If the connection was reset.
+    pub async fn peek(&mut self) -> io::Result<()> {
+        self.stream.fill_buf().await.map(|_| ())
+    }
+
+    /// Reads at most so many bytes; 0 when the server has closed.
+    ///
+    /// # Errors
+    /// If the connection was reset.
+    pub async fn read_some(&mut self, bytes: usize) -> io::Result<usize> {
+        let mut room = vec![0; bytes];
+        self.stream.read(&mut room).await
+    }
+}
+
+/// The head of a POST; each header is a line that ends with CR LF.
+#[must_use]
+pub fn head(path: &str, headers: &str, length: usize) -> Vec<u8> {
+    format!("POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n{headers}\r\n")
+        .into_bytes()
+}
+
+/// The path that inference with this model has.
+#[must_use]
+pub fn infer_path(model: &str) -> String {
+    format!("/v2/models/{model}/infer")
+}
+
+/// An inference of UINT8 bytes with the echo, in the binary form: the headers and the body.
+#[must_use]
+pub fn binary_echo(data: &[u8]) -> (String, Vec<u8>) {
+    let length = data.len();
+    let json = format!(
+        r#"{{"inputs":[{{"name":"x","datatype":"UINT8","shape":[{length}],"parameters":{{"binary_data_size":{length}}}}}],"parameters":{{"binary_data_output":true}}}}"#
+    );
+    let headers = format!("Inference-Header-Content-Length: {}\r\n", json.len());
+    (headers, [json.as_bytes(), data].concat())
+}
+
+/// A small valid request to the echo, as JSON.
+pub const SMALL_ECHO: &str = r#"{"inputs":[{"name":"x","datatype":"UINT8","shape":[4],"data":[1,2,3,4]}]}"#;
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+    lines
+        .find(|(found, _)| found.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.trim())
+}

@@ -1,0 +1,47 @@
+//! Hostile and good clients for the running server, and what they measure of it from outside.
+//!
+//! The attacks stand once, in [`rows`]. The server's tests run them small, the program of this crate runs them with the
+//! server's default options (`cargo xtask attack`) and mixed over a long time (`cargo xtask soak`).
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use attack_kit::{Scale, Server, Tally, models, rows, run};
+//!
+//! # fn main() -> anyhow::Result<()> {
+//! let repository = tempfile::tempdir()?;
+//! models::write(repository.path(), Scale::SMALL.request)?;
+//! let options = Scale::SMALL.options();
+//! let options: Vec<&str> = options.iter().map(String::as_str).collect();
+//! let server = Server::start(Path::new("target/debug/oip-server"), repository.path(), &options, 3 << 30)?;
+//! let tally = Tally::default();
+//! run(rows::gzip_crowd(server.target(), Scale::SMALL, tally.clone()))?;
+//! println!("{tally}, at most {} bytes", server.peak()?);
+//! # Ok(())
+//! # }
+//! ```
+
+mod beside;
+pub mod grpc;
+pub mod http1;
+pub mod models;
+pub mod protobuf;
+pub mod rows;
+mod server;
+
+use std::{future::Future, io};
+
+use tokio::{runtime::Builder, task::LocalSet};
+
+pub use beside::{Beside, Seen, budget_used};
+pub use rows::{Scale, Tally};
+pub use server::{Server, Target, signal, workers};
+
+/// Runs an attack, or anything that its connections need, on this thread.
+///
+/// # Errors
+/// If the system gives no runtime.
+pub fn run<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    Ok(LocalSet::new().block_on(&runtime, future))
+}

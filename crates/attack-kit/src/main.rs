@@ -1,0 +1,39 @@
+//! The programs behind `cargo xtask attack` and `cargo xtask soak`.
+#![allow(clippy::print_stdout, reason = "these programs print their figures")]
+
+mod full;
+mod soak;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "attack-kit")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run every attack against a server with default options, and print what it did to it
+    Attack(full::Options),
+    /// Mix good and hostile clients, loads, kills and restarts, and print whether anything grows
+    Soak(soak::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Attack(options) => full::run(&options),
+        Task::Soak(options) => soak::run(&options),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Bodies over HTTP that grow when they are decompressed, or that hardly come.
+
+use std::{rc::Rc, time::Duration};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    grpc::gzip,
+    http1::{Http, SMALL_ECHO, head, infer_path},
+    models::ECHO,
+    rows::{Scale, Tally},
+    server::Target,
+};
+
+/// A valid request behind so many spaces that it fills the limit; compressed, a thousandth of that.
+fn padded_echo(size: usize) -> Vec<u8> {
+    let mut body = vec![b' '; size - SMALL_ECHO.len()];
+    body.extend_from_slice(SMALL_ECHO.as_bytes());
+    gzip(&body)
+}
+
+/// Clients that all at once send valid bodies which grow a thousandfold, and wait for their answers.
+pub async fn gzip_crowd(target: Target, scale: Scale, tally: Tally) {
+    crowd(target, scale, tally, || Duration::from_secs(120)).await;
+}
+
+/// The same, but each client leaves shortly after it has sent its body.
+pub async fn gzip_crowd_that_leaves(target: Target, scale: Scale, tally: Tally) {
+    let patience = || Duration::from_millis(fastrand::u64(5..500));
+    crowd(target, scale, tally, patience).await;
+}
+
+async fn crowd(target: Target, scale: Scale, tally: Tally, patience: impl Fn() -> Duration) {
+    let body = Rc::new(padded_echo(scale.request));
+    let mut clients = JoinSet::new();
+    for _ in 0..scale.crowd {
+        let (body, tally, patience) = (body.clone(), tally.clone(), patience());
+        clients.spawn_local(async move {
+            let Ok(mut http) = Http::connect(target.http).await else {
+                return tally.add("no connection");
+            };
+            // A server that refuses early may close before everything is sent.
+            let _ = http
+                .post(&infer_path(ECHO), "Content-Encoding: gzip\r\n", &body)
+                .await;
+            match timeout(patience, http.receive()).await {
+                Ok(Ok(answer)) => tally.add(answer.status),
+                Ok(Err(_)) => tally.add("closed"),
+                Err(_) => tally.add("left"),
+            }
+        });
+    }
+    while clients.join_next().await.is_some() {}
+}
+
+/// Clients that announce bodies as large as the limit and send them just fast enough not to be cut: together they announce
+/// eight times the budget. Those that are cut begin again.
+pub async fn drip(target: Target, scale: Scale, tally: Tally) {
+    let mut clients = JoinSet::new();
+    for _ in 0..8 * scale.budget / scale.request {
+        let tally = tally.clone();
+        clients.spawn_local(async move {
+            loop {
+                let Ok(mut http) = Http::connect(target.http).await else {
+                    return tally.add("no connection");
+                };
+                let mut is_open = http
+                    .send(&head(&infer_path(ECHO), "", scale.request))
+                    .await
+                    .is_ok();
+                while is_open {
+                    sleep(Duration::from_millis(500)).await;
+                    is_open = http.send(&[b' '; 1024]).await.is_ok()
+                        && timeout(Duration::from_millis(1), http.peek()).await.is_err();
+                }
+                match timeout(Duration::from_secs(1), http.receive()).await {
+                    Ok(Ok(answer)) => tally.add(answer.status),
+                    _ => tally.add("closed"),
+                }
+                sleep(Duration::from_millis(200)).await;
+            }
+        });
+    }
+    while clients.join_next().await.is_some() {}
+}

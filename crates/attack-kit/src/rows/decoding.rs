@@ -1,0 +1,140 @@
+//! gRPC messages that are small on the wire and large, or slow to read, once decoded.
+
+use crate::{
+    grpc::{Framed, Grpc, Method},
+    protobuf::{field, request},
+    rows::{Scale, Tally},
+    server::Target,
+};
+
+/// A message that fills the limit on requests with the smallest pieces of one kind.
+pub struct Bomb {
+    /// Which pieces.
+    pub name: &'static str,
+    /// The message of about so many bytes.
+    pub message: fn(usize) -> Vec<u8>,
+}
+
+/// Every field that repeats, and what is only slow.
+pub const BOMBS: &[Bomb] = &[
+    Bomb {
+        name: "empty inputs",
+        message: |size| b"\x2a\x00".repeat(size / 2),
+    },
+    Bomb {
+        name: "empty outputs",
+        message: |size| b"\x32\x00".repeat(size / 2),
+    },
+    Bomb {
+        name: "empty raw_input_contents",
+        message: |size| b"\x3a\x00".repeat(size / 2),
+    },
+    Bomb {
+        name: "parameters",
+        message: |size| parameters(size, request::PARAMETERS),
+    },
+    Bomb {
+        name: "parameters of an input",
+        message: |size| inside(&[request::INPUTS], &parameters(size, request::PARAMETERS)),
+    },
+    Bomb {
+        name: "parameters of an output",
+        message: |size| inside(&[request::OUTPUTS], &parameters(size, 2)),
+    },
+    Bomb {
+        name: "empty bytes_contents",
+        message: |size| {
+            inside(
+                &[request::INPUTS, request::CONTENTS],
+                &b"\x42\x00".repeat(size / 2),
+            )
+        },
+    },
+    Bomb {
+        name: "packed int64_contents",
+        message: |size| {
+            let path = [request::INPUTS, request::CONTENTS, request::INT64];
+            inside(&path, &vec![0; size])
+        },
+    },
+    Bomb {
+        name: "int64_contents one by one",
+        message: |size| {
+            inside(
+                &[request::INPUTS, request::CONTENTS],
+                &b"\x18\x00".repeat(size / 2),
+            )
+        },
+    },
+    Bomb {
+        name: "packed shape",
+        message: |size| inside(&[request::INPUTS, request::SHAPE], &vec![0; size]),
+    },
+    Bomb {
+        name: "shape one by one",
+        message: |size| inside(&[request::INPUTS], &b"\x18\x00".repeat(size / 2)),
+    },
+    Bomb {
+        name: "contents again and again",
+        message: |size| inside(&[request::INPUTS], &b"\x2a\x00".repeat(size / 2)),
+    },
+    Bomb {
+        name: "unknown fields",
+        message: |size| b"\x78\x00".repeat(size / 2),
+    },
+    Bomb {
+        name: "empty model names",
+        message: |size| b"\x0a\x00".repeat(size / 2),
+    },
+    Bomb {
+        name: "groups in groups",
+        message: |size| vec![0x7b; size],
+    },
+];
+
+/// As many parameters with names of their own as there is room for.
+fn parameters(size: usize, number: u32) -> Vec<u8> {
+    let mut message = Vec::with_capacity(size);
+    let mut name = 0u32;
+    while message.len() + 16 < size {
+        let mut entry = Vec::with_capacity(8);
+        field(
+            &mut entry,
+            1,
+            &[0, 6, 12, 18].map(|shift| b'0' + (name >> shift & 0x3f) as u8),
+        );
+        field(&mut message, number, &entry);
+        name += 1;
+    }
+    message
+}
+
+/// Content inside of messages inside of messages, by the fields that lead to it.
+fn inside(path: &[u32], content: &[u8]) -> Vec<u8> {
+    path.iter().rev().fold(content.to_vec(), |inner, number| {
+        let mut outer = Vec::with_capacity(inner.len() + 8);
+        field(&mut outer, *number, &inner);
+        outer
+    })
+}
+
+/// Sends the bomb once compressed and once as it is, each on four streams of one connection.
+pub async fn bomb(target: Target, scale: Scale, tally: Tally, kind: &'static Bomb, method: Method) {
+    // The frames around the content take some bytes of the limit.
+    let message = (kind.message)(scale.request - 64);
+    for framed in [Framed::gzip(&message), Framed::plain(&message)] {
+        let Ok(grpc) = Grpc::connect(target.grpc).await else {
+            tally.add("no connection");
+            continue;
+        };
+        let call = || async {
+            match grpc.call(method, &framed).await {
+                // Errors of requests in a stream stand in its messages, and the stream ends well.
+                Ok(answer) if answer.code == 0 => tally.add("an answer"),
+                Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
+                Err(_) => tally.add("closed"),
+            }
+        };
+        tokio::join!(call(), call(), call(), call());
+    }
+}

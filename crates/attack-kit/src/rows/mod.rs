@@ -1,0 +1,157 @@
+//! The attacks: each is a function that behaves badly until it is done or dropped, and counts what it was answered.
+
+mod bodies;
+mod decoding;
+mod frames;
+mod readers;
+mod shared_memory;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use crate::server::Target;
+
+pub use bodies::{drip, gzip_crowd, gzip_crowd_that_leaves};
+pub use decoding::{BOMBS, Bomb, bomb};
+pub use frames::{FLOODS, Flood, flood};
+pub use readers::{slow_json, slow_streams, unread_echoes};
+pub use shared_memory::{Region, shared_memory};
+
+/// How large the server's limits are, and how many clients attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Its `--max-request-size`.
+    pub request: usize,
+    /// Its `--memory-budget`.
+    pub budget: usize,
+    /// Clients that read slowly, or not at all.
+    pub readers: usize,
+    /// Clients that send compressed bodies.
+    pub crowd: usize,
+}
+
+impl Scale {
+    /// The server's default options.
+    pub const FULL: Self = Self {
+        request: 64 << 20,
+        budget: 512 << 20,
+        readers: 60,
+        crowd: 300,
+    };
+
+    /// An eighth of that, for tests.
+    pub const SMALL: Self = Self {
+        request: 8 << 20,
+        budget: 64 << 20,
+        readers: 60,
+        crowd: 100,
+    };
+
+    /// The options that give a server these limits.
+    #[must_use]
+    pub fn options(&self) -> [String; 6] {
+        [
+            "--max-request-size".to_owned(),
+            self.request.to_string(),
+            "--max-answer-size".to_owned(),
+            self.request.to_string(),
+            "--memory-budget".to_owned(),
+            self.budget.to_string(),
+        ]
+    }
+
+    /// The most memory that the server may take, above what it has when nothing is to do.
+    #[must_use]
+    pub fn bound(&self) -> usize {
+        self.budget + self.budget / 4 + (64 << 20)
+    }
+}
+
+/// What an attack was answered, counted.
+#[derive(Clone, Default)]
+pub struct Tally(Arc<Mutex<BTreeMap<String, usize>>>);
+
+impl Tally {
+    /// Counts one answer.
+    pub fn add(&self, answer: impl fmt::Display) {
+        if let Ok(mut counts) = self.0.lock() {
+            *counts.entry(answer.to_string()).or_default() += 1;
+        }
+    }
+
+    /// How often this was answered.
+    #[must_use]
+    pub fn count(&self, answer: &str) -> usize {
+        self.0
+            .lock()
+            .map_or(0, |counts| counts.get(answer).copied().unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = self.0.lock().map_err(|_| fmt::Error)?;
+        let texts: Vec<String> = counts
+            .iter()
+            .map(|(answer, count)| format!("{count} x {answer}"))
+            .collect();
+        formatter.write_str(&texts.join(", "))
+    }
+}
+
+/// An attack that runs until it is done or dropped.
+pub type Attack = Pin<Box<dyn Future<Output = ()>>>;
+
+/// One attack by its name, as the table shows it.
+pub struct Row {
+    /// The name.
+    pub name: String,
+    /// Options of the server beside the default ones.
+    pub options: &'static [&'static str],
+    /// Begins it.
+    pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack>,
+}
+
+/// All attacks.
+#[must_use]
+pub fn all() -> Vec<Row> {
+    fn row<F: Future<Output = ()> + 'static>(
+        name: impl Into<String>,
+        start: impl Fn(Target, Scale, Tally) -> F + 'static,
+    ) -> Row {
+        Row {
+            name: name.into(),
+            options: &[],
+            start: Box::new(move |target, scale, tally| Box::pin(start(target, scale, tally))),
+        }
+    }
+    use crate::grpc::Method;
+    let mut rows = Vec::new();
+    for kind in BOMBS {
+        for method in [Method::Unary, Method::Stream] {
+            let name = format!("{} ({method:?})", kind.name);
+            rows.push(row(name, move |target, scale, tally| {
+                bomb(target, scale, tally, kind, method)
+            }));
+        }
+    }
+    rows.push(row("slow readers of JSON", slow_json));
+    rows.push(row("streams with a window opened 1 byte/s", slow_streams));
+    rows.push(row("binary echoes that are not read", unread_echoes));
+    rows.push(row("gzip bodies", gzip_crowd));
+    rows.push(row("gzip bodies of clients that leave", gzip_crowd_that_leaves));
+    rows.push(row("announced bodies that drip", drip));
+    rows.push(Row {
+        options: &["--system-shared-memory"],
+        ..row("tensors in shared memory", shared_memory)
+    });
+    for kind in FLOODS {
+        rows.push(row(kind.name, move |target, _, tally| flood(target, tally, kind)));
+    }
+    rows
+}

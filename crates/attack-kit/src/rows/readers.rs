@@ -1,0 +1,106 @@
+//! Clients that ask for large answers and do not read them, or a byte a second.
+
+use std::{rc::Rc, time::Duration};
+
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::{
+    grpc::{Framed, Grpc, Method, read_slowly},
+    http1::{Http, binary_echo, infer_path},
+    models::{ECHO, LARGE},
+    protobuf::infer,
+    rows::{Scale, Tally},
+    server::Target,
+};
+
+/// How long a client that was refused waits before it tries again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Clients that ask for a large tensor as JSON, with a body of 13 bytes, and read a byte a second.
+pub async fn slow_json(target: Target, scale: Scale, tally: Tally) {
+    let mut clients = JoinSet::new();
+    for _ in 0..scale.readers {
+        let tally = tally.clone();
+        clients.spawn_local(async move {
+            loop {
+                match slow_answer(target, &tally).await {
+                    Ok(200) => return,
+                    Ok(_) | Err(_) => sleep(PAUSE).await,
+                }
+            }
+        });
+    }
+    while clients.join_next().await.is_some() {}
+}
+
+/// Asks once and reads slowly until the server closes; returns the status.
+async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
+    let mut http = Http::connect_small(target.http).await?;
+    http.post(&infer_path(LARGE), "", br#"{"inputs":[]}"#).await?;
+    let (status, _) = http.read_head().await.inspect_err(|_| tally.add("closed"))?;
+    tally.add(status);
+    while status == 200 && matches!(http.read_some(1).await, Ok(1)) {
+        sleep(Duration::from_secs(1)).await;
+    }
+    Ok(status)
+}
+
+/// One connection of HTTP/2 with 100 streams that each ask for a large tensor, and open their windows by a byte a second.
+pub async fn slow_streams(target: Target, _: Scale, tally: Tally) {
+    let Ok(grpc) = Grpc::connect_with_window(target.grpc, 1).await else {
+        return tally.add("no connection");
+    };
+    let grpc = Rc::new(grpc);
+    let message = Framed::plain(&infer(LARGE, None));
+    let mut streams = JoinSet::new();
+    for _ in 0..100 {
+        let (grpc, message, tally) = (grpc.clone(), message.clone(), tally.clone());
+        streams.spawn_local(async move {
+            loop {
+                let Ok(response) = grpc.send(Method::Unary, &message).await else {
+                    return tally.add("closed");
+                };
+                let Ok(response) = response.await else {
+                    return tally.add("closed");
+                };
+                match response.headers().get("grpc-status") {
+                    // The head of an answer that goes on.
+                    None => tally.add("an answer"),
+                    Some(code) => tally.add(format_args!("grpc {}", code.to_str().unwrap_or("?"))),
+                }
+                read_slowly(&mut response.into_body()).await;
+                sleep(PAUSE).await;
+            }
+        });
+    }
+    while streams.join_next().await.is_some() {}
+}
+
+/// Clients that send large tensors in binary form to be given back, and never read.
+pub async fn unread_echoes(target: Target, scale: Scale, tally: Tally) {
+    let (headers, body) = binary_echo(&vec![7; scale.request / 4 * 3]);
+    let (headers, body) = (Rc::new(headers), Rc::new(body));
+    let mut clients = JoinSet::new();
+    for _ in 0..scale.readers {
+        let (headers, body, tally) = (headers.clone(), body.clone(), tally.clone());
+        let client = async move {
+            let mut http = Http::connect_small(target.http).await?;
+            http.post(&infer_path(ECHO), &headers, &body).await?;
+            let (status, _) = http.read_head().await?;
+            tally.add(status);
+            Ok::<_, std::io::Error>((status, http))
+        };
+        // One after the other, so that each finds room if the server thinks that it has some.
+        match client.await {
+            Ok((200, http)) => {
+                clients.spawn_local(async move {
+                    // Kept open until the attack is over.
+                    std::future::pending::<()>().await;
+                    drop(http);
+                });
+            }
+            Ok(_) | Err(_) => sleep(PAUSE).await,
+        }
+    }
+    while clients.join_next().await.is_some() {}
+}

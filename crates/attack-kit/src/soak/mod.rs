@@ -1,0 +1,198 @@
+//! Good and hostile clients, loads, kills and restarts over a long time: nothing may be lost and nothing may grow.
+
+mod changes;
+mod restarts;
+
+use std::{
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use attack_kit::{Beside, Scale, Seen, Server, Tally, budget_used, models, rows, run as run_attack};
+use clap::Args;
+use tokio::time::timeout;
+
+use changes::Changes;
+
+/// What runs, and for how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The program of the server
+    #[arg(long)]
+    server: PathBuf,
+    /// Minutes
+    #[arg(long, default_value_t = 30)]
+    minutes: u64,
+    /// How often a second server is ended under load
+    #[arg(long, default_value_t = 100)]
+    restarts: u32,
+    /// MiB of memory above which the server is killed, so that the machine survives
+    #[arg(long, default_value_t = 3072, value_name = "MIB")]
+    ceiling: usize,
+}
+
+/// For how long each attack lasts, before the next one has its turn.
+const TURN: Duration = Duration::from_secs(5);
+/// How long the server may take after an attack to give back what it counts.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs all of it and prints the summary; false when anything was lost or has grown.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let time = Duration::from_secs(60 * options.minutes);
+    let program = options.server.clone();
+    let ceiling = options.ceiling << 20;
+    let count = options.restarts;
+    let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count));
+
+    let repository = tempfile::tempdir()?;
+    models::write(repository.path(), Scale::FULL.request)?;
+    models::write_isolated(repository.path())?;
+    changes::write(repository.path())?;
+    let arguments = [
+        "--log",
+        "off",
+        "--model-control-mode",
+        "explicit",
+        "--load-model",
+        "*",
+        "--system-shared-memory",
+    ];
+    let server = Server::start(&options.server, repository.path(), &arguments, ceiling)?;
+    let idle = server.resident()?;
+    let mut beside = Beside::start(server.target(), Duration::from_millis(5));
+    let changes = Changes::start(&server);
+
+    let start = Instant::now();
+    let mut samples = Vec::new();
+    let mut good = Vec::new();
+    let tally = Tally::default();
+    let mut attacks = 0;
+    while start.elapsed() < time {
+        for row in rows::all() {
+            run_attack(async {
+                let _ = timeout(TURN, (row.start)(server.target(), Scale::FULL, tally.clone())).await;
+            })?;
+            attacks += 1;
+            good.push((row.name, beside.take()));
+            if start.elapsed() >= time {
+                break;
+            }
+        }
+        wait_until_quiet(&server)?;
+        samples.push(Sample::of(&server)?);
+    }
+    drop(beside);
+    let changed = changes.end();
+    wait_until_quiet(&server)?;
+    let peak = server.peak()?.saturating_sub(idle);
+    server.signal("TERM")?;
+    let exit = server.wait(PATIENCE)?;
+    let restarts = restarts
+        .join()
+        .map_err(|_| anyhow::anyhow!("the restarts panicked"))??;
+
+    println!(
+        "{attacks} attacks in {} minutes: {tally}",
+        start.elapsed().as_secs() / 60
+    );
+    let sum = |count: fn(&Seen) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
+    let slowest = good.iter().max_by_key(|(_, seen)| seen.slowest_live);
+    let (failed, not_live) = (sum(|seen| seen.failed), sum(|seen| seen.not_live));
+    println!(
+        "good clients: {} answered, {} told to come again, {failed} failed; {not_live} times not live",
+        sum(|seen| seen.right),
+        sum(|seen| seen.refused),
+    );
+    if let Some((name, seen)) = slowest {
+        println!("slowest sign of life: {:?}, beside: {name}", seen.slowest_live);
+    }
+    println!("{changed}");
+    println!("{restarts}");
+    println!(
+        "peak above the idle server: {} MiB, promised are {} MiB; ended with {exit}",
+        peak >> 20,
+        Scale::FULL.bound() >> 20
+    );
+    let is_flat = report(&samples);
+    Ok(is_flat
+        && failed == 0
+        && not_live == 0
+        && changed.wrong == 0
+        && restarts.is_clean()
+        && peak <= Scale::FULL.bound()
+        && exit.success())
+}
+
+/// Waits until what the attacks held is given back, and the threads that served them have had time to end.
+fn wait_until_quiet(server: &Server) -> Result<()> {
+    let start = Instant::now();
+    // The good clients beside use some of the budget.
+    while budget_used(server.target().http)? >= 4096 {
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "the budget is not given back: {} bytes",
+            budget_used(server.target().http)?
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    thread::sleep(Duration::from_secs(12));
+    Ok(())
+}
+
+/// What the system says of the server in a quiet moment.
+struct Sample {
+    resident: usize,
+    threads: usize,
+    descriptors: usize,
+}
+
+impl Sample {
+    fn of(server: &Server) -> Result<Self> {
+        Ok(Self {
+            resident: server.resident()? >> 20,
+            threads: server.threads()?,
+            descriptors: server.descriptors()?,
+        })
+    }
+}
+
+/// Prints the samples' course; false when the last third has more than the first third had at most, and some.
+fn report(samples: &[Sample]) -> bool {
+    println!("| in quiet moments | first | median | most | last |");
+    println!("|---|---|---|---|---|");
+    let mut is_flat = true;
+    for (name, values, slack) in [
+        (
+            "MiB resident",
+            samples.iter().map(|sample| sample.resident).collect::<Vec<_>>(),
+            64,
+        ),
+        (
+            "threads",
+            samples.iter().map(|sample| sample.threads).collect(),
+            4,
+        ),
+        (
+            "descriptors",
+            samples.iter().map(|sample| sample.descriptors).collect(),
+            8,
+        ),
+    ] {
+        let mut sorted = values.clone();
+        sorted.sort_unstable();
+        let (Some(first), Some(last), Some(most)) = (values.first(), values.last(), sorted.last()) else {
+            println!("| {name} | no samples |");
+            return false;
+        };
+        println!(
+            "| {name} | {first} | {} | {most} | {last} |",
+            sorted[sorted.len() / 2]
+        );
+        let third = values.len().div_ceil(3);
+        let most = |values: &[usize]| values.iter().copied().max().unwrap_or(0);
+        is_flat &= most(&values[values.len() - third..]) <= most(&values[..third]) + slack;
+    }
+    is_flat
+}

@@ -1,0 +1,199 @@
+//! A server that is ended by SIGTERM again and again under load over HTTP and gRPC: what it has accepted it answers.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt, fs,
+    path::Path,
+    rc::Rc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use attack_kit::{
+    Server, Target,
+    grpc::{Framed, Grpc, Method},
+    http1::{Http, SMALL_ECHO, infer_path},
+    models::{self, ECHO},
+    protobuf::infer,
+    run as run_clients,
+};
+use tokio::{task::JoinSet, time::sleep};
+
+/// What happened to the requests.
+#[derive(Default)]
+pub(super) struct Restarts {
+    count: u32,
+    answered: u64,
+    refused: u64,
+    not_taken: u64,
+    lost: Vec<String>,
+    bad_ends: Vec<String>,
+    longest_drain: Duration,
+}
+
+impl Restarts {
+    pub(super) fn is_clean(&self) -> bool {
+        self.lost.is_empty() && self.bad_ends.is_empty()
+    }
+}
+
+impl fmt::Display for Restarts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} restarts under load: {} requests answered, {} refused by an answer, {} not taken, {} lost, {} bad ends; the longest drain took {:?}",
+            self.count,
+            self.answered,
+            self.refused,
+            self.not_taken,
+            self.lost.len(),
+            self.bad_ends.len(),
+            self.longest_drain
+        )?;
+        for what in self.lost.iter().chain(&self.bad_ends).take(10) {
+            write!(formatter, "\n  {what}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Clients of each transport.
+const CLIENTS: usize = 4;
+
+/// Restarts a server so often, spread over this time.
+pub(super) fn run(program: &Path, ceiling: usize, time: Duration, count: u32) -> Result<Restarts> {
+    let repository = tempfile::tempdir()?;
+    models::write(repository.path(), 1 << 20)?;
+    // Requests wait a little for company, so that many of them are in work when the signal comes.
+    let config = "max_batch_size: 64\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n";
+    fs::write(repository.path().join(ECHO).join("config.pbtxt"), config)?;
+    let restarts = Rc::new(RefCell::new(Restarts::default()));
+    let start = Instant::now();
+    for number in 0..count {
+        let server = Server::start(program, repository.path(), &["--log", "off"], ceiling)?;
+        restart(&server, &restarts)?;
+        let due = start + time.mul_f64(f64::from(number + 1) / f64::from(count));
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    Ok(restarts.take())
+}
+
+/// What the clients of one server share.
+#[derive(Clone)]
+struct Shared {
+    restarts: Rc<RefCell<Restarts>>,
+    /// When the signal was sent.
+    signalled: Rc<Cell<Option<Instant>>>,
+}
+
+impl Shared {
+    /// Counts a request that got no answer: the server may not have taken it if it was sent after the signal.
+    fn count_unanswered(&self, sent: Instant, what: &str) {
+        let mut restarts = self.restarts.borrow_mut();
+        match self.signalled.get() {
+            Some(signalled) if sent >= signalled => restarts.not_taken += 1,
+            Some(signalled) => restarts
+                .lost
+                .push(format!("{what}, sent {:?} before the signal", signalled - sent)),
+            None => restarts.lost.push(format!("{what}, before there was a signal")),
+        }
+    }
+}
+
+/// Loads a server with requests, sends SIGTERM, and waits for its end.
+fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>) -> Result<()> {
+    let shared = Shared {
+        restarts: restarts.clone(),
+        signalled: Rc::default(),
+    };
+    let target = server.target();
+    run_clients(async {
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            clients.spawn_local(over_http(target, shared.clone()));
+            clients.spawn_local(over_grpc(target, shared.clone()));
+        }
+        sleep(Duration::from_millis(fastrand::u64(100..600))).await;
+        shared.signalled.set(Some(Instant::now()));
+        server.signal("TERM")?;
+        while clients.join_next().await.is_some() {}
+        anyhow::Ok(())
+    })??;
+    let exit = server.wait(Duration::from_secs(60))?;
+    let mut restarts = restarts.borrow_mut();
+    let drain = shared
+        .signalled
+        .get()
+        .map_or(Duration::ZERO, |start| start.elapsed());
+    restarts.longest_drain = restarts.longest_drain.max(drain);
+    restarts.count += 1;
+    if !exit.success() {
+        restarts.bad_ends.push(format!("ended with {exit}"));
+    }
+    Ok(())
+}
+
+/// One request after the other on a kept connection, until the server takes no more.
+async fn over_http(target: Target, shared: Shared) {
+    while let Ok(mut http) = Http::connect(target.http).await {
+        loop {
+            if http
+                .post(&infer_path(ECHO), "", SMALL_ECHO.as_bytes())
+                .await
+                .is_err()
+            {
+                break;
+            }
+            let sent = Instant::now();
+            let Ok(answer) = http.receive().await else {
+                shared.count_unanswered(sent, "HTTP: closed without an answer");
+                break;
+            };
+            let mut restarts = shared.restarts.borrow_mut();
+            match answer.status {
+                200 => restarts.answered += 1,
+                503 => restarts.refused += 1,
+                status => restarts.lost.push(format!("HTTP: {status} {}", answer.text())),
+            }
+            if answer.header("connection") == Some("close") {
+                break;
+            }
+        }
+        if shared.signalled.get().is_some() {
+            return;
+        }
+    }
+}
+
+/// The same over gRPC.
+async fn over_grpc(target: Target, shared: Shared) {
+    let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
+    let Ok(grpc) = Grpc::connect(target.grpc).await else {
+        return;
+    };
+    loop {
+        let sent = Instant::now();
+        match grpc.call(Method::Unary, &message).await {
+            Ok(answer) => {
+                let mut restarts = shared.restarts.borrow_mut();
+                match answer.code {
+                    0 => restarts.answered += 1,
+                    14 => restarts.refused += 1,
+                    code => restarts.lost.push(format!("gRPC: {code} {}", answer.message)),
+                }
+            }
+            Err(error) => {
+                // After GOAWAY the streams that the server has not taken are refused by name.
+                let refused = error.downcast_ref::<h2::Error>().is_some_and(|error| {
+                    error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM)
+                });
+                match refused && shared.signalled.get().is_some() {
+                    true => shared.restarts.borrow_mut().not_taken += 1,
+                    false => shared.count_unanswered(sent, &format!("gRPC: {error:#}")),
+                }
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Protection from web pages: a page in a browser on this machine or network can send requests to any address that the
+//! browser reaches, and to this server under a host name of its own (DNS rebinding).
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    http::{
+        HeaderValue, Method, StatusCode,
+        header::{HOST, ORIGIN},
+        uri::Authority,
+    },
+    middleware::Next,
+    response::Response,
+};
+use oip_types::{ServiceError, rest::error_body};
+use tensor_core::Quoted;
+
+use crate::{HttpConfig, answer};
+
+/// The names that the server is known by, to browsers above all.
+///
+/// A page may send what changes the server (anything but inference and reading) only if it comes from the server itself
+/// or from one of these hosts; programs that are no browsers send no `Origin` and are not concerned. With
+/// [`AllowedHosts::only`] the header `Host` must be one of these names too, or one that no web page can have: an IP
+/// address, a name without a dot, a name below `localhost`.
+///
+/// ```
+/// use oip_http::{AllowedHosts, HttpConfig};
+///
+/// let config = HttpConfig { allowed_hosts: AllowedHosts::only(["models.example.com"]), ..HttpConfig::default() };
+/// # let _ = config;
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedHosts {
+    checks_host: bool,
+    names: Vec<String>,
+}
+
+impl AllowedHosts {
+    /// Every `Host` is answered. Right behind a proxy, and where the address is reached by names that are not known here.
+    #[must_use]
+    pub fn any() -> Self {
+        Self::default()
+    }
+
+    /// Only these names, without ports, and those that no web page can have. Right for loopback addresses: whatever
+    /// name a page resolves to 127.0.0.1, it is refused.
+    pub fn only(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        Self {
+            checks_host: true,
+            names: names.into_iter().map(|name| canonical(name.as_ref())).collect(),
+        }
+    }
+
+    /// Whether requests with this `Host` are answered.
+    fn allow_host(&self, value: &HeaderValue) -> bool {
+        let Some(host) = authority(value.as_bytes()).map(|authority| canonical(authority.host())) else {
+            return false;
+        };
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let is_local = bare.parse::<IpAddr>().is_ok() || !host.contains('.') || host.ends_with(".localhost");
+        is_local || self.names.contains(&host)
+    }
+
+    /// Whether pages of this origin may change the server that was reached as `host`.
+    fn allow_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
+        let Some((scheme, page)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
+            // `null`: a page of no host, such as one in a sandbox.
+            return false;
+        };
+        let Some(page) = authority(page.as_bytes()) else {
+            return false;
+        };
+        let default_port = match scheme {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => return false,
+        };
+        let key = |authority: &Authority| {
+            let port = authority.port_u16().filter(|port| Some(*port) != default_port);
+            (canonical(authority.host()), port)
+        };
+        let own = host.and_then(|host| authority(host.as_bytes()));
+        own.is_some_and(|own| key(&own) == key(&page)) || self.names.contains(&canonical(page.host()))
+    }
+}
+
+/// A host name as it is compared.
+fn canonical(host: &str) -> String {
+    host.trim_end_matches('.').to_ascii_lowercase()
+}
+
+fn authority(bytes: &[u8]) -> Option<Authority> {
+    Authority::try_from(bytes)
+        .ok()
+        .filter(|authority| !authority.host().is_empty())
+}
+
+/// Refuses what a web page may not ask for.
+pub(crate) async fn check(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
+    match find_fault(&request, &config.allowed_hosts) {
+        None => next.run(request).await,
+        Some(message) => {
+            tracing::debug!(message, "refused a request of a web page");
+            answer::json(StatusCode::FORBIDDEN, error_body(&ServiceError::invalid(message)))
+        }
+    }
+}
+
+fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
+    let headers = request.headers();
+    let host = headers.get(HOST);
+    let shown = |value: &HeaderValue| Quoted(&String::from_utf8_lossy(value.as_bytes())).to_string();
+    if let Some(host) = host.filter(|host| allowed.checks_host && !allowed.allow_host(host)) {
+        return Some(format!(
+            "Host {}: expected an IP address, localhost, or one of the server's allowed hosts",
+            shown(host)
+        ));
+    }
+    let origin = headers.get(ORIGIN)?;
+    if is_harmless(request) || allowed.allow_origin(origin, host) {
+        return None;
+    }
+    Some(format!(
+        "Origin {}: web pages of other hosts may not change the server; expected no Origin, or one of the server's allowed \
+         hosts",
+        shown(origin)
+    ))
+}
+
+/// Whether a request changes nothing: reading and inference, whose answers a browser keeps from pages of others.
+fn is_harmless(request: &Request) -> bool {
+    let path = request.uri().path().trim_end_matches('/');
+    matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
+        || path.ends_with("/infer")
+        || path == "/v2/repository/index"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_that_a_page_could_have_are_refused() {
+        let allowed = AllowedHosts::only(["Models.Example.com"]);
+        for (host, is_allowed) in [
+            ("127.0.0.1:8080", true),
+            ("[::1]:8080", true),
+            ("192.168.0.7", true),
+            ("localhost", true),
+            ("LocalHost.:8080", true),
+            ("model-server:8080", true),
+            ("app.localhost", true),
+            ("models.example.com:8080", true),
+            ("models.example.com.", true),
+            ("evil.example", false),
+            ("evil.example:8080", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost.evil.example", false),
+            ("xmodels.example.com", false),
+            ("", false),
+            ("a b", false),
+        ] {
+            let value = HeaderValue::from_str(host).unwrap();
+            assert_eq!(allowed.allow_host(&value), is_allowed, "{host}");
+        }
+    }
+
+    #[test]
+    fn pages_of_the_server_itself_and_of_allowed_hosts_pass() {
+        let allowed = AllowedHosts::only(["console.example.com"]);
+        for (origin, host, is_allowed) in [
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", true),
+            ("http://localhost", "localhost:80", true),
+            ("https://models.example.com", "models.example.com", true),
+            ("https://models.example.com", "models.example.com:443", true),
+            ("https://console.example.com:8443", "models.example.com", true),
+            ("http://localhost:3000", "localhost:8080", false),
+            ("http://evil.example", "127.0.0.1:8080", false),
+            ("http://127.0.0.1:8080.evil.example", "127.0.0.1:8080", false),
+            ("null", "127.0.0.1:8080", false),
+            ("chrome-extension://abc", "abc", false),
+            ("http://", "127.0.0.1:8080", false),
+        ] {
+            let [origin, host] = [origin, host].map(|text| HeaderValue::from_str(text).unwrap());
+            assert_eq!(
+                allowed.allow_origin(&origin, Some(&host)),
+                is_allowed,
+                "{origin:?}"
+            );
+        }
+    }
+}

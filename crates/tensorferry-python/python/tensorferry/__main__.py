@@ -1,0 +1,5 @@
+"""``python -m tensorferry`` is the command ``tensorferry``."""
+
+from ._launch import main
+
+main()

@@ -1,0 +1,290 @@
+"""Tensor files of every format, with the functions that ``safetensors`` has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import _native
+from ._dtypes import numpy_dtype
+
+PathLike = str | os.PathLike[str]
+
+
+def _framework(framework: str) -> str:
+    known = {"np": "numpy", "numpy": "numpy", "pt": "torch", "torch": "torch", "pytorch": "torch"}
+    try:
+        return known[framework]
+    except KeyError:
+        raise ValueError(f"framework: expected 'numpy' or 'torch', found {framework!r}") from None
+
+
+def _as_torch(data: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    wanted = getattr(torch, dtype, None)
+    if not isinstance(wanted, torch.dtype):
+        raise TypeError(f"torch has no dtype {dtype}")
+    if 0 in shape:
+        return torch.empty(shape, dtype=wanted)
+    return torch.frombuffer(data, dtype=wanted).reshape(shape)
+
+
+class Tensor:
+    """A tensor of an open file, not read yet. Reading it keeps the file open for as long as a view lives.
+
+    Attributes: ``name``, ``dtype`` (NumPy's name), ``shape``, ``nbytes`` (of the elements), ``layout`` (``dense`` or
+    ``coo``), ``unsupported`` (why it cannot be read, or ``None``).
+    """
+
+    __slots__ = ("_file", "_index", "name", "dtype", "shape", "nbytes", "layout", "unsupported")
+
+    def __init__(self, file: _native.File, index: int, entry: tuple[Any, ...]) -> None:
+        self._file = file
+        self._index = index
+        self.name: str = entry[0]
+        self.dtype: str = entry[1]
+        self.shape: tuple[int, ...] = tuple(entry[2])
+        self.nbytes: int | None = entry[3]
+        self.layout: str = entry[4]
+        self.unsupported: str | None = entry[5]
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {self.dtype}{list(self.shape)})"
+
+    def raw(self) -> memoryview:
+        """The elements' bytes, row-major and little-endian, read-only. A view where the file is mapped and the tensor is
+        stored as it is, else a copy."""
+        return memoryview(self._file.tensor(self._index))
+
+    def view(self) -> np.ndarray:
+        """A read-only array over :meth:`raw`."""
+        return np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype)).reshape(self.shape)
+
+    def numpy(self) -> np.ndarray:
+        """A new, writable array, read straight from the file."""
+        out = np.empty(self.shape, dtype=numpy_dtype(self.dtype))
+        self._file.read_into(self._index, out.reshape(-1).view(np.uint8))
+        return out
+
+    def torch(self) -> Any:
+        """A new ``torch.Tensor``, read straight from the file."""
+        if self.nbytes is None:
+            raise TypeError(f"tensor {self.name!r}: dtype {self.dtype} has no counterpart in torch")
+        data = np.empty(self.nbytes, dtype=np.uint8)
+        self._file.read_into(self._index, data)
+        return _as_torch(data, self.dtype, self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy() if copy or copy is None else self.view()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+class Slice:
+    """Rows of a tensor, as ``safetensors`` gives them: ``f.get_slice("w")[0:10]`` reads only these rows.
+
+    Any other index is applied to the rows that it needs at most.
+    """
+
+    def __init__(self, tensor: Tensor, framework: str) -> None:
+        self._tensor = tensor
+        self._framework = framework
+
+    def get_shape(self) -> list[int]:
+        """The dimensions of the whole tensor."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """The dtype, by NumPy's name."""
+        return self._tensor.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        tensor = self._tensor
+        if not tensor.shape:
+            whole = tensor.numpy() if self._framework == "numpy" else tensor.torch()
+            return whole[index]
+        first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
+        if isinstance(first, slice) and first.step in (None, 1):
+            start, stop, _ = first.indices(tensor.shape[0])
+            stop = max(start, stop)
+            rows: Any = slice(None)
+        elif isinstance(first, (int, np.integer)):
+            start = int(first) + (tensor.shape[0] if first < 0 else 0)
+            if not 0 <= start < tensor.shape[0]:
+                raise IndexError(f"tensor {tensor.name!r} has {tensor.shape[0]} rows, found index {int(first)}")
+            stop, rows = start + 1, 0
+        else:
+            start, stop, rows = 0, tensor.shape[0], first
+        data, shape = tensor._file.rows(tensor._index, start, stop)
+        if self._framework == "torch":
+            part = _as_torch(bytearray(data), tensor.dtype, tuple(shape))
+        else:
+            part = np.frombuffer(data, dtype=numpy_dtype(tensor.dtype)).reshape(shape).copy()
+        return part[(rows, *rest)]
+
+
+class safe_open(Mapping[str, Tensor]):
+    """Opens a tensor file of any format, by its content; ``safetensors.safe_open`` with more formats.
+
+    ``framework`` is ``"numpy"`` (``"np"``) or ``"torch"`` (``"pt"``). With ``mmap=True`` the file is mapped and
+    :meth:`Tensor.view` of a tensor that is stored as it is costs no copy. That is a promise of the caller's: a process that
+    shortens a mapped file ends this one with SIGBUS, and one that writes to it changes the arrays.
+
+    Raises :class:`TensorFileError` for what is wrong with the file, ``OSError`` for what the system refuses.
+    """
+
+    def __init__(
+        self, filename: PathLike, framework: str = "numpy", device: str = "cpu", *, mmap: bool = False
+    ) -> None:
+        if str(device) != "cpu":
+            raise ValueError(f"device: expected 'cpu', found {device!r}")
+        self._framework = _framework(framework)
+        self._open(_native.File.open(os.fspath(filename), mmap))
+
+    def _open(self, file: _native.File) -> None:
+        self._file = file
+        self._tensors = {
+            entry[0]: Tensor(file, index, entry) for index, entry in enumerate(file.entries())
+        }
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def format(self) -> str:
+        """The format's short name, such as ``safetensors`` or ``ztensor``."""
+        return self._file.format
+
+    def metadata(self) -> dict[str, str]:
+        """What the file says about itself."""
+        return self._file.metadata
+
+    def keys(self) -> list[str]:  # type: ignore[override]
+        """The names of the tensors, in the order of the file."""
+        return list(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise KeyError(f"the file has no tensor {name!r}") from None
+
+    def get_tensor(self, name: str) -> Any:
+        """A tensor as a new array of the framework."""
+        tensor = self[name]
+        return tensor.numpy() if self._framework == "numpy" else tensor.torch()
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor of which parts are to be read."""
+        return Slice(self[name], self._framework)
+
+    def verify(self) -> dict[str, str]:
+        """Reads everything and holds it against its checksums: ``"ok"``, or ``"unchecked"`` where a tensor has none.
+
+        Raises :class:`TensorFileError` for the first tensor that is corrupt.
+        """
+        return dict(self._file.verify())
+
+
+def load_file(
+    filename: PathLike, framework: str = "numpy", device: str = "cpu", *, mmap: bool = False
+) -> dict[str, Any]:
+    """All tensors of a file of any format, by name. With ``mmap`` they are read-only views where that is possible; see
+    :class:`safe_open` for what that promises."""
+    file = safe_open(filename, framework, device, mmap=mmap)
+    if mmap and file._framework == "numpy":
+        return {name: tensor.view() for name, tensor in file.items()}
+    return {name: file.get_tensor(name) for name in file}
+
+
+def load(data: bytes | bytearray | memoryview, framework: str = "numpy") -> dict[str, Any]:
+    """All tensors of a file that is in memory."""
+    file = safe_open.__new__(safe_open)
+    file._framework = _framework(framework)
+    file._open(_native.File.from_bytes(memoryview(data).cast("B")))
+    return {name: file.get_tensor(name) for name in file}
+
+
+def save_file(
+    tensors: Mapping[str, Any],
+    filename: PathLike,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    format: str | None = None,
+) -> int:
+    """Writes a file of the format that its name says, or ``format``; returns its length in bytes.
+
+    The file appears under its name when it is complete; what was there before is untouched until then. Raises
+    :class:`TensorFileError` when the format cannot hold a tensor or the metadata.
+    """
+    return _native.save_file(os.fspath(filename), _given(tensors), dict(metadata or {}), format)
+
+
+def save(
+    tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, format: str = "safetensors"
+) -> bytes:
+    """The bytes of a file."""
+    return bytes(memoryview(_native.save_bytes(_given(tensors), dict(metadata or {}), format)))
+
+
+def convert(
+    source: PathLike, target: PathLike, *, format: str | None = None, allow_loss: bool = False
+) -> list[str]:
+    """Converts a file piece by piece, with bounded memory. Returns what the target does not hold, as sentences: that is
+    empty unless ``allow_loss`` is given, without which it is a :class:`TensorFileError`."""
+    return _native.convert(os.fspath(source), os.fspath(target), format, allow_loss)
+
+
+def diff(first: PathLike, second: PathLike, *, rtol: float = 0.0, atol: float = 0.0) -> list[dict[str, str]]:
+    """Where two files differ, whatever their formats: ``name`` and ``text`` of each difference; empty when they agree."""
+    return _native.diff(os.fspath(first), os.fspath(second), rtol, atol)
+
+
+def verify(filename: PathLike) -> dict[str, str]:
+    """As :meth:`safe_open.verify`."""
+    return safe_open(filename).verify()
+
+
+def formats() -> dict[str, list[str]]:
+    """Every format: its short name, and how its files' names end."""
+    return dict(_native.formats())
+
+
+def _given(tensors: Mapping[str, Any]) -> list[tuple[str, str, list[int], Any]]:
+    return [(name, *_contiguous(name, tensor)) for name, tensor in tensors.items()]
+
+
+def _contiguous(name: str, tensor: Any) -> tuple[str, list[int], Any]:
+    """Dtype, shape, and the bytes of an array or a torch tensor, row-major and little-endian."""
+    if isinstance(tensor, Tensor):
+        return tensor.dtype, list(tensor.shape), tensor.raw()
+    if type(tensor).__module__.partition(".")[0] == "torch":
+        import torch
+
+        tensor = tensor.detach().cpu().contiguous()
+        dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+        return dtype, shape, tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""
+    array = np.asarray(tensor, order="C")
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        raise TypeError(f"tensor {name!r}: dtype {array.dtype} cannot be stored; expected numbers or booleans")
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and np.little_endian is False):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.dtype.name, list(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8)

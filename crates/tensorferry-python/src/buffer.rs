@@ -1,0 +1,139 @@
+//! Memory that goes to and from Python: all `unsafe` code of this crate.
+
+use std::{ffi::c_int, os::raw::c_void, ptr};
+
+use bytes::Bytes;
+use pyo3::{buffer::PyBuffer, exceptions::PyBufferError, ffi, prelude::*};
+
+/// Read-only bytes of Rust's that Python sees through its buffer protocol, without a copy. Views keep them alive.
+#[pyclass(frozen, module = "tensorferry._native")]
+pub(crate) struct Buffer(Bytes);
+
+impl Buffer {
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    #[expect(unsafe_code, reason = "the buffer protocol is made of raw pointers")]
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("the view is null"));
+        }
+        let bytes = &slf.get().0;
+        let Ok(len) = bytes.len().try_into() else {
+            return Err(PyBufferError::new_err("the buffer is too large for Python"));
+        };
+        // SAFETY: the view is Python's own and not null. It takes a reference to this object, which is frozen and owns
+        // the bytes, so they stay where they are for as long as the view lives; it is marked read-only.
+        let filled = unsafe {
+            let start = bytes.as_ptr().cast_mut().cast::<c_void>();
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags)
+        };
+        if filled == -1 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        Ok(())
+    }
+}
+
+/// Contiguous bytes of Python's: an array, `bytes`, a `memoryview`.
+///
+/// Python code in another thread may change them at any time, so no Rust reference to them is ever made: they are
+/// copied out, piece by piece.
+pub(crate) struct Borrowed(PyBuffer<u8>);
+
+impl Borrowed {
+    /// Bytes per piece.
+    const PIECE: usize = 1 << 20;
+
+    /// Borrows the object's bytes; it must have bytes as elements and be contiguous.
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyBuffer::<u8>::get(object)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the array must be contiguous"));
+        }
+        Ok(Self(buffer))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len_bytes()
+    }
+
+    /// Copies some of the bytes out.
+    #[expect(unsafe_code, reason = "Python's memory is read through its pointer")]
+    fn copy_out(&self, from: usize, out: &mut [u8]) {
+        assert!(from <= self.len() && out.len() <= self.len() - from);
+        // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the range was just checked; the
+        // target is memory of Rust's, so they do not overlap.
+        unsafe {
+            let start = self.0.buf_ptr().cast::<u8>().cast_const().add(from);
+            ptr::copy_nonoverlapping(start, out.as_mut_ptr(), out.len());
+        }
+    }
+
+    /// Hands all bytes on in pieces. Needs no Python, so it runs without the interpreter's lock.
+    pub(crate) fn in_pieces<E>(&self, mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut piece = vec![0; Self::PIECE.min(self.len())];
+        let mut from = 0;
+        while from < self.len() {
+            let len = piece.len().min(self.len() - from);
+            self.copy_out(from, &mut piece[..len]);
+            each(&piece[..len])?;
+            from += len;
+        }
+        Ok(())
+    }
+
+    /// A copy of all bytes.
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let mut bytes = vec![0; self.len()];
+        self.copy_out(0, &mut bytes);
+        bytes.into()
+    }
+}
+
+/// Writable memory of Python's that nobody else uses while this lives: an array that was just made.
+pub(crate) struct Fresh(PyBuffer<u8>);
+
+impl Fresh {
+    /// Borrows the object's memory for writing.
+    ///
+    /// The Python half passes arrays that it has just made and given to nobody; that is what [`Fresh::as_mut`] rests on.
+    pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let buffer = PyBuffer::<u8>::get(object)?;
+        if !buffer.is_c_contiguous() || buffer.readonly() {
+            return Err(PyBufferError::new_err(
+                "the array must be contiguous and writable",
+            ));
+        }
+        Ok(Self(buffer))
+    }
+
+    #[expect(unsafe_code, reason = "files are read straight into the array")]
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        if self.0.len_bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: the buffer is held, writable and contiguous, and its array is known to the caller alone until the
+        // call returns, so nothing else reads or writes it. Any bytes are valid `u8`s.
+        unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), self.0.len_bytes()) }
+    }
+}
+
+/// Maps a file, on the word of the Python caller that nothing changes it meanwhile.
+#[expect(
+    unsafe_code,
+    reason = "`mmap=True` is that promise, as the documentation of `safe_open` says"
+)]
+pub(crate) fn map(file: &std::fs::File) -> std::io::Result<Bytes> {
+    // SAFETY: the caller passed `mmap=True`, which is documented as the promise that no process changes or truncates the
+    // file while anything read from it lives.
+    unsafe { tensor_mmap::map(file) }
+}

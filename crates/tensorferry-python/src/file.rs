@@ -1,0 +1,215 @@
+//! Reading files of every format, and what is done with whole files.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+use fmt_core::{ByteSource, FileSource, Layout, ReadOptions, TensorReader, Verification};
+use pyo3::{prelude::*, types::PyDict};
+use tensor_core::Naming;
+use tensor_files::{ConvertOptions, Tolerance};
+
+use crate::{
+    buffer::{Borrowed, Buffer, Fresh},
+    error,
+};
+
+/// A file that is open for reading.
+#[pyclass(frozen, module = "tensorferry._native")]
+pub(crate) struct File {
+    reader: Box<dyn TensorReader>,
+}
+
+/// What a file says about a tensor: name, dtype (NumPy's name, or the file's if it is unknown), shape, bytes of the
+/// elements (None if the dtype is unknown), layout, why it cannot be read (None if it can).
+type Described = (String, String, Vec<u64>, Option<u64>, String, Option<String>);
+
+#[pymethods]
+impl File {
+    /// Opens a file; with `mmap`, tensors stored raw are views into the mapped file.
+    #[staticmethod]
+    fn open(py: Python<'_>, path: PathBuf, mmap: bool) -> PyResult<Self> {
+        let options = ReadOptions::default();
+        let opened = py.detach(|| {
+            if !mmap {
+                return tensor_files::open(&path, &options);
+            }
+            let source = FileSource::open(&path)?;
+            let mapped = crate::buffer::map(source.file())
+                .map_err(|error| fmt_core::Error::io("the file cannot be mapped", error))?;
+            let source: Arc<dyn ByteSource> = Arc::new(mapped);
+            tensor_files::open_source(source, Some(&path), &options)
+        });
+        let reader = opened.map_err(|error| error::of_file(py, &error))?;
+        Ok(Self { reader })
+    }
+
+    /// Opens a file that is in memory.
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let data = Borrowed::new(data)?;
+        let opened = py.detach(|| {
+            let bytes: Bytes = data.to_bytes();
+            tensor_files::open_source(Arc::new(bytes), None, &ReadOptions::default())
+        });
+        let reader = opened.map_err(|error| error::of_file(py, &error))?;
+        Ok(Self { reader })
+    }
+
+    /// The format's short name.
+    #[getter]
+    fn format(&self) -> &'static str {
+        self.reader.format()
+    }
+
+    /// What the file says about itself as a whole.
+    #[getter]
+    fn metadata(&self) -> BTreeMap<String, String> {
+        self.reader.metadata().clone()
+    }
+
+    /// What the file says about its tensors.
+    fn entries(&self) -> Vec<Described> {
+        let entries = self.reader.entries().iter();
+        entries
+            .map(|entry| {
+                let known = entry.dtype.known();
+                let dtype = known.map_or_else(
+                    || entry.dtype.to_string(),
+                    |dtype| dtype.name_in(Naming::Numpy).to_owned(),
+                );
+                let layout = match &entry.layout {
+                    Layout::Dense => "dense".to_owned(),
+                    Layout::Coo { .. } => "coo".to_owned(),
+                    other => format!("{other:?}"),
+                };
+                (
+                    entry.name.clone(),
+                    dtype,
+                    entry.shape.dims().to_vec(),
+                    entry.byte_len(),
+                    layout,
+                    entry.unsupported.clone(),
+                )
+            })
+            .collect()
+    }
+
+    /// A dense tensor's bytes.
+    fn tensor(&self, py: Python<'_>, index: usize) -> PyResult<Buffer> {
+        self.known(index)?;
+        let tensor = py.detach(|| self.reader.tensor(index));
+        let tensor = tensor.map_err(|error| error::of_file(py, &error))?;
+        Ok(Buffer::new(tensor.into_bytes()))
+    }
+
+    /// Some rows of a dense tensor: their bytes and shape.
+    fn rows(&self, py: Python<'_>, index: usize, start: u64, stop: u64) -> PyResult<(Buffer, Vec<u64>)> {
+        self.known(index)?;
+        let rows = py.detach(|| self.reader.rows(index, start..stop));
+        let rows = rows.map_err(|error| error::of_file(py, &error))?;
+        let shape = rows.shape().dims().to_vec();
+        Ok((Buffer::new(rows.into_bytes()), shape))
+    }
+
+    /// Copies a dense tensor into an array that was just made.
+    fn read_into(&self, py: Python<'_>, index: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.known(index)?;
+        let mut out = Fresh::new(out)?;
+        let read = py.detach(|| self.reader.read_into(index, out.as_mut()));
+        read.map_err(|error| error::of_file(py, &error))
+    }
+
+    /// Holds every tensor against its checksum: for each its name and "ok", "unchecked", or what the checksum is.
+    fn verify(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        let verified: Result<Vec<_>, fmt_core::Error> = py.detach(|| {
+            let entries = self.reader.entries().iter().enumerate();
+            entries
+                .map(|(index, entry)| {
+                    let verdict = match self.reader.verify(index)? {
+                        Verification::Ok => "ok".to_owned(),
+                        Verification::UnknownChecksum(kind) => format!("unknown checksum {kind}"),
+                        _ => "unchecked".to_owned(),
+                    };
+                    Ok((entry.name.clone(), verdict))
+                })
+                .collect()
+        });
+        verified.map_err(|error| error::of_file(py, &error))
+    }
+}
+
+impl File {
+    fn known(&self, index: usize) -> PyResult<()> {
+        let count = self.reader.entries().len();
+        if index < count {
+            return Ok(());
+        }
+        Err(error::usage(format!(
+            "there are {count} tensors, found index {index}"
+        )))
+    }
+}
+
+/// Every format: its short name and how its files' names end.
+#[pyfunction]
+pub(crate) fn formats() -> Vec<(&'static str, Vec<&'static str>)> {
+    let formats = tensor_files::formats().iter();
+    formats
+        .map(|format| (format.id(), format.extensions().to_vec()))
+        .collect()
+}
+
+/// Converts a file; returns what the target does not hold, which is empty unless loss is allowed.
+#[pyfunction]
+pub(crate) fn convert(
+    py: Python<'_>,
+    source: PathBuf,
+    target: PathBuf,
+    format: Option<&str>,
+    allow_loss: bool,
+) -> PyResult<Vec<String>> {
+    let format = crate::save::wanted_format(&target, format)?;
+    let options = ReadOptions::default();
+    let converted = py.detach(|| {
+        let reader = tensor_files::open(&source, &options)?;
+        let how = ConvertOptions {
+            allow_loss,
+            ..ConvertOptions::default()
+        };
+        tensor_files::convert(&*reader, format, &target, &how)
+    });
+    let converted = converted.map_err(|error| error::of_file(py, &error))?;
+    Ok(converted.losses.iter().map(ToString::to_string).collect())
+}
+
+/// Compares two files by names and content: a dictionary for each difference.
+#[pyfunction]
+pub(crate) fn diff<'py>(
+    py: Python<'py>,
+    first: PathBuf,
+    second: PathBuf,
+    rtol: f64,
+    atol: f64,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let options = ReadOptions::default();
+    let tolerance = Tolerance {
+        absolute: atol,
+        relative: rtol,
+    };
+    let differences = py.detach(|| {
+        let (first, second) = (
+            tensor_files::open(&first, &options)?,
+            tensor_files::open(&second, &options)?,
+        );
+        Ok(tensor_files::diff(&*first, &*second, tolerance))
+    });
+    let differences = differences.map_err(|error: fmt_core::Error| error::of_file(py, &error))?;
+    let mut found = Vec::new();
+    for difference in differences {
+        let row = PyDict::new(py);
+        row.set_item("name", &difference.name)?;
+        row.set_item("text", difference.to_string())?;
+        found.push(row);
+    }
+    Ok(found)
+}

@@ -1,0 +1,33 @@
+//! The native half of the Python package `tensorferry`: files, and a client.
+//!
+//! What Python users see is in `python/tensorferry`; this module, `tensorferry._native`, is private to it. It knows
+//! bytes, names of dtypes and shapes; NumPy is known to the Python half only.
+
+mod buffer;
+mod client;
+mod error;
+mod file;
+mod save;
+
+use pyo3::prelude::*;
+
+/// The private native module.
+#[pymodule]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add(
+        "TensorFileError",
+        module.py().get_type::<error::TensorFileError>(),
+    )?;
+    module.add("InferenceError", module.py().get_type::<error::InferenceError>())?;
+    module.add_class::<buffer::Buffer>()?;
+    module.add_class::<file::File>()?;
+    module.add_class::<client::Client>()?;
+    module.add_function(wrap_pyfunction!(file::formats, module)?)?;
+    module.add_function(wrap_pyfunction!(file::convert, module)?)?;
+    module.add_function(wrap_pyfunction!(file::diff, module)?)?;
+    module.add_function(wrap_pyfunction!(save::save_file, module)?)?;
+    module.add_function(wrap_pyfunction!(save::save_bytes, module)?)?;
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Writing files of every format.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use fmt_core::{AtomicFile, Error, Format, Plan, PlannedEntry};
+use pyo3::prelude::*;
+use tensor_core::{DType, Naming, Shape, TensorSpec};
+
+use crate::{
+    buffer::{Borrowed, Buffer},
+    error,
+};
+
+/// A tensor to write: name, dtype (NumPy's name), shape, an object with its bytes.
+type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+
+/// Writes a file, which appears at its path when it is complete.
+#[pyfunction]
+pub(crate) fn save_file(
+    py: Python<'_>,
+    path: PathBuf,
+    tensors: Vec<Given<'_>>,
+    metadata: BTreeMap<String, String>,
+    format: Option<&str>,
+) -> PyResult<u64> {
+    let format = wanted_format(&path, format)?;
+    let (plan, arrays) = planned(py, tensors, metadata)?;
+    let saved = py.detach(|| {
+        let mut file = AtomicFile::create(&path)?;
+        let len = write(format, Box::new(&mut file), plan, &arrays)?;
+        file.publish()?;
+        Ok(len)
+    });
+    saved.map_err(|error: Error| error::of_file(py, &error))
+}
+
+/// The bytes of a file.
+#[pyfunction]
+pub(crate) fn save_bytes(
+    py: Python<'_>,
+    tensors: Vec<Given<'_>>,
+    metadata: BTreeMap<String, String>,
+    format: &str,
+) -> PyResult<Buffer> {
+    let format = wanted_format(Path::new(""), Some(format))?;
+    let (plan, arrays) = planned(py, tensors, metadata)?;
+    let memory = Memory::default();
+    let saved = py.detach(|| write(format, Box::new(memory.clone()), plan, &arrays));
+    saved.map_err(|error| error::of_file(py, &error))?;
+    let bytes = std::mem::take(&mut *memory.0.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Buffer::new(bytes.into()))
+}
+
+/// The format that was asked for, or the one that files with such a name have.
+pub(crate) fn wanted_format(path: &Path, format: Option<&str>) -> PyResult<&'static dyn Format> {
+    let found = match format {
+        Some(id) => tensor_files::format(id),
+        None => tensor_files::format_of_path(path),
+    };
+    found.ok_or_else(|| {
+        let ids: Vec<&str> = tensor_files::formats().iter().map(|format| format.id()).collect();
+        let what = format.map_or_else(
+            || {
+                format!(
+                    "the name of '{}' does not say which format it has",
+                    path.display()
+                )
+            },
+            |id| format!("unknown format '{id}'"),
+        );
+        error::usage(format!("{what}: expected one of {}", ids.join(", ")))
+    })
+}
+
+fn planned(
+    py: Python<'_>,
+    tensors: Vec<Given<'_>>,
+    metadata: BTreeMap<String, String>,
+) -> PyResult<(Plan, Vec<Borrowed>)> {
+    let (mut entries, mut arrays) = (
+        Vec::with_capacity(tensors.len()),
+        Vec::with_capacity(tensors.len()),
+    );
+    for (name, dtype, shape, array) in tensors {
+        let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
+        let dtype = DType::from_name(Naming::Numpy, &dtype).map_err(|error| wrong(error.to_string()))?;
+        let spec = Shape::new(&shape).and_then(|shape| TensorSpec::new(dtype, shape));
+        let spec = spec.map_err(|error| wrong(error.to_string()))?;
+        let array = Borrowed::new(&array)?;
+        if array.len() as u64 != spec.byte_len() {
+            return Err(wrong(format!(
+                "expected {} bytes, found {}",
+                spec.byte_len(),
+                array.len()
+            )));
+        }
+        entries.push(PlannedEntry::dense(name, spec));
+        arrays.push(array);
+    }
+    py.check_signals()?;
+    Ok((Plan { entries, metadata }, arrays))
+}
+
+fn write<'w>(
+    format: &dyn Format,
+    out: Box<dyn Write + Send + 'w>,
+    plan: Plan,
+    arrays: &[Borrowed],
+) -> Result<u64, Error> {
+    let mut writer = format.create(out, plan)?;
+    for array in arrays {
+        array.in_pieces(|piece| writer.write(piece))?;
+    }
+    writer.finish()
+}
+
+/// Memory that grows as a file is written into it.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Memory {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.try_reserve(bytes.len())?;
+        memory.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

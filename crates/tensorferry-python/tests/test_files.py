@@ -1,0 +1,204 @@
+"""Files, from the installed package."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import tensorferry
+from tensorferry import TensorFileError, convert, diff, load, load_file, safe_open, save, save_file, verify
+
+NUMBERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"]
+#: Formats that hold names, and every dtype of NUMBERS.
+NAMED = ["safetensors", "zt", "npz", "tbuf"]
+
+
+def tensors(dtypes=NUMBERS):
+    rng = np.random.default_rng(7)
+    return {f"{dtype}.w": rng.integers(0, 100, (3, 4)).astype(dtype) for dtype in dtypes}
+
+
+def assert_same(found, expected):
+    assert list(sorted(found)) == list(sorted(expected))
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize("extension", NAMED)
+@pytest.mark.parametrize("mmap", [False, True])
+def test_every_format_gives_back_what_it_took(tmp_path, extension, mmap):
+    path = tmp_path / f"a.{extension}"
+    expected = tensors() | {"scalar": np.float32(3.5), "empty": np.zeros((0, 2), np.int64)}
+    length = save_file(expected, path)
+    assert length == path.stat().st_size
+    found = load_file(path, mmap=mmap)
+    assert_same(found, {name: np.asarray(array) for name, array in expected.items()})
+    assert all(array.flags.writeable is not mmap for array in found.values() if array.size)
+
+
+def test_safetensors_reads_what_is_written_and_the_other_way_round(tmp_path):
+    expected = tensors(["float16", "bool", *NUMBERS])
+    ours, theirs = tmp_path / "ours.safetensors", tmp_path / "theirs.safetensors"
+    save_file(expected, ours, metadata={"license": "mit"})
+    assert_same(safetensors.numpy.load_file(ours), expected)
+    safetensors.numpy.save_file(expected, theirs, metadata={"license": "mit"})
+    assert_same(load_file(theirs), expected)
+    with safe_open(theirs, framework="np") as f, safetensors.safe_open(theirs, framework="np") as g:
+        assert f.metadata() == g.metadata() == {"license": "mit"}
+        assert sorted(f.keys()) == sorted(g.keys())
+        assert f.format == "safetensors"
+
+
+def test_memory_instead_of_files():
+    expected = tensors()
+    assert_same(load(save(expected)), expected)
+    assert_same(load(bytearray(save(expected, format="ztensor"))), expected)
+    assert_same(safetensors.numpy.load(save(expected)), expected)
+
+
+def test_orders_and_strides_do_not_matter(tmp_path):
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    given = {"t": array.transpose(2, 0, 1), "s": array[:, ::2], "big": array.astype(">f4"), "f": np.asfortranarray(array)}
+    path = tmp_path / "a.zt"
+    save_file(given, path)
+    for name, found in load_file(path).items():
+        np.testing.assert_array_equal(found, given[name])
+
+
+def test_bfloat16(tmp_path):
+    import ml_dtypes
+
+    array = np.array([1.5, -2.0, np.inf], dtype=ml_dtypes.bfloat16)
+    save_file({"x": array}, tmp_path / "a.safetensors")
+    found = load_file(tmp_path / "a.safetensors")["x"]
+    assert found.dtype == ml_dtypes.bfloat16 and found.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("extension", NAMED)
+def test_slices_read_what_they_say(tmp_path, extension):
+    array = np.arange(60, dtype=np.int32).reshape(5, 4, 3)
+    save_file({"w": array}, tmp_path / f"a.{extension}")
+    with safe_open(tmp_path / f"a.{extension}") as f:
+        part = f.get_slice("w")
+        assert part.get_shape() == [5, 4, 3] and part.get_dtype() == "int32"
+        for index in [
+            np.s_[:], np.s_[1:3], np.s_[-2:], np.s_[4], np.s_[-1], np.s_[1:3, 2], np.s_[::2], np.s_[3:1],
+            np.s_[2, 1:, ::-1], np.s_[...], np.s_[[0, 4]], np.s_[9:],
+        ]:
+            np.testing.assert_array_equal(part[index], array[index])
+        with pytest.raises(IndexError, match="5 rows"):
+            part[5]
+
+
+def test_views_of_a_mapped_file_cost_no_copy_and_keep_it_alive(tmp_path):
+    array = np.arange(1000, dtype=np.float64)
+    save_file({"w": array}, tmp_path / "a.zt")
+    file = safe_open(tmp_path / "a.zt", mmap=True)
+    first, second = file["w"].view(), file["w"].view()
+    assert first.__array_interface__["data"] == second.__array_interface__["data"]
+    assert not first.flags.writeable
+    del file, second
+    os.unlink(tmp_path / "a.zt")
+    np.testing.assert_array_equal(first, array)
+
+
+def test_dlpack_and_array_protocols(tmp_path):
+    save_file({"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, tmp_path / "a.zt")
+    tensor = safe_open(tmp_path / "a.zt")["w"]
+    np.testing.assert_array_equal(np.from_dlpack(tensor), tensor.numpy())
+    assert np.asarray(tensor).sum() == 15.0
+    assert repr(tensor) == "Tensor('w', float32[2, 3])"
+
+
+def test_convert_diff_and_verify(tmp_path):
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.zt"
+    save_file(tensors(), a)
+    assert convert(a, b) == []
+    assert diff(a, b) == []
+    assert set(verify(b).values()) <= {"ok", "unchecked"}
+    changed = tensors()
+    changed["float32.w"][0, 0] += 1
+    save_file(changed, b)
+    (difference,) = diff(a, b)
+    assert difference["name"] == "float32.w"
+
+
+def test_errors_say_what_and_where(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file(tensors(), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(TensorFileError) as error:
+        load_file(path)
+    assert error.value.kind and error.value.byte is not None or error.value.tensor is not None
+    with pytest.raises(FileNotFoundError):
+        load_file(tmp_path / "missing.zt")
+    with pytest.raises(ValueError, match="expected one of"):
+        save_file({}, tmp_path / "a.docx")
+    with pytest.raises(KeyError, match="no tensor 'zz'"):
+        safe_open(save_and_return(tmp_path))["zz"]
+    with pytest.raises(TypeError, match="'s'"):
+        save_file({"s": np.array(["text"])}, tmp_path / "b.zt")
+    with pytest.raises(ValueError, match="device"):
+        safe_open(path, device="cuda:0")
+
+
+def save_and_return(tmp_path):
+    save_file(tensors(), tmp_path / "c.zt")
+    return tmp_path / "c.zt"
+
+
+def test_a_failed_save_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.btf"
+    path.write_bytes(b"precious")
+    with pytest.raises(TensorFileError):
+        save_file({"x": np.zeros(3, np.bool_)}, path)
+    assert path.read_bytes() == b"precious"
+    assert os.listdir(tmp_path) == ["a.btf"]
+
+
+@pytest.mark.parametrize("extension", [*NAMED, "npy"])
+def test_damaged_files_raise_and_nothing_else(tmp_path, extension):
+    path = tmp_path / f"a.{extension}"
+    save_file({"0": np.arange(40, dtype=np.float32)} if extension == "npy" else tensors(), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(3)
+    for _ in range(500):
+        damaged = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            damaged[rng.integers(0, len(damaged))] = rng.integers(0, 256)
+        if rng.random() < 0.3:
+            damaged = damaged[: rng.integers(0, len(damaged))]
+        path.write_bytes(damaged)
+        try:
+            load_file(path)
+        except (TensorFileError, TypeError, OSError):
+            pass
+
+
+def test_other_threads_run_while_a_file_is_written(tmp_path):
+    big = {"w": np.ones(64 << 20, np.uint8)}
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(1)
+            done.wait(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = len(ticks)
+    save_file(big, tmp_path / "a.zt")
+    found = load_file(tmp_path / "a.zt")["w"]
+    during = len(ticks) - before
+    done.set()
+    thread.join()
+    assert found.sum() == 64 << 20
+    assert during > 0
+
+
+def test_formats_are_listed():
+    assert "safetensors" in tensorferry.formats() and "zt" in tensorferry.formats()["ztensor"]

@@ -1,0 +1,79 @@
+//! Hostile clients against a release build of the server: the programs of the crate `attack-kit`.
+
+use std::{env, path::PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{cargo, workspace};
+
+/// Which attacks, and for how long.
+#[derive(Args)]
+pub(crate) struct AttackOptions {
+    /// Run only attacks whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Seconds that each attack may last
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
+    #[command(flatten)]
+    server: ServerOptions,
+}
+
+/// For how long, and how often.
+#[derive(Args)]
+pub(crate) struct SoakOptions {
+    /// Minutes
+    #[arg(long, default_value_t = 30)]
+    minutes: u64,
+    /// How often a second server is ended by SIGTERM under load
+    #[arg(long, default_value_t = 100)]
+    restarts: u32,
+    #[command(flatten)]
+    server: ServerOptions,
+}
+
+/// The server that is attacked.
+#[derive(Args)]
+struct ServerOptions {
+    /// A server that is built already [default: a release build of this tree]
+    #[arg(long, value_name = "PROGRAM")]
+    server: Option<PathBuf>,
+    /// MiB of memory above which the server is killed, so that the machine survives
+    #[arg(long, default_value_t = 3072, value_name = "MIB")]
+    ceiling: usize,
+}
+
+/// Runs every attack in full size.
+pub(crate) fn attack(options: &AttackOptions) -> Result<()> {
+    let seconds = options.seconds.to_string();
+    let mut arguments = vec!["attack", "--seconds", &seconds];
+    if let Some(only) = &options.only {
+        arguments.extend(["--only", only]);
+    }
+    run(&options.server, &arguments)
+}
+
+/// Runs the soak.
+pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
+    let (minutes, restarts) = (options.minutes.to_string(), options.restarts.to_string());
+    run(
+        &options.server,
+        &["soak", "--minutes", &minutes, "--restarts", &restarts],
+    )
+}
+
+fn run(server: &ServerOptions, arguments: &[&str]) -> Result<()> {
+    let program = match &server.server {
+        Some(program) => program.clone(),
+        None => {
+            cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
+            let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+            workspace::root().join(target).join("release/oip-server")
+        }
+    };
+    let (program, ceiling) = (program.to_string_lossy(), server.ceiling.to_string());
+    let kit = ["run", "--quiet", "--release", "--package", "attack-kit", "--"];
+    let watched = ["--server", &program, "--ceiling", &ceiling];
+    cargo::run(&[&kit[..], arguments, &watched].concat(), &[])
+}

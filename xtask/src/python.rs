@@ -1,0 +1,155 @@
+//! The Python package: `cargo xtask wheel` builds it with the programs in it, `cargo xtask python` tests it as installed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::{cargo, workspace};
+
+/// Which Python to use.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that virtual environments are made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+    /// Build the extension module and the programs without optimisation: quick, for trying changes out
+    #[arg(long)]
+    debug: bool,
+}
+
+/// The crate whose sources the package has.
+const PACKAGE: &str = "crates/tensorferry-python";
+/// The programs that the wheel carries, with the packages they come from.
+const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
+/// What builds the wheel, and puts the programs into it.
+const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
+/// What the tests need besides the wheel.
+const TEST_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes"];
+
+/// Builds the wheel with the programs in it, and says where it is.
+pub(crate) fn wheel(options: &Options) -> Result<()> {
+    let wheel = build(options)?;
+    let size = fs::metadata(&wheel)?.len();
+    println!("{} ({:.1} MB)", workspace::display(&wheel), size as f64 / 1e6);
+    Ok(())
+}
+
+/// Builds the wheel, installs it into a new environment, and runs its tests there.
+pub(crate) fn test(options: &Options) -> Result<()> {
+    let wheel = build(options)?;
+    let tests = workspace::root().join("target/python/test");
+    let python = environment(&options.python, &tests, TEST_REQUIREMENTS)?;
+    let reinstall = ["-m", "pip", "install", "--quiet", "--force-reinstall"];
+    run(Command::new(&python).args(reinstall).arg(&wheel))?;
+    // From a folder without sources, so that nothing but the wheel can be imported.
+    let folder = tests.join("run");
+    fs::create_dir_all(&folder)?;
+    run(Command::new(&python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .arg(workspace::root().join(PACKAGE).join("tests"))
+        .env(
+            "TENSORFERRY_EXAMPLES",
+            workspace::root().join("crates/oip-server/examples"),
+        )
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(folder))
+}
+
+fn build(options: &Options) -> Result<PathBuf> {
+    let folder = workspace::root().join("target/python");
+    let python = environment(&options.python, &folder.join("build"), BUILD_REQUIREMENTS)?;
+    let profile = if options.debug { "debug" } else { "release" };
+    let mut arguments = vec!["build"];
+    arguments.extend((!options.debug).then_some("--release"));
+    for (package, _) in PROGRAMS {
+        arguments.extend(["--package", package]);
+    }
+    cargo::run(&arguments, &[])?;
+
+    let bare = fresh(&folder.join("bare"))?;
+    let mut maturin = Command::new(python.with_file_name("maturin"));
+    maturin.args(["build", "--quiet", "--interpreter"]).arg(&python);
+    maturin.args((!options.debug).then_some("--release"));
+    run(maturin
+        .arg("--manifest-path")
+        .arg(workspace::root().join(PACKAGE).join("Cargo.toml"))
+        .arg("--out")
+        .arg(&bare))?;
+
+    let unpacked = fresh(&folder.join("unpacked"))?;
+    let tool = |arguments: &[&Path]| run(Command::new(&python).args(["-m", "wheel"]).args(arguments));
+    tool(&[
+        Path::new("unpack"),
+        &only_entry(&bare)?,
+        Path::new("--dest"),
+        &unpacked,
+    ])?;
+    let tree = only_entry(&unpacked)?;
+    let name = tree
+        .file_name()
+        .and_then(|name| name.to_str())
+        .context("the wheel has no name")?;
+    let scripts = tree.join(format!("{name}.data/scripts"));
+    fs::create_dir_all(&scripts)?;
+    for (_, program) in PROGRAMS {
+        // The release profile strips symbols.
+        let built = workspace::root().join("target").join(profile).join(program);
+        fs::copy(&built, scripts.join(program)).with_context(|| format!("copying {}", built.display()))?;
+    }
+    let wheels = fresh(&folder.join("wheels"))?;
+    tool(&[Path::new("pack"), &tree, Path::new("--dest-dir"), &wheels])?;
+    only_entry(&wheels)
+}
+
+/// The Python of a virtual environment that has the requirements; filling it needs a network.
+fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
+    let program = folder.join("bin/python");
+    let installed = folder.join("installed.txt");
+    if fs::read_to_string(&installed).is_ok_and(|installed| installed == requirements.join("\n")) {
+        return Ok(program);
+    }
+    println!("filling {}", workspace::display(folder));
+    run(Command::new(python).args(["-m", "venv", "--clear"]).arg(folder))?;
+    run(Command::new(&program)
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+        .args(requirements))?;
+    fs::write(installed, requirements.join("\n"))?;
+    Ok(program)
+}
+
+/// An empty folder.
+fn fresh(folder: &Path) -> Result<PathBuf> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    Ok(folder.to_owned())
+}
+
+fn only_entry(folder: &Path) -> Result<PathBuf> {
+    let entries: Vec<PathBuf> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    let [entry] = &entries[..] else {
+        bail!(
+            "expected one entry in {}, found {}",
+            folder.display(),
+            entries.len()
+        );
+    };
+    Ok(entry.clone())
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_owned();
+    let status = command
+        .status()
+        .with_context(|| format!("starting {}", program.display()))?;
+    ensure!(status.success(), "{} failed: {status}", program.display());
+    Ok(())
+}
