@@ -24,6 +24,7 @@
 //!     version: "1".into(),
 //!     content: std::fs::read(&path)?.into(),
 //!     path,
+//!     beside: vec![],
 //! };
 //! let model = OnnxBackend::new().load(&source, &LoadContext::default())?;
 //!
@@ -40,6 +41,7 @@
 mod convert;
 mod dims;
 mod dtype;
+mod external;
 mod input_check;
 mod lower;
 mod ml;
@@ -49,11 +51,13 @@ mod ops;
 mod payload;
 mod plan;
 mod proto;
+mod rewrite;
 mod scan;
 mod signature;
 mod size;
 mod structure;
 mod tract_limit;
+mod trial;
 
 pub use model::OnnxBackend;
 pub use onnx_runtime::OnnxRuntime;

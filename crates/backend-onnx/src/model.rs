@@ -1,14 +1,16 @@
+use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    lower,
+    external, lower,
     onnx_runtime::{OnnxRuntime, OrtModel},
     plan::Plan,
     proto::{self, ModelProto},
+    rewrite,
     signature::Signature,
-    tract_limit,
+    tract_limit, trial,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
@@ -70,17 +72,26 @@ impl Backend for OnnxBackend {
         &["model.onnx"]
     }
 
+    fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        external::names(&proto::decode(content)?)
+    }
+
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let runtime = self.choose(&cx.config)?;
-        let model = proto::decode(&source.content)?;
+        let mut model = proto::decode(&source.content)?;
+        external::take_in(&mut model, &source.beside)?;
+        rewrite::cut_zip_maps(&mut model);
         let (loaded, name): (Box<dyn Model>, _) = match runtime {
             Some(runtime) => {
                 let threads = threads(&cx.config)?;
-                let loaded = OrtModel::load(runtime, source, &model, threads)?;
+                let loaded = OrtModel::load(runtime, source, &model, threads, cx.deadline)?;
                 (Box::new(loaded), "onnxruntime")
             }
             None => {
-                let loaded = OnnxModel::load(source, &model);
+                let loaded = OnnxModel::load(source, &model).and_then(|loaded| {
+                    trial::answer(&loaded, cx.deadline)?;
+                    Ok(loaded)
+                });
                 let how = match &self.runtime {
                     Some(_) => "set runtime to 'onnxruntime' in the model's configuration",
                     None => HOW_TO_START,

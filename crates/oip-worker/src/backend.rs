@@ -108,6 +108,10 @@ impl Backend for IsolatedBackend {
         self.inner.file_names()
     }
 
+    fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        self.inner.files_beside(content)
+    }
+
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let mut config = ModelConfig::clone(&cx.config);
         let wish = Wish::take(&mut config)?;
@@ -122,7 +126,8 @@ impl Backend for IsolatedBackend {
             return self.inner.load(source, &LoadContext { config, ..cx.clone() });
         }
         let memory_limit = wish.memory_limit.or(self.isolation.memory_limit);
-        let length = source.content.len() as u64;
+        let beside = source.beside.iter().map(|(_, content)| content.len() as u64);
+        let length = source.content.len() as u64 + beside.sum::<u64>();
         if let Some(limit) = memory_limit.filter(|limit| length >= *limit) {
             return Err(ServiceError::invalid(format!(
                 "its file has {length} bytes, and its process may use {} of memory",

@@ -1,5 +1,6 @@
 //! Models run by ONNX Runtime, a library that the operator names when the server starts.
 
+mod find;
 mod library;
 mod model;
 mod session;

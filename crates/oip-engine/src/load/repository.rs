@@ -1,6 +1,6 @@
 use std::{
     fmt, fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -146,6 +146,8 @@ pub(crate) enum Content {
 #[derive(Clone)]
 pub(crate) struct FoundFile {
     pub(crate) path: PathBuf,
+    /// The folder where it was found, which links are not resolved in.
+    folder: PathBuf,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
@@ -201,18 +203,41 @@ impl ModelFolder {
     /// # Errors
     /// What is wrong with the file.
     pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, String> {
-        if let Some(promise) = mapping {
-            return map(&self.root, &file.path, promise);
+        self.open(&file.path, mapping)
+    }
+
+    /// Opens another file in the folder of a model's file, under the same rules.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the file.
+    pub(crate) fn open_beside(
+        &self,
+        file: &FoundFile,
+        name: &str,
+        mapping: Option<Promise>,
+    ) -> Result<Bytes, String> {
+        let mut parts = Path::new(name).components();
+        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !is_name || name.ends_with('/') {
+            return Err(format!("it asks for {}, which is no file's name", Quoted(name)));
         }
-        let length = fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
+        let path = resolve(&self.root, &file.folder.join(name))?;
+        self.open(&path, mapping)
+    }
+
+    fn open(&self, path: &Path, mapping: Option<Promise>) -> Result<Bytes, String> {
+        if let Some(promise) = mapping {
+            return map(&self.root, path, promise);
+        }
+        let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
         let available = available_memory().unwrap_or(u64::MAX);
         if length > available {
-            let name = file.path.file_name().unwrap_or_default().display();
+            let name = path.file_name().unwrap_or_default().display();
             return Err(format!(
                 "{name} has {length} bytes, but only {available} bytes of memory are left"
             ));
         }
-        read(&self.root, &file.path, available)
+        read(&self.root, path, available)
     }
 
     /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
@@ -369,7 +394,11 @@ impl ModelFolder {
             let path = folder.join(name);
             path.symlink_metadata().ok()?;
             let path = resolve(&self.root, &path);
-            Some(path.map(|path| FoundFile { path, backend }))
+            Some(path.map(|path| FoundFile {
+                path,
+                folder: folder.to_owned(),
+                backend,
+            }))
         });
         Ok(found)
     }
