@@ -1,125 +1,138 @@
-//! A model runs once when it is loaded, with inputs that are made up: one that can answer nothing is not ready.
+//! Made-up inputs, of the smallest sizes that a model takes: each model answers them once before it is ready.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::{Duration, Instant},
+use tract_onnx::{
+    prelude::{DatumType, TValue, TVec, TractResult},
+    tract_hir::internal::{IntoTValue, Tensor, bail},
 };
 
-use bytes::Bytes;
-use oip_service::{CancelToken, Model};
-use oip_types::{
-    BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata, TensorValue,
+use oip_types::DataType;
+use tensor_core::Shape;
+
+use crate::{
+    dtype,
+    ops::access,
+    signature::{Dim, Port},
 };
-use tensor_core::{Shape, Tensor, TensorSpec};
 
-/// Sizes to try for free dimensions: channels, height and width of images, and the length of everything else. The batch is
-/// 1. Smallest first, then what networks for images, text, and sound are often made for.
-const SIZES: [(u64, u64, u64, u64); 12] = [
-    (1, 1, 1, 1),
-    (3, 32, 32, 16),
-    (3, 320, 320, 512),
-    (3, 48, 320, 64),
-    (1, 64, 160, 128),
-    (3, 224, 224, 256),
-    (1, 28, 28, 80),
-    (3, 32, 320, 1600),
-    (2, 64, 64, 16_000),
-    (3, 256, 256, 4),
-    (3, 112, 112, 96),
-    (1, 1, 64, 576),
-];
+/// Sizes for dimensions that are neither a batch nor an image's channels. Small ones come first; the others are there
+/// for networks that shrink what they are given, and for sound, which comes in thousands of samples.
+const SIZES: &[u64] = &[1, 2, 8, 32, 64, 128, 320, 512, 640, 1600, 16000];
 
-/// All that one run may take in its inputs. What needs more is not tried.
-const MAX_BYTES: u64 = 64 << 20;
+/// Inputs of more elements than this are not tried.
+const MAX_ELEMENTS: u64 = 1 << 24;
 
-/// How long the trials of one model may take together. A model that is slower than this is believed.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The answer to the first made-up request that the model answers; `None` where it cannot be told whether it would
-/// answer others.
-///
-/// # Errors
-/// When the model itself fails on all of them: it would on others.
-pub(crate) fn answer(
-    model: &dyn Model,
-    deadline: Option<Instant>,
-) -> Result<Option<Vec<InferOutput>>, ServiceError> {
-    let last = Instant::now() + PATIENCE;
-    let token = CancelToken::new(Some(deadline.map_or(last, |deadline| deadline.min(last))));
-    let mut failure = None;
-    let mut is_known = true;
-    let has_free = model.metadata().inputs.iter().any(|input| {
-        let free = input.shape.dims().iter().skip(1).filter(|dim| dim.is_none());
-        free.count() > 0 || input.shape.dims() == [None]
-    });
-    let sizes = if has_free { &SIZES[..] } else { &SIZES[..1] };
-    for &size in sizes {
-        let Some(request) = request(model.metadata(), size) else {
-            return Ok(None);
-        };
-        let outcome = catch_unwind(AssertUnwindSafe(|| model.infer(request, &token)));
-        match outcome.unwrap_or_else(|_| Err(ServiceError::internal("the model panicked"))) {
-            Ok(outputs) => return Ok(Some(outputs)),
-            Err(error) if error.code() == ErrorCode::Internal => failure = Some(error),
-            Err(_) if token.is_cancelled() => return Ok(None),
-            // The values were the reason: nothing is known then.
-            Err(_) => is_known = false,
-        }
-    }
-    failure.filter(|_| is_known).map_or(Ok(None), |error| {
-        let cause = error.report().to_string();
-        let cause: String = cause.chars().take(300).collect();
-        Err(ServiceError::invalid(format!(
-            "the model loads, but fails on each of {} made-up inputs, the smallest of its dimensions and some usual ones: \
-             {cause}",
-            sizes.len()
-        ))
-        .caused_by(error))
-    })
+/// What an input is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    Ones,
+    Zeros,
 }
 
-/// `None` for inputs that are too large, or of types that cannot be made up.
-fn request(metadata: &ModelMetadata, size: (u64, u64, u64, u64)) -> Option<InferRequest> {
-    let mut request = InferRequest::new(ModelRef::new(&metadata.name, None).ok()?);
-    let mut total = 0;
-    for input in &metadata.inputs {
-        let shape = Shape::new(&dims(input, size)).ok()?;
-        let width = input.datatype.dtype().map_or(1, |dtype| dtype.size() as u64);
-        total += shape.element_count().checked_mul(width)?;
-        if total > MAX_BYTES {
-            return None;
+/// Shapes of all inputs together, to be tried in this order.
+pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
+    let mut tried: Vec<Vec<Shape>> = Vec::new();
+    for &size in SIZES {
+        for channels in [3, 1, size] {
+            let shapes: Option<Vec<Shape>> = inputs.iter().map(|port| shape(port, size, channels)).collect();
+            if let Some(shapes) = shapes
+                && !tried.contains(&shapes)
+            {
+                tried.push(shapes);
+            }
         }
-        let value: TensorValue = match input.datatype {
-            DataType::Bytes => {
-                let count = usize::try_from(shape.element_count()).ok()?;
-                BytesTensor::from_elements(shape, std::iter::repeat_n(b"a", count))
-                    .ok()?
-                    .into()
-            }
-            DataType::Fixed(dtype) => {
-                let spec = TensorSpec::new(dtype, shape).ok()?;
-                let zeros = vec![0u8; usize::try_from(spec.byte_len()).ok()?];
-                Tensor::new(spec, Bytes::from(zeros)).ok()?.into()
-            }
-        };
-        request = request.with_input(&input.name, value);
     }
-    Some(request)
+    tried
 }
 
-fn dims(input: &TensorMetadata, (channels, height, width, length): (u64, u64, u64, u64)) -> Vec<u64> {
-    let dims = input.shape.dims();
-    let is_image = dims.len() == 4;
-    let made_up = |axis: usize| match axis {
-        0 if dims.len() > 1 => 1,
-        1 if is_image => channels,
-        2 if is_image => height,
-        3 if is_image => width,
-        _ => length,
-    };
-    dims.iter()
+fn shape(port: &Port, size: u64, channels: u64) -> Option<Shape> {
+    let dims = port.dims.as_ref()?;
+    let rank = dims.len();
+    let sizes: Vec<u64> = dims
+        .iter()
         .enumerate()
-        .map(|(axis, dim)| dim.unwrap_or_else(|| made_up(axis)))
+        .map(|(axis, dim)| match dim {
+            Dim::Fixed(dim) => *dim,
+            Dim::Named(name) if is_batch(name) => 1,
+            _ if axis == 0 && rank > 1 => 1,
+            _ if axis == 1 && rank == 4 => channels,
+            _ => size,
+        })
+        .collect();
+    let shape = Shape::new(&sizes).ok()?;
+    (shape.element_count() <= MAX_ELEMENTS).then_some(shape)
+}
+
+fn is_batch(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("batch") && !name.contains("seq")
+}
+
+/// Inputs of these shapes.
+pub(crate) fn inputs(ports: &[Port], shapes: &[Shape], fill: Fill) -> TractResult<TVec<TValue>> {
+    let pairs = ports.iter().zip(shapes);
+    pairs
+        .map(|(port, shape)| Ok(input(port.datatype, shape, fill)?.into_tvalue()))
         .collect()
+}
+
+fn input(datatype: DataType, shape: &Shape, fill: Fill) -> TractResult<Tensor> {
+    let dims: Vec<usize> = shape.dims().iter().map(|&dim| dim as usize).collect();
+    let Some(datum_type) = dtype::to_tract(datatype) else {
+        bail!("{datatype} is not supported");
+    };
+    if datum_type == DatumType::String {
+        let count = shape.element_count() as usize;
+        return access::tensor(&dims, vec!["a".to_owned(); count]);
+    }
+    match fill {
+        Fill::Zeros => Tensor::zero_dt(datum_type, &dims),
+        Fill::Ones => {
+            let one = Tensor::from(1u8).cast_to_dt(datum_type)?.into_owned();
+            one.broadcast_scalar_to_shape(&dims)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn port(dims: Vec<Dim>) -> Port {
+        Port {
+            name: "x".to_owned(),
+            datatype: DataType::FP32,
+            dims: Some(dims),
+        }
+    }
+
+    #[test]
+    fn small_sizes_come_first_and_fixed_ones_stay() {
+        let image = port(vec![Dim::Free, Dim::Named("c".into()), Dim::Free, Dim::Fixed(7)]);
+        let tried = shapes(std::slice::from_ref(&image));
+        let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
+        assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
+        let fixed = port(vec![Dim::Fixed(2), Dim::Fixed(3)]);
+        assert_eq!(shapes(std::slice::from_ref(&fixed)).len(), 1);
+    }
+
+    #[test]
+    fn made_up_values_have_the_datatype() {
+        let shape = Shape::new(&[2]).unwrap();
+        for datatype in [DataType::BOOL, DataType::FP16, DataType::INT64, DataType::UINT8] {
+            let ones = input(datatype, &shape, Fill::Ones).unwrap();
+            assert_eq!(dtype::from_tract(ones.datum_type()), Some(datatype));
+            assert_eq!(
+                ones.cast_to::<f32>()
+                    .unwrap()
+                    .try_as_plain_ram()
+                    .unwrap()
+                    .as_slice::<f32>()
+                    .unwrap(),
+                [1.0, 1.0]
+            );
+        }
+        assert_eq!(input(DataType::Bytes, &shape, Fill::Ones).unwrap().len(), 2);
+    }
 }

@@ -3,7 +3,7 @@ use std::{
     time::Instant,
 };
 
-use oip_service::{CancelToken, Model, ModelSource};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
 };
@@ -14,19 +14,20 @@ use tensor_core::{Quoted, Shape};
 
 use super::{
     OnnxRuntime,
+    first_answer::first_answer,
     session::{self, Runs},
     tensors,
     watch::watch,
 };
 use crate::{
     dims::NamedDims,
-    model::OnnxModel,
     plan::ended,
     proto::{self, GraphProto, ModelProto},
     rewrite,
     signature::{Port, Signature},
     size::{MAX_BYTES, gib},
-    structure, trial,
+    structure,
+    tract_model::OnnxModel,
 };
 
 /// A model that ONNX Runtime runs.
@@ -83,8 +84,7 @@ impl OrtModel {
             session,
             runs: Runs::new(),
         };
-        // Its errors do not tell values that a model cannot take from a model that can take none.
-        let answer = trial::answer(&loaded, deadline).unwrap_or_default();
+        let answer = first_answer(&loaded, &signature.inputs, deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
         Ok(loaded)
     }
@@ -173,7 +173,9 @@ fn has_ml(graph: &GraphProto) -> bool {
 /// What tract knows of a model's outputs, if it can run the model.
 fn outputs_by_tract(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
     // What it panics at is not what runs the model.
-    let loaded = catch_unwind(AssertUnwindSafe(|| OnnxModel::load(source, model)));
+    let loaded = catch_unwind(AssertUnwindSafe(|| {
+        OnnxModel::load(source, model, &LoadContext::default())
+    }));
     Some(loaded.ok()?.ok()?.metadata().outputs.clone())
 }
 

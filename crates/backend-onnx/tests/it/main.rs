@@ -3,6 +3,7 @@
 
 mod answers;
 mod damaged;
+mod external;
 mod extremes;
 mod onnx_runtime;
 mod refusals;

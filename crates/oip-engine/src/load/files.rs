@@ -12,22 +12,22 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tensor_mmap::Promise;
 
+use crate::load::error::FileError;
+
 /// Where a path really leads, which must be a regular file below the repository's folder.
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
-    let name = path.file_name().unwrap_or_default().display();
-    let real = path
-        .canonicalize()
-        .map_err(|error| format!("{name} cannot be opened: {}", error.kind()))?;
+pub(crate) fn resolve(root: &Path, path: &Path) -> Result<PathBuf, FileError> {
+    let name = || FileError::name(path);
+    let cannot_open = |source| FileError::Open { name: name(), source };
+    let real = path.canonicalize().map_err(cannot_open)?;
     if !real.starts_with(root) {
-        return Err(format!("{name} is a link that leads out of the repository"));
+        return Err(FileError::Outside { name: name() });
     }
-    match fs::metadata(&real) {
-        Ok(metadata) if metadata.is_file() => Ok(real),
-        Ok(_) => Err(format!("{name} is not a regular file")),
-        Err(error) => Err(format!("{name} cannot be opened: {}", error.kind())),
+    match fs::metadata(&real).map_err(cannot_open)?.is_file() {
+        true => Ok(real),
+        false => Err(FileError::NotRegular { name: name() }),
     }
 }
 
@@ -35,11 +35,13 @@ pub(crate) fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn read(root: &Path, path: &Path, most: u64) -> Result<Bytes, String> {
-    let name = path.file_name().unwrap_or_default().display();
-    read_regular(root, path, most).map_err(|error| match error.kind() {
-        io::ErrorKind::FileTooLarge => format!("{name} is larger than {most} bytes"),
-        kind => format!("{name} cannot be read: {kind}"),
+pub(crate) fn read(root: &Path, path: &Path, most: u64) -> Result<Bytes, FileError> {
+    read_regular(root, path, most).map_err(|source| {
+        let name = FileError::name(path);
+        match source.kind() {
+            io::ErrorKind::FileTooLarge => FileError::TooLarge { name, limit: most },
+            _ => FileError::Read { name, source },
+        }
     })
 }
 
@@ -47,10 +49,12 @@ pub(crate) fn read(root: &Path, path: &Path, most: u64) -> Result<Bytes, String>
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn map(root: &Path, path: &Path, promise: Promise) -> Result<Bytes, String> {
+pub(crate) fn map(root: &Path, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
     let mapped = open_regular(root, path).and_then(|(file, _)| promise.map(&file));
-    let name = path.file_name().unwrap_or_default().display();
-    mapped.map_err(|error| format!("{name} cannot be mapped: {}", error.kind()))
+    mapped.map_err(|source| FileError::Map {
+        name: FileError::name(path),
+        source,
+    })
 }
 
 /// Opens a file that was a regular one when it was found, and tells its length; should it have become a pipe or a link since, or a folder on
@@ -148,7 +152,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// Why it cannot be looked at.
-    pub(crate) fn take(root: &Path, folder: &Path) -> Result<Self, String> {
+    pub(crate) fn take(root: &Path, folder: &Path) -> Result<Self, FileError> {
         let mut snapshot = Self {
             root: root.to_owned(),
             files: BTreeMap::new(),
@@ -157,10 +161,10 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    fn add(&mut self, root: &Path, folder: &Path, below: &Path, depth: usize) -> Result<(), String> {
-        let entries = fs::read_dir(folder).map_err(|error| {
-            let name = folder.file_name().unwrap_or_default().display();
-            format!("the folder {name} cannot be read: {}", error.kind())
+    fn add(&mut self, root: &Path, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
+        let entries = fs::read_dir(folder).map_err(|source| FileError::Folder {
+            name: FileError::name(folder),
+            source,
         })?;
         for entry in entries.filter_map(Result::ok) {
             let (name, path) = (entry.file_name(), entry.path());
@@ -186,7 +190,9 @@ impl Snapshot {
                 self.add(root, &real, &below, depth + 1)?;
             } else if metadata.is_file() {
                 if self.files.len() == Self::MAX_FILES {
-                    return Err(format!("its folder holds more than {} files", Self::MAX_FILES));
+                    return Err(FileError::TooManyFiles {
+                        limit: Self::MAX_FILES,
+                    });
                 }
                 self.files.insert(below, Stamp::of(real, &metadata));
             }
@@ -325,7 +331,7 @@ mod tests {
         fs::remove_dir_all(root.join("m/1")).unwrap();
         std::os::unix::fs::symlink(secret.join("1"), root.join("m/1")).unwrap();
         assert_eq!(
-            read(&root, &path, 100).unwrap_err(),
+            read(&root, &path, 100).unwrap_err().to_string(),
             "model.x cannot be read: permission denied"
         );
     }
@@ -337,7 +343,7 @@ mod tests {
         // Reading this file at its start is EIO: nothing is mapped there.
         let own_memory = Path::new("/proc/self/mem").canonicalize().unwrap();
         let error = read(Path::new("/"), &own_memory, 100).unwrap_err();
-        assert!(error.starts_with("mem cannot be read: "), "{error}");
+        assert!(error.to_string().starts_with("mem cannot be read: "), "{error}");
     }
 
     #[test]
@@ -345,7 +351,7 @@ mod tests {
         let (_folder, root) = folder(&[("x", "12345")]);
         assert_eq!(read(&root, &root.join("x"), 5).unwrap(), "12345");
         assert_eq!(
-            read(&root, &root.join("x"), 4).unwrap_err(),
+            read(&root, &root.join("x"), 4).unwrap_err().to_string(),
             "x is larger than 4 bytes"
         );
     }

@@ -9,6 +9,7 @@
 //! Models come and go under a pipeline. Each time one does that it uses, it is planned anew; while that fails, the
 //! pipeline is there but unavailable, and says why.
 
+mod error;
 mod plan;
 mod run;
 mod step_models;
@@ -25,7 +26,10 @@ use oip_types::{
     model_config::EnsembleScheduling,
 };
 
-pub(crate) use self::step_models::StepModels;
+pub(crate) use self::{
+    error::{PlanError, StepError},
+    step_models::StepModels,
+};
 
 use self::plan::Plan;
 use crate::{
@@ -40,7 +44,7 @@ use crate::{
 pub(crate) struct Pipeline {
     metadata: Arc<ModelMetadata>,
     config: Arc<ModelConfig>,
-    plan: Mutex<Result<Arc<Plan>, String>>,
+    plan: Mutex<Result<Arc<Plan>, Arc<PlanError>>>,
     recorder: Recorder,
 }
 
@@ -50,7 +54,7 @@ impl Pipeline {
         Self {
             metadata,
             config,
-            plan: Mutex::new(Err("it is being loaded".to_owned())),
+            plan: Mutex::new(Err(Arc::new(PlanError::Loading))),
             recorder: Recorder::default(),
         }
     }
@@ -74,15 +78,18 @@ impl Pipeline {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
         let find = |model: ModelRef<'_>| models.step_metadata(model, &self.metadata.name);
-        let new = Plan::new(&self.metadata, scheduling, find).map(Arc::new);
+        let new = Plan::new(&self.metadata, scheduling, find)
+            .map(Arc::new)
+            .map_err(Arc::new);
         let mut plan = self.lock();
-        let is_changed = plan.as_ref().err() != new.as_ref().err();
+        let reason = |plan: &Result<_, Arc<PlanError>>| plan.as_ref().err().map(ToString::to_string);
+        let is_changed = reason(&plan) != reason(&new);
         *plan = new;
         is_changed
     }
 
     /// Why no request can be run.
-    pub(crate) fn unavailable(&self) -> Option<String> {
+    pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
         self.lock().as_ref().err().cloned()
     }
 
@@ -99,7 +106,8 @@ impl Pipeline {
             self.metadata.check_request(&request)?;
             rows = batch::rows(self.config.max_batch_size.into(), &request)?.unwrap_or(1);
             let plan = self.lock().clone();
-            let plan = plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason))?;
+            let plan =
+                plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason.to_string()))?;
             let wanted = request.outputs.clone();
             let outputs = run::run(&plan, request, cx, models).await?;
             self.metadata.pick_outputs(&wanted, outputs)
@@ -128,7 +136,7 @@ impl Pipeline {
     }
 
     /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, Result<Arc<Plan>, String>> {
+    fn lock(&self) -> MutexGuard<'_, Result<Arc<Plan>, Arc<PlanError>>> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -177,6 +177,7 @@ mod tests {
     use tensor_core::{Shape, Tensor};
 
     use super::*;
+    use crate::pipeline::StepError;
 
     type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 
@@ -184,8 +185,8 @@ mod tests {
     struct Scripted<F>(F);
 
     impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for Scripted<F> {
-        fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, String> {
-            Err(format!("{model} was planned before"))
+        fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, StepError> {
+            Err(ServiceError::invalid(format!("{model} was planned before")).into())
         }
 
         fn infer_step(

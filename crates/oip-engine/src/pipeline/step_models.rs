@@ -3,6 +3,8 @@ use std::sync::Arc;
 use oip_service::{BoxFuture, RequestContext};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 
+use super::error::StepError;
+
 /// The models that a pipeline runs: all that it knows of the rest of the engine.
 ///
 /// A pipeline is planned with their metadata, and its steps are requests to them, each of which goes the same way as a
@@ -12,7 +14,7 @@ pub(crate) trait StepModels: Send + Sync {
     ///
     /// # Errors
     /// Why the pipeline cannot run it now: there is no such model, it is not ready, or it runs the pipeline in turn.
-    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, String>;
+    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError>;
 
     /// Answers the request of a step.
     fn infer_step(
