@@ -49,6 +49,7 @@ mod ml;
 mod model;
 mod onnx_runtime;
 mod ops;
+mod other_formats;
 mod output_metadata;
 mod payload;
 mod plan;
