@@ -5,18 +5,26 @@ pub(crate) fn explain(content: &[u8]) -> Option<&'static str> {
     let has = |at: usize, mark: &[u8]| content.get(at..at + mark.len()) == Some(mark);
     let starts = |mark: &[u8]| has(0, mark);
     if starts(b"version https://git-lfs") {
-        return Some("the file is a pointer of Git LFS and not the model itself; run `git lfs pull` where it was cloned");
+        return Some(
+            "the file is a pointer of Git LFS and not the model itself; run `git lfs pull` where it was cloned",
+        );
     }
-    if has(4, b"ORTM") {
+    // An ONNX model begins with its version, and may have any letters behind it.
+    let is_onnx = starts(b"\x08");
+    if has(4, b"ORTM") && !is_onnx {
         return Some(
             "the file is in ONNX Runtime's own format (.ort), which is not read; serve the ONNX file that it was made from",
         );
     }
-    if has(4, b"TFL3") {
-        return Some("the file is a TensorFlow Lite model; convert it with `python -m tf2onnx.convert --tflite`");
+    if has(4, b"TFL3") && !is_onnx {
+        return Some(
+            "the file is a TensorFlow Lite model; convert it with `python -m tf2onnx.convert --tflite`",
+        );
     }
     if starts(b"GGUF") {
-        return Some("the file is a GGUF file: weights of a language model without a graph, which ONNX cannot take the place of");
+        return Some(
+            "the file is a GGUF file: weights of a language model without a graph, which ONNX cannot take the place of",
+        );
     }
     if starts(b"PK\x03\x04") {
         return Some(
@@ -42,7 +50,9 @@ pub(crate) fn explain(content: &[u8]) -> Option<&'static str> {
     }
     // The first field of a GraphDef is a node, where an ONNX model's is a number.
     if starts(b"\n") && content.len() > 16 {
-        return Some("the file is a TensorFlow graph (.pb); convert it with `python -m tf2onnx.convert --graphdef`");
+        return Some(
+            "the file is a TensorFlow graph (.pb); convert it with `python -m tf2onnx.convert --graphdef`",
+        );
     }
     let header = content.first_chunk().map(|length| u64::from_le_bytes(*length));
     let is_safetensors = header.is_some_and(|length| length < content.len() as u64) && has(8, b"{");
@@ -59,7 +69,10 @@ mod tests {
     #[test]
     fn each_is_known_by_its_beginning() {
         let cases: [(&[u8], &str); 10] = [
-            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "Git LFS"),
+            (
+                b"version https://git-lfs.github.com/spec/v1\noid sha256:0",
+                "Git LFS",
+            ),
             (b"\x18\0\0\0ORTM\0\0", ".ort"),
             (b"\x1c\0\0\0TFL3\0\0", "Lite"),
             (b"GGUF\x03\0\0\0", "GGUF"),
@@ -72,7 +85,10 @@ mod tests {
         ];
         for (content, expected) in cases {
             let found = explain(content);
-            assert!(found.is_some_and(|text| text.contains(expected)), "{expected}: {found:?}");
+            assert!(
+                found.is_some_and(|text| text.contains(expected)),
+                "{expected}: {found:?}"
+            );
         }
         for content in [&b""[..], b"\x08\x08\x12\x08skl2onnx", b"no model", b"\n"] {
             assert_eq!(explain(content), None);

@@ -2,6 +2,7 @@
 
 use std::{process::Command, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError, model_config::parse_size,

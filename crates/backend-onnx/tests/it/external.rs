@@ -40,7 +40,13 @@ fn weights_come_from_the_files_that_the_model_names() {
 fn files_that_are_too_short_are_refused() {
     let mut source = source(content());
     source.beside = vec![("weights.data".to_owned(), vec![0; 7].into())];
-    let error = OnnxBackend::new().load(&source, &LoadContext::default()).err().unwrap();
+    let error = OnnxBackend::new()
+        .load(&source, &LoadContext::default())
+        .err()
+        .unwrap();
     let message = error.to_string();
-    assert!(message.contains("'w' has its external data at 0 of 'weights.data', 8 bytes long"), "{message}");
+    assert!(
+        message.contains("'w' has its external data at 0 of 'weights.data', 8 bytes long"),
+        "{message}"
+    );
 }
