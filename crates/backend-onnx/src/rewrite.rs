@@ -14,7 +14,7 @@ use crate::{
 /// Takes a `ZipMap` away that makes an output: a map for each row, which no request can carry, of what stands in a matrix
 /// before. The output keeps its name and is that matrix.
 ///
-/// scikit-learn's, CatBoost's and XGBoost's exporters put one at the end of classifiers unless they are told not to.
+/// scikit-learn's, `CatBoost`'s and `XGBoost`'s exporters put one at the end of classifiers unless they are told not to.
 pub(crate) fn cut_zip_maps(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;
@@ -59,16 +59,12 @@ pub(crate) fn cut_zip_maps(model: &mut ModelProto) {
 /// FP32 with so many columns; 0 is any number.
 fn matrix(columns: usize) -> TypeProto {
     let columns = (columns > 0).then_some(dimension::Value::DimValue(columns as i64));
-    let dim = [None, columns].map(|value| Dimension {
-        value,
-        ..Dimension::default()
-    });
+    let dim = [None, columns].map(|value| Dimension { value });
     TypeProto {
         value: Some(type_proto::Value::TensorType(type_proto::Tensor {
             elem_type: DataType::Float as i32,
             shape: Some(TensorShapeProto { dim: dim.to_vec() }),
         })),
-        ..TypeProto::default()
     }
 }
 

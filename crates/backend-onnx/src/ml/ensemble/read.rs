@@ -210,7 +210,7 @@ struct Layout {
 
 impl Layout {
     /// Finds the roots: the one node of each tree that is no other's child. A node may be the child of several, as
-    /// LightGBM's splits by categories are written: a chain of comparisons with one way out. Circles there must not be.
+    /// `LightGBM`'s splits by categories are written: a chain of comparisons with one way out. Circles there must not be.
     fn new(lists: &Lists<'_>) -> TractResult<Self> {
         let count = lists.modes.len();
         let children = |parent: usize| -> TractResult<Option<[usize; 2]>> {
