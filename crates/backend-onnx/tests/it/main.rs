@@ -6,6 +6,7 @@ mod damaged;
 mod external;
 mod extremes;
 mod onnx_runtime;
+mod plans;
 mod refusals;
 mod support;
 mod values;
