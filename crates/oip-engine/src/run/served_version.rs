@@ -10,6 +10,7 @@ use crate::{
     pipeline::{Pipeline, StepModels},
     run::{
         cache::Cached,
+        charging::{Inputs, charge_outputs},
         delivery::Answer,
         instances::Instances,
         statistics::{Recorder, VersionMetrics},
@@ -101,6 +102,7 @@ impl ServedVersion {
         let start = Instant::now();
         let key = cache.key(&request);
         if let Some(outputs) = cache.get(&key) {
+            let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)?;
             self.recorder().hit(start.elapsed(), cx.received().elapsed());
             return Ok(outputs);
         }
