@@ -1,6 +1,6 @@
 use std::{
     fmt, fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -144,6 +144,8 @@ pub(crate) enum Content {
 #[derive(Clone)]
 pub(crate) struct FoundFile {
     pub(crate) path: PathBuf,
+    /// The folder where it was found, which links are not resolved in.
+    folder: PathBuf,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
@@ -202,19 +204,44 @@ impl ModelFolder {
     /// # Errors
     /// What is wrong with the file.
     pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
-        if let Some(promise) = mapping {
-            return map(&self.root, &file.path, promise);
+        self.open(&file.path, mapping)
+    }
+
+    /// Opens another file in the folder of a model's file, under the same rules.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the file.
+    pub(crate) fn open_beside(
+        &self,
+        file: &FoundFile,
+        name: &str,
+        mapping: Option<Promise>,
+    ) -> Result<Bytes, FileError> {
+        let mut parts = Path::new(name).components();
+        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !is_name || name.ends_with('/') {
+            return Err(FileError::NoName {
+                name: name.to_owned(),
+            });
         }
-        let length = fs::metadata(&file.path).map_or(0, |metadata| metadata.len());
+        let path = resolve(&self.root, &file.folder.join(name))?;
+        self.open(&path, mapping)
+    }
+
+    fn open(&self, path: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+        if let Some(promise) = mapping {
+            return map(&self.root, path, promise);
+        }
+        let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
         let available = available_memory().unwrap_or(u64::MAX);
         if length > available {
             return Err(FileError::NoMemory {
-                name: FileError::name(&file.path),
+                name: FileError::name(path),
                 length,
                 left: available,
             });
         }
-        read(&self.root, &file.path, available)
+        read(&self.root, path, available)
     }
 
     /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
@@ -364,7 +391,11 @@ impl ModelFolder {
             let path = folder.join(name);
             path.symlink_metadata().ok()?;
             let path = resolve(&self.root, &path);
-            Some(path.map(|path| FoundFile { path, backend }))
+            Some(path.map(|path| FoundFile {
+                path,
+                folder: folder.to_owned(),
+                backend,
+            }))
         });
         Ok(found)
     }
