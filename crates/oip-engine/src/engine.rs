@@ -3,8 +3,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use futures_channel::oneshot;
@@ -17,85 +16,17 @@ use oip_types::{
     ModelRef, ModelStatistics, ServerMetadata, ServiceError, UnloadOptions,
 };
 
-use tensor_mmap::Promise;
-
 use crate::{
-    BatchPolicy, ModelStatus, Repository, VersionMetrics,
+    config::{EngineConfig, ModelControl},
     load::{
         control::{Action, Control, Task},
         lifecycle::{Cause, Lifecycle},
         poll::Poller,
-        registry::Registry,
+        registry::{ModelStatus, Registry},
+        repository::Repository,
     },
+    run::statistics::VersionMetrics,
 };
-
-/// How an engine works.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// The server's name, for its metadata.
-    pub server_name: String,
-    /// The server's version, for its metadata.
-    pub server_version: String,
-    /// Threads per model version, where its configuration does not say (as many as the machine has cores).
-    pub instances: usize,
-    /// Rows of a batch that nobody configured ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 so that requests are only joined
-    /// where a configuration says so.
-    pub default_max_batch_size: u64,
-    /// How long an instance may go on with a request that nobody waits for any more before it counts as lost (5 s).
-    pub hang_timeout: Duration,
-    /// Requests that may wait for one model version (256).
-    pub queue_capacity: usize,
-    /// Which models are loaded, and when (all of them, at start).
-    pub control: ModelControl,
-    /// Bytes of the cache for answers of models whose configuration wants one; with 0 there is none (0).
-    pub response_cache_bytes: u64,
-    /// The promise that files of the repository stay as they are, without which none is mapped (none).
-    pub mapping: Option<Promise>,
-    /// Models that are loaded at the same time (as many as the machine has cores).
-    pub parallel_loads: usize,
-    /// How long loading one model may take (120 s).
-    pub load_timeout: Duration,
-    /// Whether one model that fails to load makes the server not ready (yes).
-    pub strict_readiness: bool,
-}
-
-/// Which models of a repository are loaded, and when; by Triton's names for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ModelControl {
-    /// All, at start. What changes afterwards does not matter.
-    None,
-    /// All, at start, and whatever has come, changed or gone when the repository is looked at. A change counts once it
-    /// was seen twice in the same form.
-    Poll {
-        /// How often to look.
-        interval: Duration,
-    },
-    /// Those that are asked for.
-    Explicit {
-        /// Models to load at start; `*` stands for all.
-        load: Vec<String>,
-    },
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            server_name: "tensorferry".to_owned(),
-            server_version: env!("CARGO_PKG_VERSION").to_owned(),
-            instances: cores,
-            default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,
-            hang_timeout: Duration::from_secs(5),
-            control: ModelControl::None,
-            queue_capacity: 256,
-            response_cache_bytes: 0,
-            mapping: None,
-            parallel_loads: cores,
-            load_timeout: Duration::from_secs(120),
-            strict_readiness: true,
-        }
-    }
-}
 
 /// Loads and runs the models of a repository; see the [crate's page](crate).
 pub struct Engine {

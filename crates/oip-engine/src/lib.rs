@@ -46,13 +46,15 @@
 //! `docs/models.md` of the repository has all of it.
 
 mod batching;
+mod config;
 mod engine;
 mod load;
 mod pipeline;
 mod run;
 
 pub use batching::scheduler::BatchPolicy;
-pub use engine::{Engine, EngineConfig, ModelControl};
+pub use config::{EngineConfig, ModelControl};
+pub use engine::Engine;
 pub use load::{
     registry::ModelStatus,
     repository::{Repository, RepositoryError},

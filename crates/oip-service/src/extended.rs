@@ -10,7 +10,8 @@ use crate::{
 /// A service with extensions that it does not know itself, because they are the process's business: logging and shared
 /// memory.
 ///
-/// Everything else is the inner service's.
+/// Everything else is the inner service's: each method of [`InferenceService`] is decided on here, the provided ones too.
+/// A capability that is added to the trait fails the lints until it is.
 pub struct Extended<S: ?Sized> {
     logging: Option<Arc<dyn Logging>>,
     shared_memory: Option<Arc<dyn SystemSharedMemory>>,
@@ -43,6 +44,10 @@ impl<S: InferenceService + ?Sized> Extended<S> {
     }
 }
 
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "a provided method that is not forwarded would take a capability away from the inner service"
+)]
 impl<S: InferenceService + ?Sized> InferenceService for Extended<S> {
     fn server_metadata(&self) -> ServerMetadata {
         self.service.server_metadata()

@@ -9,7 +9,7 @@ use futures_channel::oneshot;
 use oip_types::{ErrorCode, ServiceError};
 
 use crate::{
-    ModelControl,
+    config::ModelControl,
     load::lifecycle::{Cause, Lifecycle},
     run::instances::STACK_SIZE,
 };

@@ -9,18 +9,16 @@ use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    EngineConfig, ModelControl, Repository,
+    config::{EngineConfig, ModelControl},
     load::{
         files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
         registry::Registry,
-        repository::{FoundVersion, ModelFolder},
+        repository::{FoundVersion, ModelFolder, Repository},
+        retirement::Retirement,
     },
     pipeline::Pipeline,
-    run::{
-        cache::ResponseCache,
-        served_version::{Retirement, ServedVersion},
-    },
+    run::{cache::ResponseCache, served_version::ServedVersion},
 };
 
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
@@ -289,7 +287,7 @@ impl Lifecycle {
         let _planning = lock(&self.planning);
         let failure = match &loaded {
             Ok(served) => served.pipeline().and_then(|pipeline| {
-                self.plan_pipeline(pipeline);
+                pipeline.plan(&*self.registry);
                 pipeline.unavailable()
             }),
             Err(reason) => Some(reason.clone()),
@@ -318,7 +316,7 @@ impl Lifecycle {
                 let Some(pipeline) = served.pipeline() else {
                     continue;
                 };
-                if !pipeline.models().any(|model| model == name) || !self.plan_pipeline(pipeline) {
+                if !pipeline.models().any(|model| model == name) || !pipeline.plan(&*self.registry) {
                     continue;
                 }
                 let (model, version) = (&served.metadata().name, served.version());
@@ -329,44 +327,6 @@ impl Lifecycle {
                 changed.push(model.clone());
             }
         }
-    }
-
-    /// Plans a pipeline with what is served; true if whether it is available, or why not, is another by that.
-    fn plan_pipeline(&self, pipeline: &Pipeline) -> bool {
-        pipeline.plan(|model| {
-            let served = self.registry.locate(model);
-            let served = served.map_err(|error| error.message().to_owned())?;
-            if let Some(inner) = served.pipeline() {
-                if self.runs(model.name(), &pipeline.metadata().name) {
-                    return Err("it is a pipeline that runs this one in turn".to_owned());
-                }
-                if let Some(reason) = inner.unavailable() {
-                    return Err(format!("{model} is not ready: {reason}"));
-                }
-            }
-            Ok(served.metadata().clone())
-        })
-    }
-
-    /// Whether a pipeline runs a model, itself or by another pipeline.
-    fn runs(&self, pipeline: &str, model: &str) -> bool {
-        let all = self.registry.served();
-        let (mut seen, mut next) = (BTreeSet::from([pipeline]), vec![pipeline]);
-        while let Some(name) = next.pop() {
-            let versions = all.iter().filter(|served| served.metadata().name == name);
-            for step in versions
-                .filter_map(|served| served.pipeline())
-                .flat_map(Pipeline::models)
-            {
-                if step == model {
-                    return true;
-                }
-                if seen.insert(step) {
-                    next.push(step);
-                }
-            }
-        }
-        false
     }
 
     /// Takes a model out of service. With `forget`, it leaves no trace, since it is not in the repository either.

@@ -11,9 +11,10 @@ use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 use tensor_mmap::Promise;
 
 use crate::{
-    EngineConfig,
     batching::scheduler::BatchPolicy,
+    config::EngineConfig,
     load::{
+        labels::Labels,
         repository::{Content, FoundFile, ModelFolder},
         warm_up::warm_up,
     },
@@ -22,7 +23,7 @@ use crate::{
         cache::{Cached, ResponseCache},
         instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
         runner::panic_message,
-        served_version::{Configs, Labels, Runs, ServedVersion},
+        served_version::{Configs, Runs, ServedVersion},
     },
 };
 

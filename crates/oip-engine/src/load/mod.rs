@@ -2,10 +2,12 @@
 
 pub(crate) mod control;
 pub(crate) mod files;
+pub(crate) mod labels;
 pub(crate) mod lifecycle;
 pub(crate) mod loader;
 pub(crate) mod poll;
 pub(crate) mod registry;
 pub(crate) mod repository;
+pub(crate) mod retirement;
 pub(crate) mod version_key;
 pub(crate) mod warm_up;

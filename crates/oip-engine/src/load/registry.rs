@@ -1,5 +1,5 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -10,7 +10,11 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::{load::version_key::VersionKey, run::served_version::ServedVersion};
+use crate::{
+    load::version_key::VersionKey,
+    pipeline::{Pipeline, StepModels},
+    run::served_version::ServedVersion,
+};
 
 /// Which versions of which models there are, and how each of them is.
 ///
@@ -290,7 +294,7 @@ impl Registry {
                 parameters: Parameters::new(),
                 outputs: Vec::new(),
             };
-            let answer = served.infer(request, &cx, |request, cx| self.infer(request, cx));
+            let answer = served.infer(request, &cx, self);
             response.outputs = answer.await.map_err(within_model)?;
             Ok(response)
         })
@@ -395,6 +399,27 @@ impl Registry {
             .collect()
     }
 
+    /// Whether a pipeline runs a model, itself or by another pipeline.
+    fn runs(&self, pipeline: &str, model: &str) -> bool {
+        let all = self.served();
+        let (mut seen, mut next) = (BTreeSet::from([pipeline]), vec![pipeline]);
+        while let Some(name) = next.pop() {
+            let versions = all.iter().filter(|served| served.metadata().name == name);
+            for step in versions
+                .filter_map(|served| served.pipeline())
+                .flat_map(Pipeline::models)
+            {
+                if step == model {
+                    return true;
+                }
+                if seen.insert(step) {
+                    next.push(step);
+                }
+            }
+        }
+        false
+    }
+
     /// Everything that takes requests.
     pub(crate) fn served(&self) -> Vec<Arc<ServedVersion>> {
         let models = self.lock();
@@ -404,6 +429,30 @@ impl Registry {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Versions>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pipeline's steps are answered by what is served.
+impl StepModels for Registry {
+    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, String> {
+        let served = self.locate(model).map_err(|error| error.message().to_owned())?;
+        if let Some(inner) = served.pipeline() {
+            if self.runs(model.name(), pipeline) {
+                return Err("it is a pipeline that runs this one in turn".to_owned());
+            }
+            if let Some(reason) = inner.unavailable() {
+                return Err(format!("{model} is not ready: {reason}"));
+            }
+        }
+        Ok(served.metadata().clone())
+    }
+
+    fn infer_step(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        self.infer(request, cx)
     }
 }
 

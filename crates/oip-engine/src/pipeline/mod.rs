@@ -11,6 +11,7 @@
 
 mod plan;
 mod run;
+mod step_models;
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,17 +19,19 @@ use std::{
 };
 
 use model_config::steps;
-use oip_service::{BoxFuture, RequestContext};
+use oip_service::RequestContext;
 use oip_types::{
-    ErrorCode, InferRequest, InferResponse, ModelConfig, ModelMetadata, ModelRef, ServiceError,
+    ErrorCode, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
     model_config::EnsembleScheduling,
 };
+
+pub(crate) use self::step_models::StepModels;
 
 use self::plan::Plan;
 use crate::{
     batching::batch,
     run::{
-        instances::Answer,
+        delivery::Answer,
         statistics::{Ending, Execution, Recorder},
     },
 };
@@ -65,11 +68,12 @@ impl Pipeline {
         steps(&self.config)
     }
 
-    /// Plans it with the models as they are now; `find` gives their metadata, or says why there is none. Returns whether
-    /// it has become available, or is unavailable for another reason than before.
-    pub(crate) fn plan(&self, find: impl Fn(ModelRef<'_>) -> Result<Arc<ModelMetadata>, String>) -> bool {
+    /// Plans it with the models as they are now. Returns whether it has become available, or is unavailable for another
+    /// reason than before.
+    pub(crate) fn plan(&self, models: &dyn StepModels) -> bool {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
+        let find = |model: ModelRef<'_>| models.step_metadata(model, &self.metadata.name);
         let new = Plan::new(&self.metadata, scheduling, find).map(Arc::new);
         let mut plan = self.lock();
         let is_changed = plan.as_ref().err() != new.as_ref().err();
@@ -82,12 +86,12 @@ impl Pipeline {
         self.lock().as_ref().err().cloned()
     }
 
-    /// Checks a request and runs it; `infer` answers the steps' requests.
-    pub(crate) async fn infer<'i>(
+    /// Checks a request and runs it; `models` answer the steps' requests.
+    pub(crate) async fn infer(
         &self,
         request: InferRequest,
         cx: &RequestContext,
-        infer: impl Fn(InferRequest, RequestContext) -> BoxFuture<'i, Result<InferResponse, ServiceError>>,
+        models: &dyn StepModels,
     ) -> Answer {
         let start = Instant::now();
         let mut rows = 1;
@@ -97,7 +101,7 @@ impl Pipeline {
             let plan = self.lock().clone();
             let plan = plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason))?;
             let wanted = request.outputs.clone();
-            let outputs = run::run(&plan, request, cx, infer).await?;
+            let outputs = run::run(&plan, request, cx, models).await?;
             self.metadata.pick_outputs(&wanted, outputs)
         };
         let answer = answer.await;

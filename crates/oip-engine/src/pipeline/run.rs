@@ -1,26 +1,28 @@
 use std::mem;
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use oip_service::{BoxFuture, RequestContext};
+use oip_service::RequestContext;
 use oip_types::{
-    InferInput, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, RequestedOutput,
-    ServiceError, TensorValue,
+    InferInput, InferOutput, InferRequest, ModelRef, Parameters, RequestedOutput, ServiceError, TensorValue,
 };
 
-use super::plan::{Plan, Step};
+use super::{
+    plan::{Plan, Step},
+    step_models::StepModels,
+};
 
 /// Runs a pipeline for a request that was checked against its metadata.
 ///
-/// `infer` answers the steps' requests, each by its own model and queue. Only steps that the requested outputs need are
+/// `models` answer the steps' requests, each by its own queue. Only steps that the requested outputs need are
 /// run. When one fails the others are dropped, which cancels them.
 ///
 /// # Errors
 /// What the first step that fails says.
-pub(crate) async fn run<'i>(
+pub(crate) async fn run(
     plan: &Plan,
     mut request: InferRequest,
     cx: &RequestContext,
-    infer: impl Fn(InferRequest, RequestContext) -> BoxFuture<'i, Result<InferResponse, ServiceError>>,
+    models: &dyn StepModels,
 ) -> Result<Vec<InferOutput>, ServiceError> {
     let mut state = State::new(plan, &request.outputs);
     let parameters = mem::take(&mut request.parameters);
@@ -33,7 +35,7 @@ pub(crate) async fn run<'i>(
         for index in state.ready() {
             let step = &plan.steps[index];
             let request = state.request(step, &request, &parameters)?;
-            let answer = infer(request, cx.clone());
+            let answer = models.infer_step(request, cx.clone());
             running.push(async move { (index, answer.await) });
         }
         let Some((index, answer)) = running.next().await else {
@@ -161,16 +163,51 @@ impl<'p> State<'p> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Mutex};
+    use std::{
+        collections::BTreeMap,
+        sync::{Arc, Mutex},
+    };
 
     use futures_executor::block_on;
+    use oip_service::BoxFuture;
     use oip_types::{
-        DataType, ModelMetadata, TensorMetadata,
+        DataType, InferResponse, ModelMetadata, TensorMetadata,
         model_config::{EnsembleScheduling, EnsembleStep},
     };
     use tensor_core::{Shape, Tensor};
 
     use super::*;
+
+    type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
+
+    /// Models that a function stands for.
+    struct Scripted<F>(F);
+
+    impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for Scripted<F> {
+        fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, String> {
+            Err(format!("{model} was planned before"))
+        }
+
+        fn infer_step(
+            &self,
+            request: InferRequest,
+            _: RequestContext,
+        ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+            self.0(request)
+        }
+    }
+
+    fn block_on_diamond(
+        request: InferRequest,
+        answer: impl Fn(InferRequest) -> StepAnswer + Send + Sync,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        block_on(run(
+            &diamond(),
+            request,
+            &RequestContext::new(None),
+            &Scripted(answer),
+        ))
+    }
 
     /// in -> left (adds 1) -> l, in -> right (adds 1) -> r, (l, r) -> join (sum) -> out; l is an output too.
     fn diamond() -> Plan {
@@ -244,16 +281,11 @@ mod tests {
         fails: &str,
     ) -> (Result<Vec<InferOutput>, ServiceError>, Vec<String>) {
         let asked = Mutex::new(Vec::new());
-        let outputs = block_on(run(
-            &diamond(),
-            request,
-            &RequestContext::new(None),
-            |request, _| {
-                asked.lock().unwrap().push(request.model().name().to_owned());
-                let answer = answer(&request, fails);
-                Box::pin(async { answer })
-            },
-        ));
+        let outputs = block_on_diamond(request, |request| {
+            asked.lock().unwrap().push(request.model().name().to_owned());
+            let answer = answer(&request, fails);
+            Box::pin(async { answer })
+        });
         (outputs, asked.into_inner().unwrap())
     }
 
@@ -284,18 +316,13 @@ mod tests {
     fn tensors_are_passed_on_without_a_copy() {
         let request = request();
         let given = request.input("in").unwrap().raw().as_ptr() as usize;
-        let outputs = block_on(run(
-            &diamond(),
-            request,
-            &RequestContext::new(None),
-            |request, _| {
-                let x = request.input("x").unwrap().clone();
-                assert_eq!(x.raw().as_ptr() as usize, given);
-                let mut response = answer(&request, "").unwrap();
-                response.outputs = vec![InferOutput::new("y", x)];
-                Box::pin(async { Ok(response) })
-            },
-        ));
+        let outputs = block_on_diamond(request, move |request| {
+            let x = request.input("x").unwrap().clone();
+            assert_eq!(x.raw().as_ptr() as usize, given);
+            let mut response = answer(&request, "").unwrap();
+            response.outputs = vec![InferOutput::new("y", x)];
+            Box::pin(async { Ok(response) })
+        });
         assert_eq!(outputs.unwrap()[0].value.raw().as_ptr() as usize, given);
     }
 
@@ -304,31 +331,26 @@ mod tests {
         let (sender, receiver) = futures_channel::oneshot::channel::<()>();
         let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
         // The left step waits for the right one to begin.
-        let outputs = block_on(run(
-            &diamond(),
-            request(),
-            &RequestContext::new(None),
-            |request, _| {
-                let answer = answer(&request, "");
-                match request.model().name() {
-                    "left" => {
-                        let right = receiver.lock().unwrap().take();
-                        Box::pin(async {
-                            right.unwrap().await.unwrap();
-                            answer
-                        })
-                    }
-                    "right" => {
-                        let left = sender.lock().unwrap().take();
-                        Box::pin(async {
-                            left.unwrap().send(()).unwrap();
-                            answer
-                        })
-                    }
-                    _ => Box::pin(async { answer }),
+        let outputs = block_on_diamond(request(), |request| {
+            let answer = answer(&request, "");
+            match request.model().name() {
+                "left" => {
+                    let right = receiver.lock().unwrap().take();
+                    Box::pin(async {
+                        right.unwrap().await.unwrap();
+                        answer
+                    })
                 }
-            },
-        ));
+                "right" => {
+                    let left = sender.lock().unwrap().take();
+                    Box::pin(async {
+                        left.unwrap().send(()).unwrap();
+                        answer
+                    })
+                }
+                _ => Box::pin(async { answer }),
+            }
+        });
         assert_eq!(outputs.unwrap().len(), 2);
     }
 }

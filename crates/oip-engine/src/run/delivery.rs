@@ -4,8 +4,12 @@ use std::{
 };
 
 use futures_channel::oneshot;
+use oip_types::{InferOutput, ServiceError};
 
-use crate::{batching::scheduler::Turnstile, run::instances::Answer};
+use crate::batching::scheduler::Turnstile;
+
+/// What comes back from a thread: the outputs of one request.
+pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
 
 /// Where answers leave to their clients; in the order of requests, if the model's configuration demands that.
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);

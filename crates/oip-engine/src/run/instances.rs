@@ -6,7 +6,7 @@ use std::{
 
 use futures_channel::oneshot;
 use oip_service::{CancelToken, Model, RequestContext};
-use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
     batching::{
@@ -15,7 +15,11 @@ use crate::{
         queue::{PushError, Queue},
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
-    run::{delivery::Delivery, hang_watch::HangWatch, statistics::Recorder},
+    run::{
+        delivery::{Answer, Delivery},
+        hang_watch::HangWatch,
+        statistics::Recorder,
+    },
 };
 
 /// The threads that run one version of a model, and the queue before them.
@@ -61,9 +65,6 @@ pub(crate) struct Client {
     pub(crate) cancel: CancelToken,
     pub(crate) answer: oneshot::Sender<Answer>,
 }
-
-/// What comes back from a thread.
-pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
 
 impl Instances {
     /// Starts the threads.

@@ -21,9 +21,12 @@ use oip_types::{
 use tensor_core::{Shape, Tensor};
 
 use crate::{
-    VersionMetrics,
     batching::scheduler::BatchPolicy,
-    run::instances::{Answer, InstanceSettings, Instances},
+    run::{
+        delivery::Answer,
+        instances::{InstanceSettings, Instances},
+        statistics::VersionMetrics,
+    },
 };
 
 /// Waits for the gate when it sees [`GATE`], sleeps for as many milliseconds as the first value says, and gives the

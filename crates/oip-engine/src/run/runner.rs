@@ -12,7 +12,8 @@ use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 use crate::{
     batching::{batch, independence, scheduler::Expiry},
     run::{
-        instances::{Answer, Client, Job, Shared},
+        delivery::Answer,
+        instances::{Client, Job, Shared},
         statistics::{Ending, Execution},
     },
 };

@@ -1,0 +1,23 @@
+use std::sync::Arc;
+
+use oip_service::{BoxFuture, RequestContext};
+use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
+
+/// The models that a pipeline runs: all that it knows of the rest of the engine.
+///
+/// A pipeline is planned with their metadata, and its steps are requests to them, each of which goes the same way as a
+/// client's. The registry of models that are served implements it.
+pub(crate) trait StepModels: Send + Sync {
+    /// What a model takes and gives that `pipeline` runs as a step.
+    ///
+    /// # Errors
+    /// Why the pipeline cannot run it now: there is no such model, it is not ready, or it runs the pipeline in turn.
+    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, String>;
+
+    /// Answers the request of a step.
+    fn infer_step(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
+}
