@@ -4,21 +4,53 @@ use oip_types::{
     ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
     model_config::{DynamicBatching, InputConfig, InstanceGroup, InstanceKind, OutputConfig},
 };
-use tensor_core::Quoted;
 
-use crate::{WrittenConfig, WrittenTensor};
+use crate::{MismatchError, PipelineError, Role, WrittenConfig, WrittenTensor};
 
 /// What holds where a configuration says nothing.
+///
+/// ```
+/// let defaults = model_config::Defaults::default().with_instances(4).with_max_batch_size(64);
+/// assert_eq!(defaults.instances, 4);
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Defaults {
-    /// Threads per model version.
+    /// Threads per model version (1).
     pub instances: usize,
-    /// Rows per run, of models that can take batches.
+    /// Rows per run, of models that can take batches; 0 to batch only models that are configured so (0).
     pub max_batch_size: u32,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            instances: 1,
+            max_batch_size: 0,
+        }
+    }
+}
+
+impl Defaults {
+    /// The same with another number of threads.
+    #[must_use]
+    pub fn with_instances(self, instances: usize) -> Self {
+        Self { instances, ..self }
+    }
+
+    /// The same with another number of rows.
+    #[must_use]
+    pub fn with_max_batch_size(self, max_batch_size: u32) -> Self {
+        Self {
+            max_batch_size,
+            ..self
+        }
+    }
 }
 
 /// A configuration and what clients see of the model under it.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completed {
     /// Everything filled in.
     pub config: ModelConfig,
@@ -39,10 +71,10 @@ pub fn complete(
     model: &ModelMetadata,
     backend: &str,
     defaults: Defaults,
-) -> Result<Completed, String> {
+) -> Result<Completed, MismatchError> {
     let batching = Batching::of(written, model, defaults)?;
-    let inputs = narrow("input", &written.inputs, &model.inputs, batching.is_on())?;
-    let outputs = narrow("output", &written.outputs, &model.outputs, batching.is_on())?;
+    let inputs = narrow(Role::Input, &written.inputs, &model.inputs, batching.is_on())?;
+    let outputs = narrow(Role::Output, &written.outputs, &model.outputs, batching.is_on())?;
     // A model can give more than is offered, but it must be given all that it takes.
     let is_listed = |output: &TensorMetadata| {
         written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
@@ -68,7 +100,7 @@ pub fn complete(
             .dynamic_batching
             .get_or_insert_with(DynamicBatching::default);
     } else if !batching.is_on() && config.dynamic_batching.is_some() {
-        return Err("dynamic_batching needs a max_batch_size above 0".to_owned());
+        return Err(MismatchError::NoBatches);
     }
     complete_instances(&mut config, defaults);
     let is_batching_guessed =
@@ -103,7 +135,7 @@ impl Batching {
         self.max_batch_size > 0
     }
 
-    fn of(written: &WrittenConfig, model: &ModelMetadata, defaults: Defaults) -> Result<Self, String> {
+    fn of(written: &WrittenConfig, model: &ModelMetadata, defaults: Defaults) -> Result<Self, MismatchError> {
         let rigid = model
             .inputs
             .iter()
@@ -112,10 +144,10 @@ impl Batching {
         let max_batch_size = match (written.max_batch_size, rigid) {
             (Some(0), _) | (None, Some(_)) => 0,
             (Some(size), Some(tensor)) => {
-                return Err(format!(
-                    "max_batch_size is {size}, but the model takes no batches: the first dimension of {tensor} is not free \
-                     (with max_batch_size: 0 it can be served)"
-                ));
+                return Err(MismatchError::FixedRows {
+                    max_batch_size: size,
+                    tensor: tensor.to_string(),
+                });
             }
             (Some(size), None) => size,
             // Without a word on batches, what is written of the dimensions tells how they are meant.
@@ -148,47 +180,52 @@ fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
 
 /// The model's inputs or outputs, under what the configuration says of them.
 fn narrow(
-    what: &str,
+    role: Role,
     written: &[WrittenTensor],
     model: &[TensorMetadata],
     is_batched: bool,
-) -> Result<Vec<TensorMetadata>, String> {
+) -> Result<Vec<TensorMetadata>, MismatchError> {
     if let Some(unknown) = written
         .iter()
         .find(|written| model.iter().all(|known| known.name != written.name))
     {
         let known: Vec<String> = model.iter().take(5).map(ToString::to_string).collect();
-        let known = if known.is_empty() {
-            "none".to_owned()
-        } else {
-            known.join(", ")
-        };
-        return Err(format!(
-            "{what} {} is not the model's, which has {known}",
-            Quoted(&unknown.name)
-        ));
+        return Err(MismatchError::UnknownTensor {
+            role,
+            name: unknown.name.clone(),
+            known: match known.is_empty() {
+                true => "none".to_owned(),
+                false => known.join(", "),
+            },
+        });
     }
-    let narrowed = model.iter().map(|known| {
-        let Some(written) = written.iter().find(|written| written.name == known.name) else {
-            return Ok(known.clone());
-        };
-        narrow_one(written, known, is_batched)
-            .map_err(|error| format!("{what} {}: {error}", Quoted(&known.name)))
-    });
+    let narrowed =
+        model.iter().map(
+            |known| match written.iter().find(|written| written.name == known.name) {
+                Some(written) => narrow_one(role, written, known, is_batched),
+                None => Ok(known.clone()),
+            },
+        );
     narrowed.collect()
 }
 
 fn narrow_one(
+    role: Role,
     written: &WrittenTensor,
     known: &TensorMetadata,
     is_batched: bool,
-) -> Result<TensorMetadata, String> {
+) -> Result<TensorMetadata, MismatchError> {
+    let name = || known.name.clone();
     if let Some(datatype) = written.data_type.filter(|datatype| *datatype != known.datatype) {
-        let (written, known) = (datatype.config_name(), known.datatype.config_name());
-        return Err(format!("data_type is {written}, but the model has {known}"));
+        return Err(MismatchError::Datatype {
+            role,
+            name: name(),
+            written: datatype,
+            model: known.datatype,
+        });
     }
     if written.optional && !known.optional {
-        return Err("optional is true, but the model cannot do without it".to_owned());
+        return Err(MismatchError::Required { role, name: name() });
     }
     let Some(dims) = &written.dims else {
         return Ok(known.clone());
@@ -202,15 +239,13 @@ fn narrow_one(
     let leading = full.len().checked_sub(known_dims.len());
     let leading = leading.filter(|leading| *leading == 0 || known.shape.has_any_leading());
     if !leading.is_some_and(|leading| full[leading..].iter().zip(known_dims).all(fits)) {
-        let note = if is_batched {
-            ", where the first counts the rows of a batch and is not written"
-        } else {
-            ""
-        };
-        return Err(format!(
-            "dims are {dims:?}, but the model has {}{note}",
-            known.shape
-        ));
+        return Err(MismatchError::Dims {
+            role,
+            name: name(),
+            dims: dims.clone(),
+            model: known.shape.to_string(),
+            is_batched,
+        });
     }
     Ok(TensorMetadata {
         shape: ShapePattern::from_wire(&full),
@@ -226,43 +261,48 @@ pub fn complete_pipeline(
     written: &WrittenConfig,
     name: &str,
     version: Option<&str>,
-) -> Result<Completed, String> {
+) -> Result<Completed, PipelineError> {
     if written
         .config
         .ensemble_scheduling
         .as_ref()
         .is_none_or(|scheduling| scheduling.step.is_empty())
     {
-        return Err("a pipeline needs steps in ensemble_scheduling".to_owned());
+        return Err(PipelineError::NoSteps);
     }
     let batching = Batching {
         max_batch_size: written.max_batch_size.unwrap_or(0),
     };
-    let tensors = |what: &str, all: &[WrittenTensor]| {
+    let tensors = |role: Role, all: &[WrittenTensor]| {
         let tensors = all.iter().map(|tensor| {
-            let missing =
-                |field: &str| format!("{what} {} of a pipeline needs {field}", Quoted(&tensor.name));
+            let missing = |field| PipelineError::Missing {
+                role,
+                name: tensor.name.clone(),
+                field,
+            };
             let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
             let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
             if tensor.optional {
-                let name = Quoted(&tensor.name);
-                return Err(format!("{what} {name} of a pipeline cannot be optional"));
+                return Err(PipelineError::Optional {
+                    role,
+                    name: tensor.name.clone(),
+                });
             }
             let rows = batching.is_on().then_some(-1);
             let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
             Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
         });
-        tensors.collect::<Result<Vec<_>, String>>()
+        tensors.collect::<Result<Vec<_>, PipelineError>>()
     };
     let metadata = ModelMetadata {
         name: name.to_owned(),
         versions: version.map(str::to_owned).into_iter().collect(),
         platform: WrittenConfig::PIPELINE.to_owned(),
-        inputs: tensors("input", &written.inputs)?,
-        outputs: tensors("output", &written.outputs)?,
+        inputs: tensors(Role::Input, &written.inputs)?,
+        outputs: tensors(Role::Output, &written.outputs)?,
     };
     if metadata.outputs.is_empty() {
-        return Err("a pipeline needs an output".to_owned());
+        return Err(PipelineError::NoOutput);
     }
     let mut config = written.config.clone();
     name.clone_into(&mut config.name);
@@ -375,12 +415,12 @@ mod tests {
     }
 
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
-        let written = WrittenConfig::read(text, Syntax::Pbtxt)?;
+        let written = WrittenConfig::read(text, Syntax::Pbtxt).map_err(|error| error.to_string())?;
         let defaults = Defaults {
             instances: 4,
             max_batch_size: 64,
         };
-        complete(&written, model, "test", defaults)
+        complete(&written, model, "test", defaults).map_err(|error| error.to_string())
     }
 
     #[test]

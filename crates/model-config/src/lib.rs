@@ -1,11 +1,41 @@
 //! Triton's model configuration: protobuf text, JSON or TOML in, a checked and completed configuration out.
 //!
-//! A configuration is read in two steps. [`WrittenConfig::read`] takes its text and proves that it is sound in itself:
-//! known fields have the right form and do not contradict each other, fields without effect are listed as warnings.
-//! [`complete`] then holds it against a model's metadata and fills in what is not written, as Triton's
-//! auto-complete does; [`complete_pipeline`] does that for a pipeline, which has no file.
+//! Server, engine and repository are not needed, so tools can check configurations before they are deployed. A
+//! configuration is used in two steps:
+//!
+//! 1. [`WrittenConfig::read`] takes the text and proves that it is sound in itself: fields have the right form and do not
+//!    contradict each other. Fields that are unknown or without effect are listed as
+//!    [warnings](WrittenConfig::warnings); those that cannot be ignored without changing answers are errors.
+//! 2. [`complete`] holds it against a model's metadata, and fills in what is not written, as Triton's auto-complete
+//!    does. [`complete_pipeline`] does that for a pipeline, which consists of its configuration only.
+//!
+//! ```
+//! use model_config::{Defaults, Syntax, WrittenConfig, complete};
+//! use oip_types::{DataType, ModelMetadata, TensorMetadata};
+//!
+//! let written = WrittenConfig::read("max_batch_size: 8  # rows", Syntax::Pbtxt)?;
+//! let model = ModelMetadata {
+//!     name: "digits".to_owned(),
+//!     versions: vec!["1".to_owned()],
+//!     platform: "onnx_onnxv1".to_owned(),
+//!     inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1, 784])],
+//!     outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])],
+//! };
+//! let completed = complete(&written, &model, "onnx", Defaults::default())?;
+//! // Dimensions are written without the one that counts the rows of a batch.
+//! assert_eq!(completed.config.input[0].dims, [784]);
+//! assert_eq!(completed.config.instance_group[0].count, 1);
+//! assert!(completed.config.dynamic_batching.is_some());
+//!
+//! let error = WrittenConfig::read("max_batch_size: many", Syntax::Pbtxt).unwrap_err();
+//! assert!(error.to_string().starts_with("line 1, column 17: max_batch_size: expected a whole number"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The page `docs/models.md` of the repository lists the fields, and which of them have an effect.
 
 mod complete;
+mod error;
 mod fields;
 mod normalize;
 mod pbtxt;
@@ -13,9 +43,19 @@ mod tree;
 mod written;
 
 pub use complete::{Completed, Defaults, complete, complete_pipeline};
+pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
 pub use written::{Syntax, WrittenConfig, WrittenTensor};
 
 /// The models that a pipeline runs, as often as it does; none for other models.
+///
+/// ```
+/// use model_config::{Syntax, WrittenConfig, steps};
+///
+/// let text = r#"ensemble_scheduling { step [ { model_name: "a" }, { model_name: "b" }, { model_name: "a" } ] }"#;
+/// let written = WrittenConfig::read(text, Syntax::Pbtxt)?;
+/// assert_eq!(steps(&written.config).collect::<Vec<_>>(), ["a", "b", "a"]);
+/// # Ok::<(), model_config::ConfigError>(())
+/// ```
 pub fn steps(config: &oip_types::ModelConfig) -> impl Iterator<Item = &str> {
     let scheduling = config.ensemble_scheduling.iter();
     scheduling.flat_map(|scheduling| scheduling.step.iter().map(|step| step.model_name.as_str()))

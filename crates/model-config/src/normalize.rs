@@ -4,6 +4,7 @@ use serde_json::{Map, Value as Json};
 use tensor_core::Quoted;
 
 use crate::{
+    ConfigError, Place,
     fields::{Count, Effect, Field, Kind},
     tree::{Node, Value, place},
 };
@@ -29,7 +30,7 @@ pub(crate) fn normalize(
     root: &Node,
     fields: &'static [Field],
     text: Option<&str>,
-) -> Result<Normalized, String> {
+) -> Result<Normalized, ConfigError> {
     let mut walk = Walk {
         text,
         unknown: Vec::new(),
@@ -58,7 +59,7 @@ impl Walk<'_> {
         node: &Node,
         fields: &'static [Field],
         path: &str,
-    ) -> Result<Map<String, Json>, String> {
+    ) -> Result<Map<String, Json>, ConfigError> {
         let Value::Message(members) = &node.value else {
             return self.expected(node, path, "a message");
         };
@@ -89,7 +90,7 @@ impl Walk<'_> {
         given: &[&Node],
         path: &str,
         json: &mut Map<String, Json>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ConfigError> {
         let value = match field.count {
             Count::Many => {
                 let mut items = Vec::new();
@@ -111,7 +112,7 @@ impl Walk<'_> {
                 // Null, in JSON.
                 [node] if self.text.is_none() && node.value == Value::List(Vec::new()) => return Ok(()),
                 [node] => self.value(field, node, path)?,
-                [_, again, ..] => return self.fail(again, path, "is given more than once"),
+                [_, again, ..] => return Err(self.repeated(again, path)),
                 [] => return Ok(()),
             },
         };
@@ -123,7 +124,11 @@ impl Walk<'_> {
                 return Ok(());
             }
             Effect::Refused(what) => {
-                return self.fail(given[0], path, &format!("is not supported ({what})"));
+                return Err(ConfigError::Unsupported {
+                    place: self.place(given[0]),
+                    field: path.to_owned(),
+                    feature: what,
+                });
             }
         }
         json.insert(field.name.to_owned(), value);
@@ -136,7 +141,7 @@ impl Walk<'_> {
         field: &'static Field,
         given: &[&Node],
         path: &str,
-    ) -> Result<Map<String, Json>, String> {
+    ) -> Result<Map<String, Json>, ConfigError> {
         let mut entries: Vec<(String, &Node)> = Vec::new();
         for node in given {
             let nodes = match &node.value {
@@ -172,13 +177,13 @@ impl Walk<'_> {
             let path = format!("{path}[{}]", Quoted(&key));
             let value = self.value(field, node, &path)?;
             if map.insert(key, value).is_some() {
-                return self.fail(node, &path, "is given more than once");
+                return Err(self.repeated(node, &path));
             }
         }
         Ok(map)
     }
 
-    fn value(&mut self, field: &'static Field, node: &Node, path: &str) -> Result<Json, String> {
+    fn value(&mut self, field: &'static Field, node: &Node, path: &str) -> Result<Json, ConfigError> {
         let word = match &node.value {
             Value::Word(word) | Value::Text(word) => Some(word.as_str()),
             Value::Message(_) | Value::List(_) => None,
@@ -219,26 +224,24 @@ impl Walk<'_> {
         }
     }
 
-    fn expected<T>(&self, node: &Node, path: &str, what: &str) -> Result<T, String> {
-        let path = if path.is_empty() {
-            String::new()
-        } else {
-            format!("{path}: ")
-        };
-        let found = node.value.describe();
-        Err(format!(
-            "{}{path}expected {what}, found {found}",
-            self.place(node)
-        ))
+    fn expected<T>(&self, node: &Node, path: &str, what: &str) -> Result<T, ConfigError> {
+        Err(ConfigError::Unexpected {
+            place: self.place(node),
+            field: path.to_owned(),
+            expected: what.to_owned(),
+            found: node.value.describe(),
+        })
     }
 
-    fn fail<T>(&self, node: &Node, path: &str, message: &str) -> Result<T, String> {
-        Err(format!("{}{path} {message}", self.place(node)))
+    fn repeated(&self, node: &Node, path: &str) -> ConfigError {
+        ConfigError::Repeated {
+            place: self.place(node),
+            field: path.to_owned(),
+        }
     }
 
-    fn place(&self, node: &Node) -> String {
-        let place = self.text.zip(node.at).map(|(text, at)| place(text, at));
-        place.map_or(String::new(), |place| format!("{place}: "))
+    fn place(&self, node: &Node) -> Option<Place> {
+        self.text.zip(node.at).map(|(text, at)| place(text, at))
     }
 }
 
@@ -307,12 +310,13 @@ mod tests {
     use crate::{fields::MODEL_CONFIG, pbtxt};
 
     fn text(text: &str) -> Result<Normalized, String> {
-        normalize(&pbtxt::read(text)?, MODEL_CONFIG, Some(text))
+        let read = pbtxt::read(text).and_then(|node| normalize(&node, MODEL_CONFIG, Some(text)));
+        read.map_err(|error| error.to_string())
     }
 
     fn json(text: &str) -> Result<Normalized, String> {
         let node = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        normalize(&node, MODEL_CONFIG, None)
+        normalize(&node, MODEL_CONFIG, None).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! The grammar is that of <https://protobuf.dev/reference/protobuf/textformat-spec/>. Not read are names of extensions
 //! and of `Any` (`[package.name]`), which no model configuration has.
 
-use crate::tree::{Node, Value, place};
+use crate::{
+    ConfigError,
+    tree::{Node, Value, place},
+};
 
 /// How deep messages and lists may stand in each other. Triton's schema needs 6.
 const MAX_DEPTH: usize = 32;
@@ -12,7 +15,7 @@ const MAX_DEPTH: usize = 32;
 ///
 /// # Errors
 /// With line and column.
-pub(crate) fn read(text: &str) -> Result<Node, String> {
+pub(crate) fn read(text: &str) -> Result<Node, ConfigError> {
     let mut reader = Reader {
         text,
         at: 0,
@@ -34,7 +37,7 @@ struct Reader<'t> {
 
 impl Reader<'_> {
     /// Fields up to `end`, which is taken too, or to the end of the text.
-    fn fields(&mut self, end: Option<char>) -> Result<Vec<(String, Node)>, String> {
+    fn fields(&mut self, end: Option<char>) -> Result<Vec<(String, Node)>, ConfigError> {
         let mut fields = Vec::new();
         loop {
             self.skip_blanks();
@@ -72,7 +75,7 @@ impl Reader<'_> {
         }
     }
 
-    fn value(&mut self) -> Result<Node, String> {
+    fn value(&mut self) -> Result<Node, ConfigError> {
         match self.peek() {
             Some('{' | '<') => self.message(),
             Some('[') => self.list(),
@@ -80,14 +83,14 @@ impl Reader<'_> {
         }
     }
 
-    fn message(&mut self) -> Result<Node, String> {
+    fn message(&mut self) -> Result<Node, ConfigError> {
         self.nested(|reader| {
             let end = if reader.take() == Some('{') { '}' } else { '>' };
             reader.fields(Some(end)).map(Value::Message)
         })
     }
 
-    fn list(&mut self) -> Result<Node, String> {
+    fn list(&mut self) -> Result<Node, ConfigError> {
         self.nested(|reader| {
             reader.take();
             let mut items = Vec::new();
@@ -112,7 +115,10 @@ impl Reader<'_> {
         })
     }
 
-    fn nested(&mut self, read: impl FnOnce(&mut Self) -> Result<Value, String>) -> Result<Node, String> {
+    fn nested(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<Value, ConfigError>,
+    ) -> Result<Node, ConfigError> {
         let at = Some(self.at);
         if self.depth == MAX_DEPTH {
             return self.fail(format_args!("nested deeper than {MAX_DEPTH}"));
@@ -124,7 +130,7 @@ impl Reader<'_> {
     }
 
     /// A string, or a number or word as it is written.
-    fn scalar(&mut self) -> Result<Node, String> {
+    fn scalar(&mut self) -> Result<Node, ConfigError> {
         let at = Some(self.at);
         if matches!(self.peek(), Some('"' | '\'')) {
             let mut bytes = Vec::new();
@@ -153,7 +159,7 @@ impl Reader<'_> {
     }
 
     /// The rest of a string after its opening quote, with the quote that closes it.
-    fn string(&mut self, quote: char, bytes: &mut Vec<u8>) -> Result<(), String> {
+    fn string(&mut self, quote: char, bytes: &mut Vec<u8>) -> Result<(), ConfigError> {
         loop {
             match self.take() {
                 Some(found) if found == quote => return Ok(()),
@@ -166,7 +172,7 @@ impl Reader<'_> {
         }
     }
 
-    fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<(), String> {
+    fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<(), ConfigError> {
         let place = self.at - 1;
         let byte = match self.take() {
             Some('a') => 7,
@@ -206,7 +212,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn byte(&mut self, place: usize, digits: Option<u32>, bytes: &mut Vec<u8>) -> Result<(), String> {
+    fn byte(&mut self, place: usize, digits: Option<u32>, bytes: &mut Vec<u8>) -> Result<(), ConfigError> {
         match digits.and_then(|value| u8::try_from(value).ok()) {
             Some(byte) => bytes.push(byte),
             None => {
@@ -279,15 +285,19 @@ impl Reader<'_> {
         is_next
     }
 
-    fn expected<T>(&self, what: &str) -> Result<T, String> {
+    fn expected<T>(&self, what: &str) -> Result<T, ConfigError> {
         match self.peek() {
             Some(found) => self.fail(format_args!("expected {what}, found {found:?}")),
             None => self.fail(format_args!("expected {what}, found the end of the file")),
         }
     }
 
-    fn fail<T>(&self, message: impl std::fmt::Display) -> Result<T, String> {
-        Err(format!("{}: {message}", place(self.text, self.at)))
+    fn fail<T>(&self, message: impl std::fmt::Display) -> Result<T, ConfigError> {
+        Err(ConfigError::Syntax {
+            place: Some(place(self.text, self.at)),
+            problem: message.to_string(),
+            source: None,
+        })
     }
 }
 
@@ -331,7 +341,7 @@ mod tests {
         ] {
             match read(text) {
                 Ok(node) => assert_eq!(show(&node), expected, "{text}"),
-                Err(error) => assert!(error.contains(expected), "{text}: {error}"),
+                Err(error) => assert!(error.to_string().contains(expected), "{text}: {error}"),
             }
         }
     }
@@ -371,7 +381,7 @@ mod tests {
                 "line 1, column 1: expected the name of a field, found '1'",
             ),
         ] {
-            assert_eq!(read(text).unwrap_err(), expected, "{text}");
+            assert_eq!(read(text).unwrap_err().to_string(), expected, "{text}");
         }
     }
 
@@ -380,7 +390,7 @@ mod tests {
     fn mr_15_nesting_is_bounded() {
         for open in ["a {", "a: {", "a: [{", "a <"] {
             let error = read(&open.repeat(10_000)).unwrap_err();
-            assert!(error.ends_with("nested deeper than 32"), "{error}");
+            assert!(error.to_string().ends_with("nested deeper than 32"), "{error}");
         }
         assert!(read(&("a {".repeat(32) + &"}".repeat(32))).is_ok());
         assert!(read(&("a {".repeat(33) + &"}".repeat(33))).is_err());

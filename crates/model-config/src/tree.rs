@@ -7,6 +7,8 @@ use serde::{
     de::{Error, MapAccess, SeqAccess, Visitor},
 };
 
+use crate::Place;
+
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
@@ -29,12 +31,12 @@ pub(crate) enum Value {
 }
 
 /// Where a byte of a text stands, for people.
-pub(crate) fn place(text: &str, at: usize) -> String {
+pub(crate) fn place(text: &str, at: usize) -> Place {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = before.matches('\n').count() + 1;
     let column = before[line_start..].chars().count() + 1;
-    format!("line {line}, column {column}")
+    Place { line, column }
 }
 
 impl Value {

@@ -8,10 +8,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tensor_core::Quoted;
 
-use crate::{fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
+use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
 
 /// A configuration as the operator wrote it: read and sound in itself, not yet held against a model.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct WrittenConfig {
     /// What it says, without inputs and outputs.
     pub config: ModelConfig,
@@ -30,6 +31,7 @@ pub struct WrittenConfig {
 /// An input or output as it was written; what is absent is the model's business.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct WrittenTensor {
     /// Its name.
     pub name: String,
@@ -48,6 +50,7 @@ pub struct WrittenTensor {
 
 /// In which syntax a configuration is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Syntax {
     /// Protocol buffers' text format, `config.pbtxt`.
     Pbtxt,
@@ -78,32 +81,38 @@ impl WrittenConfig {
     ///
     /// # Errors
     /// What is wrong and where, for whoever wrote it.
-    pub fn read(text: &str, syntax: Syntax) -> Result<Self, String> {
+    pub fn read(text: &str, syntax: Syntax) -> Result<Self, ConfigError> {
         if text.len() > Self::MAX_BYTES {
-            return Err(format!("it is larger than {} bytes", Self::MAX_BYTES));
+            return Err(ConfigError::TooLarge {
+                limit: Self::MAX_BYTES,
+            });
         }
         let text = text.trim_start_matches('\u{feff}');
         let node = match syntax {
             Syntax::Pbtxt => pbtxt::read(text)?,
-            Syntax::Json => serde_json::from_str(text).map_err(|error| error.to_string())?,
-            Syntax::Toml => toml::from_str(text).map_err(|error: toml::de::Error| {
-                let place = error
-                    .span()
-                    .map_or(String::new(), |span| tree::place(text, span.start) + ": ");
-                format!("{place}{}", error.message().replace('\n', " "))
+            Syntax::Json => serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
+                // The message ends with the line and column.
+                place: None,
+                problem: error.to_string(),
+                source: Some(error.into()),
+            })?,
+            Syntax::Toml => toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Syntax {
+                place: error.span().map(|span| tree::place(text, span.start)),
+                problem: error.message().replace('\n', " "),
+                source: Some(error.into()),
             })?,
         };
         let normalized = normalize(&node, MODEL_CONFIG, (syntax == Syntax::Pbtxt).then_some(text))?;
         let mut json = normalized.json;
         one_of(&json, "", &["dynamic_batching", "ensemble_scheduling"], false)?;
-        let inputs = tensors(&mut json, "input")?;
-        let outputs = tensors(&mut json, "output")?;
+        let inputs = tensors(&mut json, Role::Input)?;
+        let outputs = tensors(&mut json, Role::Output)?;
         complete_version_policy(&mut json)?;
         check_warmups(&json)?;
         let max_batch_size = json.get("max_batch_size").and_then(Json::as_u64);
         // The table of fields and the types say the same, so this finds only what neither can: nothing so far.
         let config: ModelConfig =
-            serde_json::from_value(Json::Object(json)).map_err(|error| error.to_string())?;
+            serde_json::from_value(Json::Object(json)).map_err(|error| ConfigError::Value(error.into()))?;
         let mut warnings = Vec::new();
         if !normalized.unknown.is_empty() {
             warnings.push(format!("unknown fields: {}", normalized.unknown.join(", ")));
@@ -119,7 +128,7 @@ impl WrittenConfig {
         }
         if !config.default_model_filename.is_empty() {
             check_name("default_model_filename", &config.default_model_filename)
-                .map_err(|error| error.message().to_owned())?;
+                .map_err(|source| ConfigError::FileName { tensor: None, source })?;
         }
         let mapped = config
             .parameters
@@ -129,8 +138,10 @@ impl WrittenConfig {
             None | Some("false") => false,
             Some("true") => true,
             Some(other) => {
-                let (name, other) = (Self::MAPPED, Quoted(other));
-                return Err(format!("{name} is {other}, expected true or false"));
+                return Err(ConfigError::NotBool {
+                    field: Self::MAPPED,
+                    found: other.to_owned(),
+                });
             }
         };
         check_pipeline(&config, &mut without_effect)?;
@@ -167,34 +178,41 @@ impl WrittenConfig {
 }
 
 /// Takes inputs or outputs out, each with a name of its own.
-fn tensors(json: &mut Map<String, Json>, field: &str) -> Result<Vec<WrittenTensor>, String> {
-    let Some(list) = json.remove(field) else {
+fn tensors(json: &mut Map<String, Json>, role: Role) -> Result<Vec<WrittenTensor>, ConfigError> {
+    let Some(list) = json.remove(&role.to_string()) else {
         return Ok(Vec::new());
     };
-    let tensors: Vec<WrittenTensor> = serde_json::from_value(list).map_err(|error| error.to_string())?;
+    let tensors: Vec<WrittenTensor> =
+        serde_json::from_value(list).map_err(|error| ConfigError::Value(error.into()))?;
     for (index, tensor) in tensors.iter().enumerate() {
         if tensor.name.is_empty() {
-            return Err(format!("{field}[{index}] has no name"));
+            return Err(ConfigError::Unnamed { role, index });
         }
         if tensors[..index].iter().any(|earlier| earlier.name == tensor.name) {
-            return Err(format!("{field} {} is there twice", Quoted(&tensor.name)));
+            return Err(ConfigError::SameName {
+                role,
+                name: tensor.name.clone(),
+            });
         }
         if !tensor.label_filename.is_empty() {
-            check_name("label_filename", &tensor.label_filename)
-                .map_err(|error| format!("{field} {}: {error}", Quoted(&tensor.name)))?;
+            check_name("label_filename", &tensor.label_filename).map_err(|source| ConfigError::FileName {
+                tensor: Some((role, tensor.name.clone())),
+                source,
+            })?;
         }
     }
     Ok(tensors)
 }
 
 /// `latest` without a number is the latest one.
-fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), String> {
+fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), ConfigError> {
     let Some(Json::Object(policy)) = json.get_mut("version_policy") else {
         return Ok(());
     };
     one_of(policy, "version_policy.", &["latest", "all", "specific"], false)?;
     if policy.is_empty() {
-        let default = serde_json::to_value(VersionPolicy::default()).map_err(|error| error.to_string())?;
+        let default = serde_json::to_value(VersionPolicy::default())
+            .map_err(|error| ConfigError::Value(error.into()))?;
         json.insert("version_policy".to_owned(), default);
         return Ok(());
     }
@@ -209,7 +227,7 @@ fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), String> {
 }
 
 /// Each input of a warm-up request has a type and one kind of content.
-fn check_warmups(json: &Map<String, Json>) -> Result<(), String> {
+fn check_warmups(json: &Map<String, Json>) -> Result<(), ConfigError> {
     let warmups = json.get("model_warmup").and_then(Json::as_array);
     for (index, warmup) in warmups.into_iter().flatten().enumerate() {
         let inputs = warmup.get("inputs").and_then(Json::as_object);
@@ -217,7 +235,7 @@ fn check_warmups(json: &Map<String, Json>) -> Result<(), String> {
             let path = format!("model_warmup[{index}].inputs[{}]", Quoted(name));
             let Some(input) = input.as_object() else { continue };
             if !input.contains_key("data_type") {
-                return Err(format!("{path} has no data_type"));
+                return Err(ConfigError::NoDatatype { field: path });
             }
             let contents = ["zero_data", "random_data", "input_data_file"];
             one_of(input, &format!("{path}."), &contents, true)?;
@@ -227,17 +245,16 @@ fn check_warmups(json: &Map<String, Json>) -> Result<(), String> {
 }
 
 /// A pipeline is no other model at the same time, and what only models with a file have does nothing.
-fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Result<(), String> {
+fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Result<(), ConfigError> {
     if config.ensemble_scheduling.is_none() {
         return Ok(());
     }
     for (field, value) in [("platform", &config.platform), ("backend", &config.backend)] {
         if !value.is_empty() && value != WrittenConfig::PIPELINE {
-            return Err(format!(
-                "{field} is {}, but with ensemble_scheduling it is {}, or absent",
-                Quoted(value),
-                Quoted(WrittenConfig::PIPELINE)
-            ));
+            return Err(ConfigError::NotEnsemble {
+                field,
+                found: value.clone(),
+            });
         }
     }
     let fields = [
@@ -254,15 +271,22 @@ fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Res
 }
 
 /// At most one of some fields may be there, or exactly one.
-fn one_of(json: &Map<String, Json>, path: &str, names: &[&str], is_required: bool) -> Result<(), String> {
+fn one_of(
+    json: &Map<String, Json>,
+    path: &str,
+    names: &[&'static str],
+    is_required: bool,
+) -> Result<(), ConfigError> {
     let mut given = names.iter().filter(|name| json.contains_key(**name));
     match (given.next(), given.next()) {
-        (Some(first), Some(second)) => Err(format!("{path}{first} and {path}{second} cannot stand together")),
-        (None, _) if is_required => Err(format!(
-            "{}: expected one of {}",
-            path.trim_end_matches('.'),
-            names.join(", ")
-        )),
+        (Some(first), Some(second)) => Err(ConfigError::Conflict {
+            first: format!("{path}{first}"),
+            second: format!("{path}{second}"),
+        }),
+        (None, _) if is_required => Err(ConfigError::Missing {
+            field: path.trim_end_matches('.').to_owned(),
+            one_of: names.to_vec(),
+        }),
         _ => Ok(()),
     }
 }
@@ -280,18 +304,16 @@ mod tests {
     use super::*;
 
     fn pbtxt(text: &str) -> Result<WrittenConfig, String> {
-        WrittenConfig::read(text, Syntax::Pbtxt)
+        WrittenConfig::read(text, Syntax::Pbtxt).map_err(|error| error.to_string())
     }
 
     #[test]
     fn nothing_written_is_nothing_said() {
         for syntax in [Syntax::Pbtxt, Syntax::Toml] {
-            assert_eq!(WrittenConfig::read("", syntax), Ok(WrittenConfig::default()));
+            assert_eq!(WrittenConfig::read("", syntax).unwrap(), WrittenConfig::default());
         }
-        assert_eq!(
-            WrittenConfig::read("\u{feff}{}", Syntax::Json),
-            Ok(WrittenConfig::default())
-        );
+        let empty = WrittenConfig::read("\u{feff}{}", Syntax::Json);
+        assert_eq!(empty.unwrap(), WrittenConfig::default());
     }
 
     #[test]
@@ -353,7 +375,7 @@ mod tests {
             ("a = 1\nb = = 2", Syntax::Toml, "line 2, column 5: "),
             ("{\n\"a\": }", Syntax::Json, "line 2 column 6"),
         ] {
-            let error = WrittenConfig::read(text, syntax).unwrap_err();
+            let error = WrittenConfig::read(text, syntax).unwrap_err().to_string();
             assert!(error.contains(expected) && !error.contains('\n'), "{error}");
         }
     }

@@ -86,10 +86,10 @@ pub(crate) fn load(
 /// Why the model is not available, for whoever put it there.
 fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), String> {
     let deadline = Instant::now() + config.load_timeout;
-    let defaults = Defaults {
-        instances: config.instances,
-        max_batch_size: u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX),
-    };
+    let max_batch_size = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
+    let defaults = Defaults::default()
+        .with_instances(config.instances)
+        .with_max_batch_size(max_batch_size);
     let mapping = config.mapping;
     if job.written.is_mapped && mapping.is_none() {
         return Err(format!(

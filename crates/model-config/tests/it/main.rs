@@ -1,0 +1,5 @@
+//! The crate as its users have it: text in, checked configuration or typed error out.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod errors;
+mod whole;
