@@ -153,11 +153,11 @@ fn lc_16_a_log_that_nobody_reads() {
 #[test]
 fn lc_16_the_last_lines_are_written() {
     for (signals, code, last) in [
-        (&["TERM"][..], 0, "ended"),
-        (&["TERM", "TERM"], 130, "ending at once"),
+        (&["TERM"][..], 0, "oip_server::app: ended "),
+        (&["TERM", "TERM"], 130, "oip_server::app: ending at once "),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = crate::support::command(folder.path(), &["--log-format", "json"]);
+        let mut command = crate::support::command(folder.path(), &[]);
         let mut server = Server::spawn(command.stderr(std::process::Stdio::piped()));
         server.wait_until_loaded();
         let mut stderr = server.child.stderr.take().unwrap();
@@ -175,8 +175,7 @@ fn lc_16_the_last_lines_are_written() {
         assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(code));
         let mut text = String::new();
         stderr.read_to_string(&mut text).unwrap();
-        let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-        assert_eq!(line["message"], last, "{text}");
+        assert!(text.lines().last().unwrap().contains(last), "{text}");
     }
 }
 

@@ -65,7 +65,7 @@ impl Server {
     pub(crate) fn with_descriptors(now: u32, most: u32, arguments: &[&str]) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let mut shell = Command::new("sh");
-        let script = format!("ulimit -Hn {most}; ulimit -Sn {now}; exec \"$0\" \"$@\"");
+        let script = format!("ulimit -Sn {now}; ulimit -Hn {most}; exec \"$0\" \"$@\"");
         shell
             .args([
                 "-c",
