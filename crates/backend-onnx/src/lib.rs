@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+mod configured_dims;
 mod convert;
 mod dims;
 mod dtype;
@@ -46,14 +47,19 @@ mod ml;
 mod model;
 mod onnx_runtime;
 mod ops;
+mod output_metadata;
 mod payload;
 mod plan;
 mod proto;
 mod scan;
+mod shape_plans;
 mod signature;
 mod size;
 mod structure;
+mod time_limit;
 mod tract_limit;
+mod tract_model;
+mod trial;
 
 pub use model::OnnxBackend;
 pub use onnx_runtime::OnnxRuntime;

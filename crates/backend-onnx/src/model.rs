@@ -1,14 +1,11 @@
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    lower,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    plan::Plan,
-    proto::{self, ModelProto},
-    signature::Signature,
-    tract_limit,
+    proto, tract_limit,
+    tract_model::OnnxModel,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
@@ -80,7 +77,7 @@ impl Backend for OnnxBackend {
                 (Box::new(loaded), "onnxruntime")
             }
             None => {
-                let loaded = OnnxModel::load(source, &model);
+                let loaded = OnnxModel::load(source, &model, cx);
                 let how = match &self.runtime {
                     Some(_) => "set runtime to 'onnxruntime' in the model's configuration",
                     None => HOW_TO_START,
@@ -108,40 +105,4 @@ fn threads(config: &ModelConfig) -> Result<usize, ServiceError> {
             Quoted(&parameter.string_value)
         ))
     })
-}
-
-/// A model that tract runs.
-pub(crate) struct OnnxModel {
-    metadata: ModelMetadata,
-    plan: Plan,
-}
-
-impl OnnxModel {
-    pub(crate) fn load(source: &ModelSource, model: &ModelProto) -> Result<Self, ServiceError> {
-        let graph = model
-            .graph
-            .as_ref()
-            .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
-        let signature = Signature::of(model, graph)?;
-        let lowered = lower::lower(graph, &signature.opsets)?;
-        let plan = Plan::new(&signature, lowered)?;
-        let metadata = ModelMetadata {
-            name: source.name.clone(),
-            versions: vec![source.version.clone()],
-            platform: "onnx_onnxv1".to_owned(),
-            inputs: plan.inputs().to_vec(),
-            outputs: plan.outputs().to_vec(),
-        };
-        Ok(Self { metadata, plan })
-    }
-}
-
-impl Model for OnnxModel {
-    fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
-    }
-
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        self.plan.run(request, cancel)
-    }
 }

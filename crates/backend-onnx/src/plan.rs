@@ -1,40 +1,128 @@
 //! From the lowered graph to something that runs: one optimized plan, symbolic where dimensions are free.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use oip_service::CancelToken;
-use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError, ShapePattern, TensorMetadata};
-use tensor_core::Quoted;
+use oip_types::{ErrorCode, ServiceError};
+use tensor_core::{Quoted, Shape};
 use tract_onnx::{
     prelude::{
-        DatumType, InferenceModelExt, IntoRunnable, Symbol, TValue, TVec, TractError, TractResult,
-        TypedRunnableModel,
+        DatumType, InferenceModel, InferenceModelExt, IntoRunnable, Symbol, TValue, TVec, TractError,
+        TractResult, TypedRunnableModel,
     },
     tract_core::ops::array::DynSlice,
     tract_hir::{
         infer::InferenceFact,
-        internal::{SimpleState, TDim, ToDim, TypedFact, bail, ensure, tvec},
+        internal::{SimpleState, TDim, ToDim, TypedFact, bail, ensure},
     },
 };
 
 use crate::{
-    convert,
-    dims::NamedDims,
     dtype,
     input_check::InputCheck,
     lower::{self, Lowered},
     ops::{self, BadInput, Limit, Refusal},
-    signature::{Dim, Port, Signature},
+    signature::{Dim, Signature},
     size::FreeSizes,
+    time_limit,
     tract_limit::TractLimit,
 };
 
-/// A model that can run.
+/// Makes plans of a model: for sizes that stay free, and for sizes that are given.
+pub(crate) struct Planner {
+    signature: Signature,
+    /// The graph as it was read. Its constants are shared by all plans that are made of it.
+    graph: InferenceModel,
+    labels: Vec<String>,
+}
+
+impl Planner {
+    pub(crate) fn new(signature: Signature, lowered: Lowered) -> Result<Self, ServiceError> {
+        use tract_onnx::tract_hir::internal::Framework;
+        refuse_bf16(&signature)?;
+        let labels = lowered.labels;
+        let graph = ops::onnx().model_for_proto_model(&lowered.model);
+        let graph = graph.map_err(|error| unprepared(error, &labels))?;
+        Ok(Self {
+            signature,
+            graph,
+            labels,
+        })
+    }
+
+    pub(crate) fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// One plan for all sizes, which are symbols in it.
+    pub(crate) fn symbolic(&self) -> Result<Plan, ServiceError> {
+        let scope = &self.graph.symbols;
+        let mut batch: Option<Symbol> = None;
+        let mut shapes = Vec::with_capacity(self.signature.inputs.len());
+        for port in &self.signature.inputs {
+            let Some(dims) = &port.dims else {
+                return Err(ServiceError::invalid(format!(
+                    "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
+                    Quoted(&port.name)
+                )));
+            };
+            let shape: TVec<TDim> = dims
+                .iter()
+                .enumerate()
+                .map(|(axis, dim)| match dim {
+                    Dim::Fixed(dim) => (*dim).to_dim(),
+                    Dim::Named(name) => scope.sym(name).to_dim(),
+                    // Unnamed leading dimensions are taken for the batch, and that is one for all inputs.
+                    Dim::Free if axis == 0 => batch
+                        .get_or_insert_with(|| scope.new_with_prefix("batch"))
+                        .to_dim(),
+                    Dim::Free => scope.new_with_prefix("free").to_dim(),
+                })
+                .collect();
+            shapes.push(shape);
+        }
+        self.plan(shapes)
+    }
+
+    /// A plan for inputs of these shapes alone.
+    pub(crate) fn concrete(&self, shapes: &[Shape]) -> Result<Plan, ServiceError> {
+        let dims = |shape: &Shape| shape.dims().iter().map(ToDim::to_dim).collect();
+        self.plan(shapes.iter().map(dims).collect())
+    }
+
+    fn plan(&self, shapes: Vec<TVec<TDim>>) -> Result<Plan, ServiceError> {
+        let _limit = time_limit::start(MAX_PLANNING);
+        let prepared = self.prepare(shapes);
+        let runnable = prepared.map_err(|error| unprepared(error, &self.labels))?;
+        refuse_unsound(&runnable, &self.labels)?;
+        Ok(Plan {
+            sizes: free_sizes(&runnable, &self.labels)?,
+            input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
+            runnable,
+        })
+    }
+
+    fn prepare(&self, shapes: Vec<TVec<TDim>>) -> TractResult<Arc<TypedRunnableModel>> {
+        let mut graph = self.graph.clone();
+        for (index, (port, shape)) in self.signature.inputs.iter().zip(shapes).enumerate() {
+            let datum_type = dtype::to_tract(port.datatype).unwrap_or(DatumType::F32);
+            graph.set_input_fact(index, InferenceFact::dt_shape(datum_type, shape))?;
+        }
+        let mut typed = graph.into_typed()?;
+        time_limit::check()?;
+        typed.declutter()?;
+        time_limit::check()?;
+        typed.optimize()?;
+        typed.into_runnable()
+    }
+}
+
+/// How long the making of one plan may take.
+const MAX_PLANNING: Duration = Duration::from_secs(60);
+
+/// A graph that is ready to run.
 pub(crate) struct Plan {
     runnable: Arc<TypedRunnableModel>,
-    inputs: Vec<TensorMetadata>,
-    outputs: Vec<TensorMetadata>,
-    named_dims: NamedDims,
     /// By node.
     input_checks: Vec<Option<InputCheck>>,
     /// By node.
@@ -42,80 +130,32 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(signature: &Signature, lowered: Lowered) -> Result<Self, ServiceError> {
-        let labels = lowered.labels;
-        refuse_bf16(signature)?;
-        let prepared = prepare(signature, &lowered.model);
-        // The structure's constants were copied into the plan.
-        drop(lowered.model);
-        let runnable = prepared.map_err(|error| unprepared(error, &labels))?;
-        let inputs = signature
-            .inputs
-            .iter()
-            .map(|port| metadata(port, None))
-            .collect::<Result<_, _>>()?;
-        refuse_unsound(&runnable, &labels)?;
-        let sizes = free_sizes(&runnable, &labels)?;
-        let facts: TractResult<Vec<TypedFact>> = (0..signature.outputs.len())
-            .map(|index| runnable.model().output_fact(index).cloned())
+    /// What is known of the outputs.
+    pub(crate) fn outputs(&self) -> Result<Vec<TypedFact>, ServiceError> {
+        let model = self.runnable.model();
+        let facts: TractResult<Vec<TypedFact>> = (0..model.outputs.len())
+            .map(|index| model.output_fact(index).cloned())
             .collect();
-        let facts = facts.map_err(|error| {
-            ServiceError::internal("the plan has too few outputs").caused_by(into_cause(error))
-        })?;
-        let outputs = signature
-            .outputs
-            .iter()
-            .zip(&facts)
-            .map(|(port, fact)| metadata(port, Some(fact)))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            inputs,
-            outputs,
-            named_dims: NamedDims::of(&signature.inputs),
-            sizes,
-            input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
-            runnable,
-        })
+        facts.map_err(|error| ServiceError::internal("the plan has no outputs").caused_by(into_cause(error)))
     }
 
-    pub(crate) fn inputs(&self) -> &[TensorMetadata] {
-        &self.inputs
-    }
-
-    pub(crate) fn outputs(&self) -> &[TensorMetadata] {
-        &self.outputs
+    /// About how much memory the plan holds by itself.
+    pub(crate) fn bytes(&self) -> u64 {
+        const NODE: u64 = 4 << 10;
+        let nodes = self.runnable.model().nodes();
+        let constants = nodes.iter().flat_map(|node| &node.outputs).filter_map(|output| {
+            let constant = output.fact.konst.as_ref()?;
+            Some((constant.len() * constant.datum_type().size_of()) as u64)
+        });
+        constants.sum::<u64>() + nodes.len() as u64 * NODE
     }
 
     /// Runs the plan once. Every call has a state of its own, so calls can be at the same time.
     pub(crate) fn run(
         &self,
-        mut request: InferRequest,
+        inputs: TVec<TValue>,
         cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
-        let mut inputs: TVec<TValue> = tvec![];
-        let mut dims = Vec::with_capacity(self.inputs.len());
-        for input in &self.inputs {
-            let value = request.take_input(&input.name)?;
-            dims.push(value.shape().clone());
-            let tensor = convert::to_tract(&value)
-                .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
-            inputs.push(tensor.into());
-        }
-        self.named_dims.check(&dims)?;
-        let outputs = self.eval(inputs, cancel)?;
-        self.outputs
-            .iter()
-            .zip(outputs)
-            .map(|(output, value)| {
-                Ok(InferOutput::new(
-                    output.name.as_str(),
-                    convert::from_tract(value)?,
-                ))
-            })
-            .collect()
-    }
-
-    fn eval(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, ServiceError> {
+    ) -> Result<TVec<TValue>, ServiceError> {
         let mut state = SimpleState::new(&self.runnable).map_err(failed)?;
         let outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
             if cancel.is_cancelled() {
@@ -177,92 +217,6 @@ fn failed(error: TractError) -> ServiceError {
         None => ServiceError::internal("the model failed"),
     };
     answer.caused_by(into_cause(error))
-}
-
-fn prepare(
-    signature: &Signature,
-    model: &tract_onnx::pb::ModelProto,
-) -> TractResult<Arc<TypedRunnableModel>> {
-    use tract_onnx::tract_hir::internal::Framework;
-    let mut inference = ops::onnx().model_for_proto_model(model)?;
-    let scope = inference.symbols.clone();
-    let mut batch: Option<Symbol> = None;
-    for (index, port) in signature.inputs.iter().enumerate() {
-        let Some(dims) = &port.dims else {
-            bail!("input without dimensions");
-        };
-        let shape: TVec<TDim> = dims
-            .iter()
-            .enumerate()
-            .map(|(axis, dim)| match dim {
-                Dim::Fixed(dim) => (*dim).to_dim(),
-                Dim::Named(name) => scope.sym(name).to_dim(),
-                // Unnamed leading dimensions are taken for the batch, and that is one for all inputs.
-                Dim::Free if axis == 0 => batch
-                    .get_or_insert_with(|| scope.new_with_prefix("batch"))
-                    .to_dim(),
-                Dim::Free => scope.new_with_prefix("free").to_dim(),
-            })
-            .collect();
-        let datum_type = dtype::to_tract(port.datatype).unwrap_or(DatumType::F32);
-        inference.set_input_fact(index, InferenceFact::dt_shape(datum_type, shape))?;
-    }
-    inference.into_optimized()?.into_runnable()
-}
-
-/// What is said of an input, or of an output of which `fact` is what the plan knows.
-///
-/// Exporters are often wrong about outputs' dimensions. Where the plan knows better, the plan is believed.
-fn metadata(port: &Port, fact: Option<&TypedFact>) -> Result<TensorMetadata, ServiceError> {
-    let Some(fact) = fact else {
-        let shape = port.pattern().ok_or_else(|| {
-            ServiceError::invalid(format!(
-                "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
-                Quoted(&port.name)
-            ))
-        })?;
-        return Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape));
-    };
-    let computed = dtype::from_tract(fact.datum_type);
-    if computed != Some(port.datatype) {
-        return Err(ServiceError::invalid(format!(
-            "output {} is declared as {}, but would be {}",
-            Quoted(&port.name),
-            port.datatype,
-            computed.map_or_else(
-                || "of no type of the protocol".to_owned(),
-                |datatype| datatype.to_string()
-            ),
-        )));
-    }
-    let known: Vec<Option<u64>> = fact
-        .shape
-        .iter()
-        .map(|dim| dim.to_i64().ok().and_then(|dim| u64::try_from(dim).ok()))
-        .collect();
-    let declared = port
-        .dims
-        .as_ref()
-        .filter(|declared| declared.len() == known.len());
-    let dims = match declared {
-        None => known,
-        Some(declared) => declared
-            .iter()
-            .zip(&known)
-            .map(|(declared, &known)| {
-                if declared.fixed() == known {
-                    known
-                } else {
-                    known.filter(|_| declared.fixed().is_some())
-                }
-            })
-            .collect(),
-    };
-    Ok(TensorMetadata::with_shape(
-        &port.name,
-        port.datatype,
-        ShapePattern::new(dims),
-    ))
 }
 
 /// Refuses operators of tract that came out of the optimization and would fail on values that ONNX admits.

@@ -1,6 +1,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use oip_service::{CancelToken, Model, ModelSource};
+use oip_service::{CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
 };
@@ -16,12 +16,12 @@ use super::{
 };
 use crate::{
     dims::NamedDims,
-    model::OnnxModel,
     plan::ended,
     proto::{self, GraphProto, ModelProto},
     signature::{Port, Signature},
     size::{MAX_BYTES, gib},
     structure,
+    tract_model::OnnxModel,
 };
 
 /// A model that ONNX Runtime runs.
@@ -120,7 +120,9 @@ fn has_ml(graph: &GraphProto) -> bool {
 /// What tract knows of a model's outputs, if it can run the model.
 fn outputs_by_tract(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
     // What it panics at is not what runs the model.
-    let loaded = catch_unwind(AssertUnwindSafe(|| OnnxModel::load(source, model)));
+    let loaded = catch_unwind(AssertUnwindSafe(|| {
+        OnnxModel::load(source, model, &LoadContext::default())
+    }));
     Some(loaded.ok()?.ok()?.metadata().outputs.clone())
 }
 

@@ -197,48 +197,31 @@ pub(super) fn range(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     }
 }
 
-/// tract runs backwards in the wrong order, and knows neither lengths of sequences nor anything but the defaults.
+/// Only what is common: exporters write no other functions, and no limits.
 pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
-    if node.text("direction", "forward") != "forward" {
-        return refuse("reverse and bidirectional layers are not supported, they would be computed wrongly");
-    }
-    if node.has_input(4) {
-        return refuse(
-            "the input 'sequence_lens' is not supported, it would be computed wrongly; pad or cut instead",
-        );
-    }
+    let directions = match node.text("direction", "forward") {
+        "forward" | "reverse" => 1,
+        "bidirectional" => 2,
+        _ => return refuse("the direction is none of 'forward', 'reverse' and 'bidirectional'"),
+    };
     if node.has("clip") || node.int("input_forget", 0) != 0 {
         return refuse("the attributes 'clip' and 'input_forget' are not supported");
     }
-    let defaults: &[&[u8]] = match node.0.op_type.as_str() {
-        "LSTM" => &[b"Sigmoid", b"Tanh", b"Tanh"],
-        "GRU" => &[b"Sigmoid", b"Tanh"],
-        _ => &[b"Tanh"],
+    let functions = match node.0.op_type.as_str() {
+        "LSTM" => 3,
+        "GRU" => 2,
+        _ => 1,
     };
     let given = node
         .get("activations")
         .map_or(&[][..], |attribute| &attribute.strings);
-    if !given.is_empty() && !given.iter().map(Vec::as_slice).eq(defaults.iter().copied()) {
-        return refuse("only the default activations are supported");
+    let is_known = |name: &Vec<u8>| {
+        std::str::from_utf8(name).is_ok_and(|name| super::recurrent::Activation::of(name).is_some())
+    };
+    if !given.is_empty() && (given.len() != functions * directions || !given.iter().all(is_known)) {
+        return refuse("only the activations Sigmoid, Tanh and Relu are supported, one for each function");
     }
     Ok(())
-}
-
-/// tract makes up the state to begin with only for a batch that is known, and panics otherwise.
-pub(super) fn recurrent_inputs(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let batch_axis = usize::from(node.int("layout", 0) == 0);
-    let batch = inputs.first().and_then(|x| x.shape.get(batch_axis));
-    let states: &[(usize, &str)] = match node.0.op_type.as_str() {
-        "LSTM" => &[(5, "initial_h"), (6, "initial_c")],
-        _ => &[(5, "initial_h")],
-    };
-    let missing = states.iter().find(|(input, _)| !node.has_input(*input));
-    match (batch, missing) {
-        (Some(batch), Some((_, state))) if batch.to_usize().is_err() => refuse(format!(
-            "a free batch dimension is not supported without the input '{state}'; give it, or fix the batch"
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// How an output's place is turned into an input's place differs between implementations where the scales do not
@@ -271,4 +254,41 @@ pub(super) fn resize(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
         "'{mode}' interpolation with the coordinate transformation '{transformation}' is not supported for these \
          scales or sizes"
     ))
+}
+
+/// Without axes, the number of dimensions depends on the sizes: a plan for all sizes cannot know it.
+pub(super) fn squeeze(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let is_free = inputs[0].shape.iter().any(|dim| dim.to_i64().is_err());
+    if !node.has("axes") && inputs.len() < 2 && is_free {
+        return refuse("without axes, dimensions must be fixed");
+    }
+    Ok(())
+}
+
+/// tract takes sizes that are not known for different from every number. What a comparison says for some sizes only must
+/// not be decided for all; that no size is negative can be.
+pub(super) fn comparison(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [a, b] = inputs else {
+        return refuse("expected 2 inputs");
+    };
+    let (Some(a), Some(b)) = (a.dims(), b.dims()) else {
+        return Ok(());
+    };
+    let is_equality = node.0.op_type == "Equal";
+    let is_free = |dim: &TDim| dim.to_i64().is_err();
+    let is_decided = |a: &TDim, b: &TDim| match (is_free(a), is_free(b)) {
+        (false, false) => true,
+        (true, true) => is_equality && a == b,
+        (true, false) => is_equality && b.to_i64().is_ok_and(|b| b < 0) && a.prove_positive_or_zero(),
+        (false, true) => is_equality && a.to_i64().is_ok_and(|a| a < 0) && b.prove_positive_or_zero(),
+    };
+    // Element by element where there are as many, else each with each.
+    let is_decided = match a.len() == b.len() {
+        true => a.iter().zip(&b).all(|(a, b)| is_decided(a, b)),
+        false => a.iter().all(|a| b.iter().all(|b| is_decided(a, b))),
+    };
+    match is_decided {
+        true => Ok(()),
+        false => refuse("compares sizes that are free"),
+    }
 }

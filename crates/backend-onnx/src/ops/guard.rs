@@ -7,7 +7,7 @@ use super::{
     kernel::{Fact, known},
     types::Types,
 };
-use crate::size;
+use crate::{size, time_limit};
 
 /// Why something is not computed, in words for whoever made the model.
 #[derive(Debug)]
@@ -203,6 +203,7 @@ impl InferenceOp for Guarded {
         outputs: TVec<&InferenceFact>,
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
+        time_limit::check()?;
         let facts = inputs.iter().map(|fact| known(fact)).collect::<Option<Vec<_>>>();
         if facts.is_none() && self.instead.is_some() {
             // The two may give different types: nothing can be said until it is known which it is.

@@ -41,6 +41,20 @@ impl Fact {
         Some(numbers.try_as_plain_ram().ok()?.as_slice::<i64>().ok()?.to_vec())
     }
 
+    /// The value as dimensions, which may be free, if it is a constant of whole numbers.
+    pub(crate) fn dims(&self) -> Option<Vec<TDim>> {
+        match self.datum_type {
+            DatumType::TDim => {
+                let view = self.constant.as_ref()?.try_as_plain_ram().ok()?;
+                Some(view.as_slice::<TDim>().ok()?.to_vec())
+            }
+            datum_type if datum_type.is_integer() => {
+                Some(self.integers()?.iter().map(ToDim::to_dim).collect())
+            }
+            _ => None,
+        }
+    }
+
     /// The value as one number, if it is a constant.
     pub(crate) fn number(&self) -> Option<f64> {
         self.constant.as_ref()?.cast_to_scalar::<f64>().ok()

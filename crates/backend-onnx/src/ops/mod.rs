@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 mod attributes;
+mod branch;
 mod cast;
 mod conditions;
 mod elementwise;
@@ -10,9 +11,11 @@ mod kernel;
 mod lookup;
 mod output;
 mod quantize;
+mod recurrent;
 mod reduce;
 mod registry;
 mod rule;
+mod slice;
 mod table;
 mod types;
 

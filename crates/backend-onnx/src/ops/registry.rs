@@ -20,6 +20,7 @@ use crate::tract_limit::{self, TractLimit};
 
 use super::{
     attributes::Attributes,
+    branch,
     guard::Guarded,
     output::Output,
     rule::{Outputs, Rule},
@@ -129,8 +130,20 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
     if let Some(own) = rule.own {
         return Ok((own(context, node)?, vec![]));
     }
+    if rule.name == "If" {
+        return branch::branch(context, node);
+    }
     let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
-    let (inner, closures) = tract(context, node)?;
+    // Without axes it takes all dimensions of 1, in every operator set; tract knows that only of the later ones.
+    let is_bare = rule.name == "Squeeze" && !Attributes(node).has("axes");
+    let (inner, closures) = match is_bare && context.onnx_operator_set_version < 13 {
+        true => {
+            let mut newer = context.clone();
+            newer.onnx_operator_set_version = 13;
+            tract(&newer, node)?
+        }
+        false => tract(context, node)?,
+    };
     if matches!(rule.name, "Constant" | "Identity") {
         return Ok((inner, closures));
     }

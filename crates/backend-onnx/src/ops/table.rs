@@ -3,8 +3,9 @@
 //! table for readers.
 
 use super::{
-    cast, conditions as when, elementwise, lookup, quantize, reduce,
+    cast, conditions as when, elementwise, lookup, quantize, recurrent, reduce,
     rule::{Outputs, Rule, ml, op},
+    slice,
     types::Types,
 };
 use crate::ml;
@@ -144,7 +145,10 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .when(when::einsum),
     op("Elu").takes(ALPHA).of(FLOATS).wide(),
-    op("Equal").takes(LEGACY).of(NUMBERS.and(Types::STRING)),
+    op("Equal")
+        .takes(LEGACY)
+        .of(NUMBERS.and(Types::STRING))
+        .given(when::comparison),
     op("Erf").since(9).of(SHORT_FLOATS).wide(),
     op("Exp").of(FLOATS).wide(),
     op("Expand").since(8),
@@ -161,9 +165,8 @@ pub(super) static RULES: &[Rule] = &[
             "layout",
             "linear_before_reset",
         ])
-        .of(Types::F32)
         .when(when::recurrent)
-        .given(when::recurrent_inputs),
+        .own(recurrent::recurrent),
     op("Gather").takes(AXIS),
     op("GatherElements").since(11).takes(AXIS),
     op("GatherND").since(11).takes(&["batch_dims"]),
@@ -178,8 +181,8 @@ pub(super) static RULES: &[Rule] = &[
         .wide(),
     op("GlobalAveragePool").of(FLOATS).wide(),
     op("GlobalMaxPool").of(FLOATS),
-    op("Greater").takes(LEGACY).of(NUMBERS),
-    op("GreaterOrEqual").since(12).of(NUMBERS),
+    op("Greater").takes(LEGACY).of(NUMBERS).given(when::comparison),
+    op("GreaterOrEqual").since(12).of(NUMBERS).given(when::comparison),
     op("GridSample")
         .since(16)
         .takes(&["align_corners", "mode", "padding_mode"])
@@ -225,9 +228,8 @@ pub(super) static RULES: &[Rule] = &[
             "input_forget",
             "layout",
         ])
-        .of(Types::F32)
         .when(when::recurrent)
-        .given(when::recurrent_inputs),
+        .own(recurrent::recurrent),
     op("LayerNormalization")
         .gives(Outputs::Optional)
         .since(17)
@@ -239,8 +241,8 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(Types::F64, elementwise::double),
-    op("Less").takes(LEGACY).of(NUMBERS),
-    op("LessOrEqual").since(12).of(NUMBERS),
+    op("Less").takes(LEGACY).of(NUMBERS).given(when::comparison),
+    op("LessOrEqual").since(12).of(NUMBERS).given(when::comparison),
     op("Log").of(FLOATS).wide(),
     op("LogSoftmax").takes(AXIS).own(elementwise::log_softmax),
     op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
@@ -297,9 +299,8 @@ pub(super) static RULES: &[Rule] = &[
     op("RNN")
         .gives(Outputs::Optional)
         .takes(&["activations", "clip", "direction", "hidden_size", "layout"])
-        .of(Types::F32)
         .when(when::recurrent)
-        .given(when::recurrent_inputs),
+        .own(recurrent::recurrent),
     op("Range").since(11).of(NUMBERS).given(when::range),
     op("Reciprocal").of(FLOATS).wide(),
     op("ReduceL1")
@@ -385,7 +386,7 @@ pub(super) static RULES: &[Rule] = &[
     op("Sin").of(FLOATS).wide(),
     op("Sinh").since(9).of(FLOATS).wide(),
     op("Size"),
-    op("Slice").takes(&["axes", "ends", "starts"]),
+    op("Slice").takes(&["axes", "ends", "starts"]).own(slice::slice),
     op("Softmax").takes(AXIS).of(FLOATS).wide(),
     op("Softplus").of(FLOATS).wide(),
     op("Softsign").of(FLOATS).wide(),
@@ -394,7 +395,7 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::AsNamed)
         .takes(&["axis", "num_outputs", "split"]),
     op("Sqrt").of(FLOATS).wide(),
-    op("Squeeze").takes(&["axes"]),
+    op("Squeeze").takes(&["axes"]).given(when::squeeze),
     op("Sub").takes(LEGACY).of(NUMBERS),
     op("Sum").of(FLOATS).wide(),
     op("Tan").of(FLOATS).wide(),

@@ -1,0 +1,131 @@
+//! What is said of a model's outputs, from what the file declares and what was found out.
+
+use oip_types::{DataType, ServiceError, ShapePattern, TensorMetadata};
+use tensor_core::{Quoted, Shape};
+use tract_onnx::tract_hir::internal::TypedFact;
+
+use crate::{
+    dtype,
+    signature::{Dim, Port},
+};
+
+/// Of an output of which a plan for all sizes knows this.
+///
+/// Exporters are often wrong about outputs' dimensions. Where the plan knows better, the plan is believed.
+pub(crate) fn of_fact(port: &Port, fact: &TypedFact) -> Result<TensorMetadata, ServiceError> {
+    check_type(port, dtype::from_tract(fact.datum_type))?;
+    let known: Vec<Option<u64>> = fact
+        .shape
+        .iter()
+        .map(|dim| dim.to_i64().ok().and_then(|dim| u64::try_from(dim).ok()))
+        .collect();
+    let declared = port
+        .dims
+        .as_ref()
+        .filter(|declared| declared.len() == known.len());
+    let dims = match declared {
+        None => known,
+        Some(declared) => declared
+            .iter()
+            .zip(&known)
+            .map(|(declared, &known)| {
+                if declared.fixed() == known {
+                    known
+                } else {
+                    known.filter(|_| declared.fixed().is_some())
+                }
+            })
+            .collect(),
+    };
+    Ok(described(port, dims))
+}
+
+/// Of an output that had this type and shape for inputs whose free dimensions had these `sizes`.
+///
+/// A dimension is fixed if the file says so and it was so, unless it might be one of the free sizes.
+pub(crate) fn of_trial(
+    port: &Port,
+    datatype: Option<DataType>,
+    shape: &[Option<u64>],
+    sizes: &[u64],
+) -> Result<TensorMetadata, ServiceError> {
+    check_type(port, datatype)?;
+    let declared = port
+        .dims
+        .as_deref()
+        .filter(|declared| declared.len() == shape.len());
+    let fixed = |(axis, &size): (usize, &Option<u64>)| {
+        let size = size?;
+        let is_declared = declared.is_some_and(|declared| declared[axis] == Dim::Fixed(size));
+        (is_declared && !sizes.contains(&size)).then_some(size)
+    };
+    Ok(described(port, shape.iter().enumerate().map(fixed).collect()))
+}
+
+/// Of an input, which is as the file has it.
+pub(crate) fn of_input(port: &Port) -> Result<TensorMetadata, ServiceError> {
+    let shape = port.pattern().ok_or_else(|| {
+        ServiceError::invalid(format!(
+            "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
+            Quoted(&port.name)
+        ))
+    })?;
+    Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape))
+}
+
+/// The sizes that the inputs' free dimensions have in these shapes.
+pub(crate) fn free_sizes(inputs: &[Port], shapes: &[Shape]) -> Vec<u64> {
+    let pairs = inputs.iter().zip(shapes).flat_map(|(port, shape)| {
+        port.dims
+            .iter()
+            .flatten()
+            .zip(shape.dims())
+            .filter(|(dim, _)| dim.fixed().is_none())
+    });
+    pairs.map(|(_, &size)| size).collect()
+}
+
+fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
+    TensorMetadata::with_shape(&port.name, port.datatype, ShapePattern::new(dims))
+}
+
+fn check_type(port: &Port, computed: Option<DataType>) -> Result<(), ServiceError> {
+    if computed == Some(port.datatype) {
+        return Ok(());
+    }
+    Err(ServiceError::invalid(format!(
+        "output {} is declared as {}, but would be {}",
+        Quoted(&port.name),
+        port.datatype,
+        computed.map_or_else(
+            || "of no type of the protocol".to_owned(),
+            |datatype| datatype.to_string()
+        ),
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_size_that_might_be_a_free_one_is_free() {
+        let port = Port {
+            name: "y".to_owned(),
+            datatype: DataType::FP32,
+            dims: Some(vec![Dim::Fixed(1), Dim::Fixed(960), Dim::Fixed(6625)]),
+        };
+        let shape = [Some(1), Some(32), Some(6625)];
+        let found = of_trial(&port, Some(DataType::FP32), &shape, &[1, 32]).unwrap();
+        assert_eq!(found.shape.dims(), [None, None, Some(6625)]);
+        let other_rank = of_trial(&port, Some(DataType::FP32), &shape[1..], &[1]).unwrap();
+        assert_eq!(other_rank.shape.dims(), [None, None]);
+        let error = of_trial(&port, Some(DataType::INT64), &shape, &[]).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "output 'y' is declared as FP32, but would be INT64"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! How long the making of a plan may take. tract cannot be told, so what it calls of ours on its way looks at the clock.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use tract_onnx::prelude::TractResult;
+
+use crate::ops::Limit;
+
+thread_local! {
+    static END: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Sets a limit for what this thread does until the value is dropped.
+pub(crate) fn start(limit: Duration) -> TimeLimit {
+    let outer = END.replace(Instant::now().checked_add(limit));
+    TimeLimit { outer }
+}
+
+/// Ends when it is dropped.
+#[must_use]
+pub(crate) struct TimeLimit {
+    outer: Option<Instant>,
+}
+
+impl Drop for TimeLimit {
+    fn drop(&mut self) {
+        END.set(self.outer);
+    }
+}
+
+/// Fails when the time is over.
+pub(crate) fn check() -> TractResult<()> {
+    match END.get() {
+        Some(end) if Instant::now() > end => {
+            Err(Limit("preparing the model for these sizes takes too long".to_owned()).into())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_fails_after_the_end_and_only_then() {
+        assert!(check().is_ok());
+        let outer = start(Duration::from_secs(3600));
+        {
+            let _inner = start(Duration::ZERO);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(check().is_err());
+        }
+        assert!(check().is_ok(), "the outer limit holds again");
+        drop(outer);
+        assert!(END.get().is_none());
+    }
+}

@@ -1,0 +1,138 @@
+//! Made-up inputs, of the smallest sizes that a model takes: each model answers them once before it is ready.
+
+use tract_onnx::{
+    prelude::{DatumType, TValue, TVec, TractResult},
+    tract_hir::internal::{IntoTValue, Tensor, bail},
+};
+
+use oip_types::DataType;
+use tensor_core::Shape;
+
+use crate::{
+    dtype,
+    ops::access,
+    signature::{Dim, Port},
+};
+
+/// Sizes for dimensions that are neither a batch nor an image's channels. Small ones come first; the others are there
+/// for networks that shrink what they are given, and for sound, which comes in thousands of samples.
+const SIZES: &[u64] = &[1, 2, 8, 32, 64, 128, 320, 512, 640, 1600, 16000];
+
+/// Inputs of more elements than this are not tried.
+const MAX_ELEMENTS: u64 = 1 << 24;
+
+/// What an input is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    Ones,
+    Zeros,
+}
+
+/// Shapes of all inputs together, to be tried in this order.
+pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
+    let mut tried: Vec<Vec<Shape>> = Vec::new();
+    for &size in SIZES {
+        for channels in [3, 1, size] {
+            let shapes: Option<Vec<Shape>> = inputs.iter().map(|port| shape(port, size, channels)).collect();
+            if let Some(shapes) = shapes
+                && !tried.contains(&shapes)
+            {
+                tried.push(shapes);
+            }
+        }
+    }
+    tried
+}
+
+fn shape(port: &Port, size: u64, channels: u64) -> Option<Shape> {
+    let dims = port.dims.as_ref()?;
+    let rank = dims.len();
+    let sizes: Vec<u64> = dims
+        .iter()
+        .enumerate()
+        .map(|(axis, dim)| match dim {
+            Dim::Fixed(dim) => *dim,
+            Dim::Named(name) if is_batch(name) => 1,
+            _ if axis == 0 && rank > 1 => 1,
+            _ if axis == 1 && rank == 4 => channels,
+            _ => size,
+        })
+        .collect();
+    let shape = Shape::new(&sizes).ok()?;
+    (shape.element_count() <= MAX_ELEMENTS).then_some(shape)
+}
+
+fn is_batch(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("batch") && !name.contains("seq")
+}
+
+/// Inputs of these shapes.
+pub(crate) fn inputs(ports: &[Port], shapes: &[Shape], fill: Fill) -> TractResult<TVec<TValue>> {
+    let pairs = ports.iter().zip(shapes);
+    pairs
+        .map(|(port, shape)| Ok(input(port.datatype, shape, fill)?.into_tvalue()))
+        .collect()
+}
+
+fn input(datatype: DataType, shape: &Shape, fill: Fill) -> TractResult<Tensor> {
+    let dims: Vec<usize> = shape.dims().iter().map(|&dim| dim as usize).collect();
+    let Some(datum_type) = dtype::to_tract(datatype) else {
+        bail!("{datatype} is not supported");
+    };
+    if datum_type == DatumType::String {
+        let count = shape.element_count() as usize;
+        return access::tensor(&dims, vec!["a".to_owned(); count]);
+    }
+    match fill {
+        Fill::Zeros => Tensor::zero_dt(datum_type, &dims),
+        Fill::Ones => {
+            let one = Tensor::from(1u8).cast_to_dt(datum_type)?.into_owned();
+            one.broadcast_scalar_to_shape(&dims)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn port(dims: Vec<Dim>) -> Port {
+        Port {
+            name: "x".to_owned(),
+            datatype: DataType::FP32,
+            dims: Some(dims),
+        }
+    }
+
+    #[test]
+    fn small_sizes_come_first_and_fixed_ones_stay() {
+        let image = port(vec![Dim::Free, Dim::Named("c".into()), Dim::Free, Dim::Fixed(7)]);
+        let tried = shapes(std::slice::from_ref(&image));
+        let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
+        assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
+        let fixed = port(vec![Dim::Fixed(2), Dim::Fixed(3)]);
+        assert_eq!(shapes(std::slice::from_ref(&fixed)).len(), 1);
+    }
+
+    #[test]
+    fn made_up_values_have_the_datatype() {
+        let shape = Shape::new(&[2]).unwrap();
+        for datatype in [DataType::BOOL, DataType::FP16, DataType::INT64, DataType::UINT8] {
+            let ones = input(datatype, &shape, Fill::Ones).unwrap();
+            assert_eq!(dtype::from_tract(ones.datum_type()), Some(datatype));
+            assert_eq!(
+                ones.cast_to::<f32>()
+                    .unwrap()
+                    .try_as_plain_ram()
+                    .unwrap()
+                    .as_slice::<f32>()
+                    .unwrap(),
+                [1.0, 1.0]
+            );
+        }
+        assert_eq!(input(DataType::Bytes, &shape, Fill::Ones).unwrap().len(), 2);
+    }
+}
