@@ -124,12 +124,12 @@ impl Snapshot {
     }
 
     fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), String> {
-        let names = root.list(folder).map_err(|error| {
+        let entries = root.list(folder).map_err(|error| {
             let name = root.path(folder);
             let name = name.file_name().unwrap_or_default().display();
             format!("the folder {name} cannot be read: {}", error.kind())
         })?;
-        for name in names {
+        for (name, _) in entries {
             let path = folder.join(&name);
             // What is gone by now is passed over, as are links that lead nowhere or out of the repository.
             let Ok(stat) = root.stat(&path) else { continue };

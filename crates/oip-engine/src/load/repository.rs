@@ -8,6 +8,7 @@ use bytes::Bytes;
 use model_config::{Syntax, WrittenConfig};
 use oip_service::{Backend, available_memory};
 use oip_types::{check_name, model_config::VersionPolicy};
+use rustix::fs::FileType;
 use tensor_core::Quoted;
 use tensor_mmap::Promise;
 
@@ -481,14 +482,15 @@ impl ModelFolder {
 /// The names of the folders in a folder, in order, without hidden ones and without what is no folder.
 fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for name in root.list(folder)? {
+    for (name, kind) in root.list(folder)? {
         let below = folder.join(&name);
-        let is_dir = match root.resolve(&below) {
+        let leads_to_folder = || match root.resolve(&below) {
             Ok(Resolved::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
             // It is shown, with the reason why it is not served.
             Ok(Resolved::Outside) => root.path(&below).is_dir(),
             Err(_) => false,
         };
+        let is_dir = kind == FileType::Directory || kind == FileType::Symlink && leads_to_folder();
         if is_dir {
             found.push(name.to_string_lossy().into_owned());
         }

@@ -151,11 +151,12 @@ impl Root {
         }
     }
 
-    /// The names in a folder at a path that was [resolved](Self::resolve), without those that are hidden, in order.
+    /// What is in a folder at a path that was [resolved](Self::resolve): names and kinds, without what is hidden, in the
+    /// order of names.
     ///
     /// # Errors
     /// What the system says, also in the midst of the list: a part of it would look as if files had gone.
-    pub(crate) fn list(&self, resolved: &Path) -> io::Result<Vec<OsString>> {
+    pub(crate) fn list(&self, resolved: &Path) -> io::Result<Vec<(OsString, FileType)>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = match resolved.file_name() {
             Some(name) => {
@@ -164,7 +165,7 @@ impl Root {
             }
             None => openat(&self.folder, ".", flags, Mode::empty())?,
         };
-        names_in(folder)
+        entries_of(folder)
     }
 
     /// Opens a folder by a path without links.
@@ -227,17 +228,27 @@ fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
     Ok(names)
 }
 
-fn names_in(folder: OwnedFd) -> io::Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    for entry in Dir::new(folder)? {
+fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
+    let mut entries = Vec::new();
+    let mut stream = Dir::new(folder)?;
+    while let Some(entry) = stream.next() {
         let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if !name.starts_with(b".") {
-            names.push(OsStr::from_bytes(name).to_owned());
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name.as_bytes().starts_with(b".") {
+            continue;
         }
+        let kind = match entry.file_type() {
+            // Not every file system says it here. What is gone by now is passed over.
+            FileType::Unknown => match stat_of(stream.fd()?, name) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(_) => continue,
+            },
+            kind => kind,
+        };
+        entries.push((name.to_owned(), kind));
     }
-    names.sort();
-    Ok(names)
+    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(entries)
 }
 
 /// Whether there is a folder.
@@ -257,12 +268,7 @@ pub(crate) fn is_file(stat: &Stat) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        io::Read,
-        os::unix::fs::symlink,
-        process::{Command, Stdio},
-    };
+    use std::{fs, io::Read, os::unix::fs::symlink, process::Command};
 
     use super::*;
 
@@ -354,7 +360,10 @@ mod tests {
             .read_to_string(&mut text)
             .unwrap();
         assert_eq!(text, "m/1/x");
-        assert_eq!(root.list(Path::new("m")).unwrap(), ["1"]);
+        assert_eq!(
+            root.list(Path::new("m")).unwrap(),
+            [("1".into(), FileType::Directory)]
+        );
         assert_eq!(root.path(&path), Path::new(&link).join("m/1/x"));
         fs::remove_dir_all(&moved).unwrap();
     }
@@ -373,14 +382,9 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_list_that_fails_is_an_error() {
-        let mut child = Command::new("sleep")
-            .arg("60")
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let folder = File::open(format!("/proc/{}/task", child.id())).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(names_in(folder.into()).is_err());
+        let folder = folder(&["x"]);
+        // The kernel does not list what was opened without the right to read it.
+        let unreadable = rustix::fs::open(folder.path(), ON_THE_WAY, Mode::empty()).unwrap();
+        assert!(entries_of(unreadable).is_err());
     }
 }

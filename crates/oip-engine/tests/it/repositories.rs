@@ -161,7 +161,6 @@ fn mr_06_folders_without_a_model_say_why() {
 #[cfg(unix)]
 #[test]
 fn mr_03_links_out_are_refused() {
-
     let outside = repository(&[("1/model.word", "secret")]);
     let folder = repository(&[("good/1/model.word", "echo")]);
     let root = folder.path();
@@ -253,7 +252,10 @@ fn a_repository_in_another_mount_namespace() {
     let stdout = container.stdout.take().unwrap();
     BufReader::new(stdout).read_line(&mut said).unwrap();
     if said == "ready\n" {
-        assert!(!place.path().join("models").exists(), "it is only in the container");
+        assert!(
+            !place.path().join("models").exists(),
+            "it is only in the container"
+        );
         let inside = format!("/proc/{}/root{}/models", container.id(), place.path().display());
         let links = tempfile::tempdir().unwrap();
         let link = links.path().join("models");
