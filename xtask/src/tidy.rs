@@ -69,8 +69,13 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-zip",
+        to: &["fmt-core"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium"],
+    },
+    Arrows {
         from: "fmt-npy",
-        to: &["tensor-core", "fmt-core"],
+        to: &["tensor-core", "fmt-core", "fmt-zip"],
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
     },
     Arrows {

@@ -1,8 +1,8 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, ReadOptions, StoredDType,
-    TensorReader, Verification, read_range, row_range, source_error,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, ReadOptions, SourceStream,
+    StoredDType, TensorReader, TensorStream, Verification, read_range, row_range, source_error,
 };
 use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
 
@@ -335,6 +335,12 @@ impl TensorReader for BtfReader {
         let (spec, bytes) = part.map_err(|error| error.of_tensor(&index.to_string()))?;
         let start = stored.body();
         self.read_dense(index, spec, start + bytes.start..start + bytes.end)
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let (stored, spec) = self.readable(index, false)?;
+        let range = stored.body()..stored.body() + spec.byte_len();
+        Ok(Box::new(SourceStream::new(&*self.source, range)))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

@@ -131,12 +131,16 @@ impl AppendFile {
         is_whole: impl Fn(Arc<dyn ByteSource>) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let journal = journal_of(path);
+        if !journal.exists() {
+            return Ok(0);
+        }
+        // Read under the lock only: a change that ends between the two would be undone after it has counted.
+        let file = open_locked(path)?;
         let announced = match File::open(&journal) {
             Ok(announced) => announced,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(error) => return Err(Error::io("the journal cannot be opened", error)),
         };
-        let file = open_locked(path)?;
         let cannot_read = |error| Error::io("the file or its journal cannot be read", error);
         let source = Arc::new(FileSource::new(file.try_clone().map_err(cannot_read)?)?);
         let len = source.len();
@@ -309,6 +313,21 @@ mod tests {
         drop(file);
         assert_eq!(fs::read(path).unwrap(), b"old.");
         assert!(!journal_of(path).exists());
+    }
+
+    /// A journal that is opened before the lock is taken may be of a change that counts by then. One that cannot be opened
+    /// shows what comes first.
+    #[cfg(unix)]
+    #[test]
+    fn the_journal_is_opened_under_the_lock() {
+        let Fixture { path, .. } = &fixture();
+        let _socket = std::os::unix::net::UnixListener::bind(journal_of(path)).unwrap();
+        let locked = open_locked(path).unwrap();
+        let refused = AppendFile::recover(path, is_whole).unwrap_err();
+        assert!(refused.to_string().contains("cannot be locked"), "{refused}");
+        drop(locked);
+        let refused = AppendFile::recover(path, is_whole).unwrap_err();
+        assert!(refused.to_string().contains("journal"), "{refused}");
     }
 
     #[test]

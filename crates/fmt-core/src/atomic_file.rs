@@ -1,21 +1,23 @@
+//! Files that appear under their names only when they are complete.
+
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, Metadata, Permissions},
     io::{self, BufWriter, Read, Seek, Write},
     path::{Path, PathBuf},
-    process,
-    sync::atomic::{AtomicU64, Ordering},
 };
 
 use crate::{Error, ErrorKind};
 
 /// A file that appears under its name only when it is complete.
 ///
-/// Bytes go to a temporary file beside the target. [`AtomicFile::publish`] brings them to the disk, renames the file and
-/// brings the folder to the disk; until then whatever was there before is untouched. Dropped without that, the temporary
-/// file is removed. One that a killed process left behind is removed by the next writer to the same target.
+/// Bytes go to a file without a name in the target's folder where the system has such files (Linux), so that a killed
+/// process leaves nothing behind; elsewhere to one with a random name (`.tensorferry-XXXXXX.partial`).
+/// [`AtomicFile::publish`] brings the bytes to the disk, renames the file and brings the folder to the disk; until then
+/// whatever was there before is untouched. Dropped without that, the temporary file is removed. Nothing else in the
+/// folder is ever removed.
 ///
-/// A target that is a symbolic link is replaced itself; what it leads to stays as it is. A new file replaces an old one
-/// with the old one's permissions, never wider ones.
+/// A target that is a symbolic link stays one: the file that it leads to is replaced. A new file replaces an old one with
+/// the old one's owner, group and permissions, never wider ones.
 ///
 /// ```
 /// use std::io::Write;
@@ -31,51 +33,182 @@ use crate::{Error, ErrorKind};
 /// ```
 #[derive(Debug)]
 pub struct AtomicFile {
-    /// `None` only while it is being published.
-    file: Option<BufWriter<File>>,
-    temporary: PathBuf,
+    temporary: Temporary,
+    /// The file that is replaced, behind all links.
     target: PathBuf,
-    is_published: bool,
+    /// What stood there when writing began.
+    replaced: Option<Metadata>,
+    /// Whether a file that appeared meanwhile must stay.
+    is_new: bool,
+}
+
+/// How a file is made that a program writes.
+///
+/// ```
+/// let mut options = fmt_core::OutputOptions::default();
+/// options.is_new = true;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct OutputOptions {
+    /// Refuse to replace a file.
+    pub is_new: bool,
+    /// The permission bits (Unix) that a new file may have at most, beside what the process's own mask takes away. A
+    /// file that is replaced hands on its own.
+    pub widest_mode: Option<u32>,
+}
+
+/// Where bytes go until they are published.
+#[derive(Debug)]
+enum Temporary {
+    /// A file that no folder knows: the system removes it with the process.
+    #[cfg(target_os = "linux")]
+    Unnamed(BufWriter<File>),
+    /// A file with a random name, removed when it is dropped.
+    Named(BufWriter<File>, tempfile::TempPath),
+}
+
+impl Temporary {
+    fn create(folder: &Path, mode: u32) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        if let Some(file) = unnamed(folder, mode)? {
+            return Ok(Self::Unnamed(BufWriter::with_capacity(AtomicFile::BUFFER, file)));
+        }
+        Self::with_name(folder, mode)
+    }
+
+    fn with_name(folder: &Path, mode: u32) -> io::Result<Self> {
+        let (file, path) = name()
+            .permissions(permissions(mode))
+            .tempfile_in(folder)?
+            .into_parts();
+        Ok(Self::Named(
+            BufWriter::with_capacity(AtomicFile::BUFFER, file),
+            path,
+        ))
+    }
+
+    fn file(&mut self) -> &mut BufWriter<File> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => file,
+            Self::Named(file, _) => file,
+        }
+    }
+
+    /// Gives it a random name in the folder, if it has none.
+    fn named(self, folder: &Path) -> io::Result<tempfile::TempPath> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => {
+                use std::os::fd::AsRawFd;
+                let from = format!("/proc/self/fd/{}", file.get_ref().as_raw_fd());
+                let link = |to: &Path| {
+                    let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+                    Ok(rustix::fs::linkat(
+                        rustix::fs::CWD,
+                        &from,
+                        rustix::fs::CWD,
+                        to,
+                        follow,
+                    )?)
+                };
+                Ok(name().make_in(folder, link)?.into_temp_path())
+            }
+            Self::Named(_, path) => Ok(path),
+        }
+    }
+}
+
+/// A file without a name; `None` where the file system has no such files, or the process cannot name them later.
+#[cfg(target_os = "linux")]
+fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
+    use rustix::{
+        fs::{Mode, OFlags},
+        io::Errno,
+    };
+    if !Path::new("/proc/self/fd").exists() {
+        return Ok(None);
+    }
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
+        Ok(descriptor) => Ok(Some(descriptor.into())),
+        // What kernels and file systems that do not know the flag say.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn name() -> tempfile::Builder<'static, 'static> {
+    let mut name = tempfile::Builder::new();
+    name.prefix(".tensorferry-").suffix(".partial").rand_bytes(10);
+    name
+}
+
+#[cfg(unix)]
+fn permissions(mode: u32) -> Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(mode)
 }
 
 impl AtomicFile {
     /// Bytes gathered before the system is asked to write them.
     const BUFFER: usize = 1 << 20;
 
+    /// The permission bits of new files, from which the process's mask takes some away.
+    const NEW_FILE: u32 = 0o666;
+
     /// Begins a file that will be `target`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] when the target is a folder; [`ErrorKind::Io`] when the temporary file cannot be made.
+    /// [`ErrorKind::NotAFile`] when the target is a folder, a device or a pipe; [`ErrorKind::Io`] when it is a link that
+    /// leads nowhere, or the temporary file cannot be made.
     pub fn create(target: &Path) -> Result<Self, Error> {
-        let existing = fs::symlink_metadata(target).ok();
-        if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return Err(Error::new(ErrorKind::NotAFile, "the target")
-                .expected("a file")
-                .found("a folder"));
+        Self::create_with(target, &OutputOptions::default())
+    }
+
+    /// As [`AtomicFile::create`], with options.
+    ///
+    /// # Errors
+    /// As [`AtomicFile::create`]; [`ErrorKind::Exists`] when the target exists and must not be replaced.
+    pub fn create_with(target: &Path, options: &OutputOptions) -> Result<Self, Error> {
+        Self::begin(target, options, Temporary::create)
+    }
+
+    fn begin(
+        target: &Path,
+        options: &OutputOptions,
+        temporary: impl FnOnce(&Path, u32) -> io::Result<Temporary>,
+    ) -> Result<Self, Error> {
+        let target = resolved(target)?;
+        let replaced = fs::symlink_metadata(&target).ok();
+        if let Some(existing) = &replaced {
+            if options.is_new {
+                return Err(exists());
+            }
+            if !existing.is_file() {
+                let found = if existing.is_dir() {
+                    "a folder"
+                } else {
+                    "a device, a pipe or a socket"
+                };
+                let error = Error::new(ErrorKind::NotAFile, "the target");
+                return Err(error.expected("a file").found(found));
+            }
         }
-        let name = target
-            .file_name()
-            .ok_or_else(|| Error::new(ErrorKind::BadName, "the target has no file name"))?;
-        sweep(target);
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let mut temporary_name = name.to_owned();
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        temporary_name.push(format!(".tmp-{}-{count}", process::id()));
-        let temporary = target.with_file_name(temporary_name);
-        let file = OpenOptions::new().write(true).create_new(true).open(&temporary);
-        let file =
-            file.map_err(|error| Error::io("the temporary file beside the target cannot be made", error))?;
-        let atomic = Self {
-            file: Some(BufWriter::with_capacity(Self::BUFFER, file)),
+        if target.file_name().is_none() {
+            return Err(Error::new(ErrorKind::BadName, "the target has no file name"));
+        }
+        let widest = options.widest_mode.unwrap_or(Self::NEW_FILE);
+        let mode = replaced.as_ref().map_or(Self::NEW_FILE & widest, private_part);
+        let temporary = temporary(folder_of(&target), mode);
+        let temporary = temporary
+            .map_err(|error| Error::io("the temporary file beside the target cannot be made", error))?;
+        Ok(Self {
             temporary,
-            target: target.to_owned(),
-            is_published: false,
-        };
-        if let Some(existing) = existing.filter(fs::Metadata::is_file) {
-            let kept = fs::set_permissions(&atomic.temporary, existing.permissions());
-            kept.map_err(|error| Error::io("the target's permissions cannot be kept", error))?;
-        }
-        Ok(atomic)
+            target,
+            replaced,
+            is_new: options.is_new,
+        })
     }
 
     /// Copies the first `len` bytes of a file, in the kernel where the system can: file systems that share blocks
@@ -94,7 +227,7 @@ impl AtomicFile {
     }
 
     fn copy(&mut self, mut from: &File, len: u64) -> io::Result<u64> {
-        let file = self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let file = self.temporary.file();
         file.flush()?;
         from.seek(io::SeekFrom::Start(0))?;
         io::copy(&mut from.take(len), file.get_mut())
@@ -103,80 +236,104 @@ impl AtomicFile {
     /// Makes the file what its name says.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]; then the target is what it was, unless the folder itself could not be brought to the disk.
+    /// [`ErrorKind::Exists`] when a file that must not be replaced has appeared; [`ErrorKind::Io`]. Then the target is
+    /// what it was, unless the folder itself could not be brought to the disk.
     pub fn publish(mut self) -> Result<(), Error> {
-        let buffered = self
-            .file
-            .take()
-            .ok_or_else(|| Error::new(ErrorKind::Io, "the file was published before"))?;
-        let file = buffered
-            .into_inner()
-            .map_err(|error| Error::io("the file cannot be written", error.into_error()))?;
+        let out = self.temporary.file();
+        out.flush()
+            .map_err(|error| Error::io("the file cannot be written", error))?;
+        let file = out.get_ref();
+        if let Some(replaced) = &self.replaced {
+            hand_on(replaced, file)
+                .map_err(|error| Error::io("the target's permissions cannot be kept", error))?;
+        }
         file.sync_all()
             .map_err(|error| Error::io("the file cannot be brought to the disk", error))?;
-        // What closing could complain of was asked just now.
-        drop(file);
-        fs::rename(&self.temporary, &self.target)
-            .map_err(|error| Error::io("the file cannot be renamed", error))?;
-        self.is_published = true;
+        let named = self.temporary.named(folder_of(&self.target));
+        let named = named.map_err(|error| Error::io("the file cannot be named", error))?;
+        let renamed = if self.is_new {
+            named.persist_noclobber(&self.target)
+        } else {
+            named.persist(&self.target)
+        };
+        renamed.map_err(|failed| match failed.error.kind() {
+            io::ErrorKind::AlreadyExists => exists(),
+            _ => Error::io("the file cannot be renamed", failed.error),
+        })?;
         sync_folder(&self.target)
     }
 }
 
+fn exists() -> Error {
+    let error = Error::new(ErrorKind::Exists, "the target exists and is not to be replaced");
+    error.expected("a name that is free")
+}
+
+/// The path behind all links. A path where nothing stands is taken as it is.
+fn resolved(target: &Path) -> Result<PathBuf, Error> {
+    let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
+    if !is_link {
+        return Ok(target.to_owned());
+    }
+    fs::canonicalize(target).map_err(|error| Error::io("the target is a link that leads to no file", error))
+}
+
+fn folder_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// The permission bits that a file for an old one's owner has before it is that owner's.
+#[cfg(unix)]
+fn private_part(replaced: &Metadata) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    replaced.permissions().mode() & 0o700
+}
+
+#[cfg(not(unix))]
+fn private_part(_replaced: &Metadata) -> u32 {
+    AtomicFile::NEW_FILE
+}
+
+/// Gives a file the owner, the group and the permissions of the one that it replaces, or fewer permissions where the
+/// process may not give it to them.
+#[cfg(unix)]
+fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let mut mode = replaced.permissions().mode() & 0o777;
+    let own = to.metadata()?;
+    let is_given = (own.uid(), own.gid()) == (replaced.uid(), replaced.gid())
+        || fchown(to, Some(replaced.uid()), Some(replaced.gid())).is_ok()
+        || fchown(to, None, Some(replaced.gid())).is_ok();
+    if !is_given {
+        // Another group must not get what the old one could do.
+        mode &= !0o070;
+    }
+    to.set_permissions(permissions(mode))
+}
+
+#[cfg(not(unix))]
+fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
+    to.set_permissions(replaced.permissions())
+}
+
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write(bytes)
+        self.temporary.file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.flush()
+        self.temporary.file().flush()
     }
-}
-
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        if !self.is_published {
-            // Nothing more can be done about a file that cannot be removed.
-            let _ = fs::remove_file(&self.temporary);
-        }
-    }
-}
-
-/// Removes temporary files for this target whose writers live no more.
-fn sweep(target: &Path) {
-    let (Some(folder), Some(name)) = (target.parent(), target.file_name()) else {
-        return;
-    };
-    let folder = if folder.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        folder
-    };
-    let prefix = format!("{}.tmp-", name.to_string_lossy());
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let found = entry.file_name();
-        let found = found.to_string_lossy();
-        let Some(rest) = found.strip_prefix(&prefix) else {
-            continue;
-        };
-        let pid = rest.split('-').next().and_then(|pid| pid.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !is_alive(pid)) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// Whether a process lives; where that cannot be told, it is taken to live.
-fn is_alive(pid: u32) -> bool {
-    pid == process::id() || !Path::new("/proc/self").exists() || Path::new(&format!("/proc/{pid}")).exists()
 }
 
 /// Brings to the disk that a name came to be, or went, in the folder of a file.
 pub(crate) fn sync_folder(of: &Path) -> Result<(), Error> {
     // Only Unix has folders that can be opened and brought to the disk.
     if cfg!(unix) {
-        let folder = of.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        let synced = File::open(folder_of(of)).and_then(|folder| folder.sync_all());
         synced.map_err(|error| Error::io("the folder cannot be brought to the disk", error))?;
     }
     Ok(())
@@ -195,62 +352,124 @@ mod tests {
         names
     }
 
+    /// Both kinds of temporary files.
+    const KINDS: [fn(&Path, u32) -> io::Result<Temporary>; 2] = [Temporary::create, Temporary::with_name];
+
     #[test]
     fn nothing_is_left_of_a_file_that_is_not_published() {
-        let folder = tempfile::tempdir().unwrap();
-        let target = folder.path().join("a");
-        fs::write(&target, "old").unwrap();
-        let mut file = AtomicFile::create(&target).unwrap();
-        file.write_all(b"new").unwrap();
-        assert_eq!(names(folder.path()).len(), 2);
-        drop(file);
-        assert_eq!(names(folder.path()), ["a"]);
-        assert_eq!(fs::read(&target).unwrap(), b"old");
+        for kind in KINDS {
+            let folder = tempfile::tempdir().unwrap();
+            let target = folder.path().join("a");
+            fs::write(&target, "old").unwrap();
+            let mut file = AtomicFile::begin(&target, &OutputOptions::default(), kind).unwrap();
+            file.write_all(b"new").unwrap();
+            drop(file);
+            assert_eq!(names(folder.path()), ["a"]);
+            assert_eq!(fs::read(&target).unwrap(), b"old");
+            let mut file = AtomicFile::begin(&target, &OutputOptions::default(), kind).unwrap();
+            file.write_all(b"new").unwrap();
+            file.publish().unwrap();
+            assert_eq!(names(folder.path()), ["a"]);
+            assert_eq!(fs::read(&target).unwrap(), b"new");
+        }
     }
 
-    /// WR-01: what a killed writer leaves is swept by the next; what another living one writes is not.
+    /// Where the system can, a file that is being written has no name that a killed process could leave behind.
+    #[cfg(target_os = "linux")]
     #[test]
-    fn wr_01_leftovers_are_swept() {
+    fn wr_01_a_killed_process_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let target = folder.path().join("a");
-        // No process has the largest number there is.
-        fs::write(folder.path().join("a.tmp-4294967294-0"), "").unwrap();
-        fs::write(folder.path().join("a.tmp-1-0"), "").unwrap();
-        fs::write(folder.path().join("ab.tmp-4294967294-0"), "").unwrap();
+        let mut file = AtomicFile::create(&folder.path().join("a")).unwrap();
+        file.write_all(b"new").unwrap();
+        if let Temporary::Unnamed(_) = file.temporary {
+            assert!(names(folder.path()).is_empty());
+        }
+    }
+
+    /// Files of the user, of other programs and of this one in another container are not this writer's to remove.
+    #[test]
+    fn nothing_else_in_the_folder_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("model.zt");
+        let others = [
+            "model.zt.tmp-1-0",
+            "model.zt.tmp-2023-before-finetune",
+            "model.zt.tmp-4294967294-0",
+        ];
+        for name in others {
+            fs::write(folder.path().join(name), "precious").unwrap();
+        }
         AtomicFile::create(&target).unwrap().publish().unwrap();
-        assert_eq!(names(folder.path()), ["a", "a.tmp-1-0", "ab.tmp-4294967294-0"]);
+        assert_eq!(names(folder.path())[0], "model.zt");
+        assert_eq!(names(folder.path())[1..], others);
+    }
+
+    #[test]
+    fn a_target_that_must_be_new_is_not_replaced() {
+        for kind in KINDS {
+            let folder = tempfile::tempdir().unwrap();
+            let target = folder.path().join("a");
+            let options = OutputOptions {
+                is_new: true,
+                ..OutputOptions::default()
+            };
+            let file = AtomicFile::begin(&target, &options, kind).unwrap();
+            fs::write(&target, "came first").unwrap();
+            assert_eq!(file.publish().unwrap_err().kind(), ErrorKind::Exists);
+            let refused = AtomicFile::begin(&target, &options, kind).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Exists);
+            assert_eq!(names(folder.path()), ["a"]);
+            assert_eq!(fs::read(&target).unwrap(), b"came first");
+            fs::remove_file(&target).unwrap();
+            AtomicFile::begin(&target, &options, kind)
+                .unwrap()
+                .publish()
+                .unwrap();
+            assert_eq!(names(folder.path()), ["a"]);
+        }
     }
 
     /// WR-04, WR-10: folders, links and permissions.
     #[cfg(unix)]
     #[test]
     fn wr_10_what_stands_in_the_targets_place() {
-        use std::os::unix::fs::{PermissionsExt, symlink};
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::create_dir(path("folder")).unwrap();
-        assert_eq!(
-            AtomicFile::create(&path("folder")).unwrap_err().kind(),
-            ErrorKind::NotAFile
-        );
+        for kind in KINDS {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name);
+            let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o7777;
+            let begin = |name: &str| AtomicFile::begin(&path(name), &OutputOptions::default(), kind);
+            fs::create_dir(path("folder")).unwrap();
+            assert_eq!(begin("folder").unwrap_err().kind(), ErrorKind::NotAFile);
 
-        fs::write(path("private"), "old").unwrap();
-        fs::set_permissions(path("private"), fs::Permissions::from_mode(0o600)).unwrap();
-        fs::hard_link(path("private"), path("other name")).unwrap();
-        let mut file = AtomicFile::create(&path("private")).unwrap();
-        file.write_all(b"new").unwrap();
-        file.publish().unwrap();
-        assert_eq!(
-            fs::metadata(path("private")).unwrap().permissions().mode() & 0o7777,
-            0o600
-        );
-        assert_eq!(fs::read(path("other name")).unwrap(), b"old");
+            fs::write(path("private"), "old").unwrap();
+            fs::set_permissions(path("private"), Permissions::from_mode(0o640)).unwrap();
+            fs::hard_link(path("private"), path("other name")).unwrap();
+            let mut file = begin("private").unwrap();
+            file.write_all(b"new").unwrap();
+            let now = file.temporary.file().get_ref().metadata().unwrap();
+            assert_eq!(now.mode() & 0o077, 0, "wider than the target while it is written");
+            file.publish().unwrap();
+            assert_eq!(mode("private"), 0o640);
+            assert_eq!(fs::read(path("other name")).unwrap(), b"old");
 
-        symlink("private", path("link")).unwrap();
-        AtomicFile::create(&path("link")).unwrap().publish().unwrap();
-        assert!(fs::symlink_metadata(path("link")).unwrap().is_file());
-        assert_eq!(fs::read(path("private")).unwrap(), b"new");
+            symlink("private", path("link")).unwrap();
+            begin("link").unwrap().publish().unwrap();
+            assert!(fs::symlink_metadata(path("link")).unwrap().is_symlink());
+            assert_eq!(fs::read(path("private")).unwrap(), b"");
+            assert_eq!(mode("private"), 0o640);
+            symlink("nowhere", path("dangling")).unwrap();
+            assert_eq!(begin("dangling").unwrap_err().kind(), ErrorKind::Io);
+
+            let options = OutputOptions {
+                widest_mode: Some(0o600),
+                ..OutputOptions::default()
+            };
+            let file = AtomicFile::begin(&path("secret"), &options, kind).unwrap();
+            file.publish().unwrap();
+            assert_eq!(mode("secret"), 0o600);
+        }
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The file is not what it was when it was opened.
     Changed,
+    /// The target exists, and is not to be replaced.
+    Exists,
 }
 
 impl Error {

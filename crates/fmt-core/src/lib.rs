@@ -3,10 +3,12 @@
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`Limits`]: reading what nobody vouches for.
 //! - [`read_range`], [`row_range`], [`RawTensor`]: reading what was proven to be there.
+//! - [`TensorStream`]: a tensor's bytes one part after the other.
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
-//! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete.
+//! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete; [`OutputFile`] writes
+//!   through devices and pipes too.
 //! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
 //! The crate knows no format.
@@ -19,24 +21,28 @@ mod error;
 mod extents;
 mod format;
 mod limits;
+mod output;
 mod ranges;
 mod raw;
 mod reader;
 mod source;
+mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod writer;
 
 pub use append_file::AppendFile;
-pub use atomic_file::AtomicFile;
+pub use atomic_file::{AtomicFile, OutputOptions};
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
 pub use limits::{Limits, ReadOptions};
+pub use output::OutputFile;
 pub use ranges::{read_range, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use source::{ByteSource, FileSource};
+pub use stream::{BytesStream, SourceStream, TENSOR_STREAM_UNIT, TensorStream};
 pub use writer::{Plan, PlannedEntry, TensorWriter};

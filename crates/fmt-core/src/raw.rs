@@ -2,7 +2,9 @@ use std::ops::Range;
 
 use tensor_core::{Tensor, TensorSpec};
 
-use crate::{ByteSource, Entry, Error, ErrorKind, read_range, row_range, source_error};
+use crate::{
+    ByteSource, Entry, Error, ErrorKind, SourceStream, TensorStream, read_range, row_range, source_error,
+};
 
 /// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
 ///
@@ -76,6 +78,12 @@ impl<'a> RawTensor<'a> {
         let start = self.entry.range.start;
         let read = self.source.read_into(start, out);
         read.map_err(|error| source_error(error, start, "the data").of_tensor(name))
+    }
+
+    /// All of it, one part after the other.
+    #[must_use]
+    pub fn stream(&self) -> Box<dyn TensorStream + 'a> {
+        Box::new(SourceStream::new(self.source, self.entry.range.clone()))
     }
 
     fn read(&self, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {

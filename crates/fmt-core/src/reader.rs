@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use tensor_core::{SparseCoo, Tensor};
 
-use crate::{Entry, Error, ErrorKind, Layout, Metadata};
+use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, TensorStream};
 
 /// An open file of any format.
 ///
@@ -85,6 +85,18 @@ pub trait TensorReader: Send + Sync {
     /// When there is no such index.
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error>;
 
+    /// A dense tensor's bytes one part after the other, held against their checksum at the end. Readers need no more
+    /// memory for it than one frame or part takes; the provided implementation reads the tensor as a whole.
+    ///
+    /// # Errors
+    /// As [`TensorReader::tensor`].
+    ///
+    /// # Panics
+    /// When there is no such index.
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        Ok(Box::new(BytesStream::new(self.tensor(index)?.into_bytes())))
+    }
+
     /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. They are held
     /// against their checksum.
     ///
@@ -110,6 +122,12 @@ pub trait TensorReader: Send + Sync {
     /// # Errors
     /// [`ErrorKind::Io`] when the bytes in question cannot be read.
     fn lints(&self) -> Result<Vec<Lint>, Error>;
+
+    /// What the file holds beside tensors and metadata, by name, such as a text in an archive of arrays. No other format
+    /// has a place for it.
+    fn foreign_parts(&self) -> &[String] {
+        &[]
+    }
 }
 
 /// What verifying a tensor came to.

@@ -106,12 +106,8 @@ impl FileSource {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            /// Opening a pipe without a writer must not wait for one.
-            #[cfg(any(target_os = "linux", target_os = "android"))]
-            const O_NONBLOCK: i32 = 0o4000;
-            #[cfg(not(any(target_os = "linux", target_os = "android")))]
-            const O_NONBLOCK: i32 = 0x4;
-            options.custom_flags(O_NONBLOCK);
+            // Opening a pipe without a writer must not wait for one.
+            options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
         }
         let file = options
             .open(path)

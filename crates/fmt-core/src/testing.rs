@@ -122,6 +122,18 @@ pub fn read_everything(reader: &dyn TensorReader) -> Contents {
         .collect()
 }
 
+/// What a stream gives, in small pieces.
+fn read_stream(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, Error> {
+    let (mut stream, mut piece) = (reader.stream(index)?, [0; 4096]);
+    let mut bytes = Vec::new();
+    loop {
+        match stream.read(&mut piece)? {
+            0 => return Ok(bytes),
+            len => bytes.extend_from_slice(&piece[..len]),
+        }
+    }
+}
+
 fn read_one(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, ErrorKind> {
     let entry = &reader.entries()[index];
     let _ = reader.verify(index);
@@ -135,6 +147,9 @@ fn read_one(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, ErrorKin
     }
     assert!(reader.sparse(index).is_err());
     let tensor = reader.tensor(index).map_err(|error| error.kind());
+    if let (Ok(tensor), Ok(streamed)) = (&tensor, read_stream(reader, index)) {
+        assert!(tensor.bytes() == &streamed, "a stream gives other bytes");
+    }
     let Ok(tensor) = tensor else {
         let len = entry
             .byte_len()

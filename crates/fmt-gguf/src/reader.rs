@@ -1,7 +1,8 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader, Verification,
+    ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader, TensorStream,
+    Verification,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -73,6 +74,10 @@ impl TensorReader for GgufReader {
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         self.raw(index)?.rows(rows)
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        Ok(self.raw(index)?.stream())
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

@@ -1,9 +1,13 @@
-use std::{io::Read, ops::Range};
+use std::{
+    io::{BufReader, Read},
+    ops::Range,
+};
 
 use fmt_core::{
-    ByteSource, Encoding, Entry, Error, ErrorKind, Limits, StoredDType, Verification, read_range, row_range,
-    source_error,
+    ByteSource, BytesStream, Encoding, Entry, Error, ErrorKind, Limits, StoredDType, TENSOR_STREAM_UNIT,
+    TensorStream, Verification, read_range, row_range, source_error,
 };
+use fmt_zip::SourceCursor;
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{header::Header, order::to_row_major};
@@ -139,9 +143,30 @@ impl Array {
         Ok(())
     }
 
+    /// The elements one part after the other. An array in column-major order is read as a whole: each row is scattered
+    /// over all of it.
+    pub(crate) fn stream<'a>(
+        &self,
+        source: &'a dyn ByteSource,
+        limits: &Limits,
+    ) -> Result<Box<dyn TensorStream + 'a>, Error> {
+        let spec = self.readable()?;
+        if self.is_column_major && spec.shape().rank() > 1 {
+            let whole = self.tensor(source, limits)?;
+            return Ok(Box::new(BytesStream::new(whole.into_bytes())));
+        }
+        Ok(Box::new(ArrayStream::new(self, source, &spec)?))
+    }
+
     pub(crate) fn verify(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Verification, Error> {
         let spec = self.readable()?;
-        self.stored(source, &spec, limits, true)?;
+        if !matches!(self.place, Place::Plain) {
+            let mut stream = ArrayStream::new(self, source, &spec)?;
+            let mut buffer = vec![0; stream.piece()];
+            while stream.read(&mut buffer)? > 0 {}
+        } else if !source.is_in_memory() {
+            self.stored(source, &spec, limits, true)?;
+        }
         Ok(match self.place {
             Place::Plain => Verification::Unchecked,
             _ => Verification::Ok,
@@ -203,6 +228,124 @@ impl Array {
             let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
             error.rule("N6")
         })
+    }
+}
+
+/// Bytes that are read at a time where only their checksum is wanted.
+const PIECE: usize = 32 << 10;
+
+/// An array's bytes in the order of the file, swapped where that is needed, held against the checksum at the end.
+struct ArrayStream<'a> {
+    input: Box<dyn Read + Send + 'a>,
+    start: u64,
+    is_deflated: bool,
+    /// Bytes of an element that is turned around, or 1.
+    swapped: usize,
+    left: u64,
+    check: Option<(crc32fast::Hasher, u32)>,
+}
+
+impl<'a> ArrayStream<'a> {
+    fn new(array: &Array, source: &'a dyn ByteSource, spec: &TensorSpec) -> Result<Self, Error> {
+        let range = array.entry.range.clone();
+        let mut stream = Self {
+            input: Box::new(SourceCursor::new(source, range.start)),
+            start: range.start,
+            is_deflated: false,
+            swapped: if array.entry.is_big_endian {
+                spec.dtype().size()
+            } else {
+                1
+            },
+            left: spec.byte_len(),
+            check: None,
+        };
+        match &array.place {
+            Place::Plain => {}
+            Place::Stored { head_crc, crc } => {
+                stream.check = Some((crc32fast::Hasher::new_with_initial(*head_crc), *crc));
+            }
+            Place::Deflated {
+                compressed,
+                head_len,
+                crc,
+            } => {
+                let cursor = SourceCursor::new(source, compressed.start);
+                let len = compressed.end - compressed.start;
+                let stored = BufReader::with_capacity(PIECE.min(len as usize), cursor).take(len);
+                let mut inflating = flate2::bufread::DeflateDecoder::new(stored);
+                let mut head = Vec::new();
+                // Proven to be short when the file was opened.
+                let read = inflating.by_ref().take(*head_len).read_to_end(&mut head);
+                read.map_err(|_| stream.damaged())?;
+                let mut hasher = crc32fast::Hasher::new();
+                hasher.update(&head);
+                stream.input = Box::new(inflating);
+                stream.is_deflated = true;
+                stream.check = Some((hasher, *crc));
+            }
+        }
+        Ok(stream)
+    }
+
+    /// The length of a buffer to read it with.
+    fn piece(&self) -> usize {
+        let len = usize::try_from(self.left).map_or(PIECE, |left| left.clamp(1, PIECE));
+        len.next_multiple_of(TENSOR_STREAM_UNIT)
+    }
+
+    fn damaged(&self) -> Error {
+        let error = Error::new(ErrorKind::Corrupt, "the compressed data cannot be inflated");
+        error.at(self.start).rule("N11")
+    }
+
+    /// Holds what was read against the checksum, and makes sure that nothing follows.
+    fn check_end(&mut self) -> Result<(), Error> {
+        let Some((hasher, expected)) = self.check.take() else {
+            return Ok(());
+        };
+        if self.is_deflated && self.input.read(&mut [0]).map_err(|_| self.damaged())? != 0 {
+            let error = Error::new(
+                ErrorKind::Corrupt,
+                "the compressed data holds more than the array",
+            );
+            return Err(error.at(self.start).rule("N11"));
+        }
+        let found = hasher.finalize();
+        if found == expected {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Corrupt, "the checksum").at(self.start);
+        Err(error
+            .rule("N11")
+            .expected(format_args!("crc32 {expected:08x}"))
+            .found(format_args!("{found:08x}")))
+    }
+}
+
+impl TensorStream for ArrayStream<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        let len = usize::try_from(self.left).map_or(out.len(), |left| left.min(out.len()));
+        let out = &mut out[..len];
+        let read = self.input.read_exact(out);
+        read.map_err(|error| {
+            if self.is_deflated {
+                self.damaged()
+            } else {
+                source_error(error, self.start, "the data")
+            }
+        })?;
+        self.left -= len as u64;
+        if let Some((hasher, _)) = &mut self.check {
+            hasher.update(out);
+        }
+        if self.swapped > 1 {
+            out.chunks_exact_mut(self.swapped).for_each(<[u8]>::reverse);
+        }
+        if self.left == 0 {
+            self.check_end()?;
+        }
+        Ok(len)
     }
 }
 

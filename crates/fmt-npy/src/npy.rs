@@ -2,7 +2,7 @@ use std::{io::Write, ops::Range, path::Path, slice, sync::Arc};
 
 use fmt_core::{
     ByteSource, Entry, Error, ErrorKind, FileSource, Format, Layout, Lint, Metadata, Plan, ReadOptions,
-    Sniff, TensorReader, TensorWriter, Verification, read_range,
+    Sniff, TensorReader, TensorStream, TensorWriter, Verification, read_range,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -147,6 +147,11 @@ impl TensorReader for NpyReader {
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         let read = self.array(index).rows(&*self.source, rows, &self.options.limits);
         read.map_err(|error| error.of_tensor("0"))
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let stream = self.array(index).stream(&*self.source, &self.options.limits);
+        stream.map_err(|error| error.of_tensor("0"))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

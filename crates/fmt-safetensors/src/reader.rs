@@ -2,7 +2,7 @@ use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
     ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
-    Verification, read_range,
+    TensorStream, Verification, read_range,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -104,6 +104,10 @@ impl TensorReader for SafetensorsReader {
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         self.raw(index)?.rows(rows)
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        Ok(self.raw(index)?.stream())
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

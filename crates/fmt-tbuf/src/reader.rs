@@ -1,7 +1,8 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, TensorReader, Verification,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, SourceStream, TensorReader,
+    TensorStream, Verification,
 };
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
@@ -216,6 +217,11 @@ impl TensorReader for TbufReader {
                 .rule("T21")
         })?;
         self.read(entry, spec, start..end)
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let (entry, _) = self.readable(index)?;
+        Ok(Box::new(SourceStream::new(&*self.source, entry.range.clone())))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

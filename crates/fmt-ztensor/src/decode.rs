@@ -1,12 +1,12 @@
 //! Zstandard blobs, decoded in one go into memory of exactly the right size (Z15).
 
-use std::cell::RefCell;
+use std::{cell::RefCell, ops::Range};
 
 use fmt_core::{Error, Limits};
 use zstd_safe::DCtx;
 
 use crate::{
-    frames::{MOST_PER_BYTE, Piece, Pieces, SeekTable, corrupt},
+    frames::{Look, MOST_PER_BYTE, Piece, Pieces, SeekTable, corrupt},
     parallel::for_each,
 };
 
@@ -19,11 +19,13 @@ const WORTH_A_JOB: usize = 64 << 10;
 type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
 
 /// What is known of a blob before it is decoded.
-struct Survey {
-    frames: usize,
+pub(crate) struct Survey {
+    pub(crate) frames: usize,
     /// Whether all frames say what they hold.
-    is_sized: bool,
-    have_checksums: bool,
+    pub(crate) is_sized: bool,
+    pub(crate) have_checksums: bool,
+    /// Whether it ends with a table of its frames.
+    pub(crate) has_table: bool,
 }
 
 /// Decodes a blob that stands at byte `start` of the file; says whether all of it is under checksums of its frames.
@@ -34,7 +36,8 @@ pub(crate) fn decode(
     limits: &Limits,
     threads: usize,
 ) -> Result<bool, Error> {
-    let survey = survey(blob, start, out.len(), limits)?;
+    let table = SeekTable::of_blob(blob);
+    let survey = survey(blob, table.as_ref(), start, out.len() as u64, limits)?;
     // Threads pay for large frames only, and memory for jobs is bounded so.
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
@@ -59,22 +62,33 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
 }
 
 /// Walks over the frames and holds them against what they should come to, and against their table if there is one:
-/// who reads a part by a table must get the bytes that whoever reads everything gets (Z16).
-fn survey(blob: &[u8], start: u64, expected: usize, limits: &Limits) -> Result<Survey, Error> {
-    let table = SeekTable::of_blob(blob);
+/// who reads a part by a table must get the bytes that whoever reads everything gets (Z16). So a table stands alone: any
+/// other skippable frame beside it could hide frames from one of the two.
+pub(crate) fn survey(
+    blob: impl Look,
+    table: Option<&(usize, SeekTable)>,
+    start: u64,
+    expected: u64,
+    limits: &Limits,
+) -> Result<Survey, Error> {
     let mut listed = table.iter().flat_map(|(_, table)| &table.frames);
-    let mut fits_table = true;
-    let mut is_seekable = table.is_some();
+    let (mut fits_table, mut beside_table) = (true, None);
     let mut survey = Survey {
         frames: 0,
         is_sized: true,
         have_checksums: true,
+        has_table: false,
     };
     let mut total = 0u64;
     for piece in Pieces::new(blob, start, limits) {
         match piece? {
             Piece::Skippable(range) => {
-                is_seekable &= table.as_ref().is_some_and(|(at, _)| range.start == *at);
+                // What looks like a table may be data of the last frame.
+                if table.is_some_and(|(at, _)| range.start == *at) {
+                    survey.has_table = true;
+                } else {
+                    beside_table = Some(range.start);
+                }
             }
             Piece::Frame(frame) => {
                 survey.frames += 1;
@@ -84,12 +98,12 @@ fn survey(blob: &[u8], start: u64, expected: usize, limits: &Limits) -> Result<S
                 total = total.saturating_add(content);
                 let claims = listed.next();
                 let claims = claims.map(|(stored, decoded)| (u64::from(*stored), u64::from(*decoded)));
-                fits_table &= claims == Some((frame.range.len() as u64, content));
+                fits_table &= frame.content.is_none() || claims == Some((frame.range.len() as u64, content));
             }
         }
     }
     // Frames that do not say what they hold hold something or nothing.
-    if total > expected as u64 || (survey.is_sized && total != expected as u64) {
+    if total > expected || (survey.is_sized && total != expected) {
         let error = corrupt(start, "the compressed data");
         return Err(error
             .expected(format_args!("{expected} bytes"))
@@ -98,15 +112,36 @@ fn survey(blob: &[u8], start: u64, expected: usize, limits: &Limits) -> Result<S
     if survey.frames == 0 {
         return Err(corrupt(start, "the compressed data has no frame"));
     }
-    if let Some((at, _)) = table
-        && is_seekable
-        && survey.is_sized
-        && !(fits_table && listed.next().is_none())
-    {
-        let what = "the table of frames does not fit the frames";
-        return Err(corrupt(start + at as u64, what).rule("Z16"));
+    if let Some((at, _)) = table.filter(|_| survey.has_table) {
+        if let Some(beside) = beside_table {
+            let what = "a skippable frame beside the table of frames";
+            return Err(corrupt(start + beside as u64, what).rule("Z16"));
+        }
+        if survey.is_sized && !(fits_table && listed.next().is_none()) {
+            let what = "the table of frames does not fit the frames";
+            return Err(corrupt(start + *at as u64, what).rule("Z16"));
+        }
     }
     Ok(survey)
+}
+
+/// Decodes frames, each by its place in the blob and what it says to hold, into memory for all of them.
+pub(crate) fn decode_frames(
+    blob: &[u8],
+    start: u64,
+    frames: impl Iterator<Item = (Range<usize>, Option<u64>)>,
+    mut out: &mut [u8],
+    threads: usize,
+) -> Result<(), Error> {
+    let mut jobs = Vec::new();
+    for (range, content) in frames {
+        let content = content.and_then(|content| usize::try_from(content).ok());
+        let split = content.and_then(|content| std::mem::take(&mut out).split_at_mut_checked(content));
+        let (part, rest) = split.ok_or_else(|| corrupt(start, "the compressed data"))?;
+        out = rest;
+        jobs.push((&blob[range.clone()], start + range.start as u64, part));
+    }
+    for_each(jobs, threads, decode_frame)
 }
 
 /// Each frame with its part of the memory.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use fmt_core::{Error, ErrorKind, Limits};
+use fmt_core::{ByteSource, Error, ErrorKind, Limits, read_range};
+use tensor_core::Bytes;
 
 /// What frames begin with.
 const MAGIC: u32 = 0xfd2f_b528;
@@ -37,6 +38,8 @@ pub(crate) struct Frame {
     /// Bytes that it says to hold, if it says so.
     pub(crate) content: Option<u64>,
     pub(crate) has_checksum: bool,
+    /// Whether it is decoded into memory for all that it holds.
+    pub(crate) is_single_segment: bool,
 }
 
 /// The head of a frame.
@@ -100,18 +103,88 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
+/// A blob of which a few bytes at a time are looked at.
+pub(crate) trait Look {
+    fn len(&self) -> usize;
+
+    /// The bytes from `at` on: `most` of them, or as many as there are.
+    fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error>;
+}
+
+impl Look for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error> {
+        let rest = self.get(at..).unwrap_or_default();
+        Ok(&rest[..rest.len().min(most)])
+    }
+}
+
+/// A blob in a file. Little of it is in memory, and none of it is read twice on the way to its end.
+pub(crate) struct Window<'a> {
+    source: &'a dyn ByteSource,
+    blob: Range<u64>,
+    /// Where in the blob the bytes at hand begin.
+    start: usize,
+    bytes: Bytes,
+    /// Bytes to read at a time: few where heads are far apart, many where they follow each other.
+    len: usize,
+}
+
+impl<'a> Window<'a> {
+    const SHORTEST: usize = 32;
+    const LONGEST: usize = 64 << 10;
+
+    pub(crate) fn new(source: &'a dyn ByteSource, blob: Range<u64>) -> Self {
+        Self {
+            source,
+            blob,
+            start: 0,
+            bytes: Bytes::new(),
+            len: Self::SHORTEST,
+        }
+    }
+}
+
+impl Look for Window<'_> {
+    fn len(&self) -> usize {
+        usize::try_from(self.blob.end - self.blob.start).unwrap_or(usize::MAX)
+    }
+
+    fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error> {
+        let most = most.min(self.len().saturating_sub(at));
+        let is_at_hand = at >= self.start && at + most <= self.start + self.bytes.len();
+        if !is_at_hand {
+            let is_next = at <= self.start + self.bytes.len() + Self::SHORTEST;
+            self.len = if is_next {
+                (2 * self.len).min(Self::LONGEST)
+            } else {
+                Self::SHORTEST
+            };
+            let start = self.blob.start + at as u64;
+            let end = self.blob.end.min(start + self.len.max(most) as u64);
+            self.bytes = read_range(self.source, start..end.max(start), "the compressed data")?;
+            self.start = at;
+        }
+        let from = at - self.start;
+        Ok(&self.bytes[from..from + most])
+    }
+}
+
 /// The frames of a blob, one after the other, without decoding any.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces<'a> {
-    blob: &'a [u8],
+pub(crate) struct Pieces<B> {
+    blob: B,
     /// Where in the file the blob stands.
     start: u64,
     at: usize,
     window_log: u32,
 }
 
-impl<'a> Pieces<'a> {
-    pub(crate) fn new(blob: &'a [u8], start: u64, limits: &Limits) -> Self {
+impl<B: Look> Pieces<B> {
+    pub(crate) fn new(blob: B, start: u64, limits: &Limits) -> Self {
         Self {
             blob,
             start,
@@ -120,26 +193,27 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    fn next_piece(&self) -> Result<Piece, Error> {
-        let corrupt = |at: usize, what: &str| corrupt(self.start + at as u64, what);
-        let rest = &self.blob[self.at..];
-        let magic = word(rest, 0).ok_or_else(|| corrupt(self.at, "the magic of a frame is cut off"))?;
+    fn next_piece(&mut self) -> Result<Piece, Error> {
+        let (start, begin, len) = (self.start, self.at, self.blob.len());
+        let corrupt = |at: usize, what: &str| corrupt(start + at as u64, what);
+        let rest = self.blob.look(begin, MAX_HEAD)?;
+        let magic = word(rest, 0).ok_or_else(|| corrupt(begin, "the magic of a frame is cut off"))?;
         if magic & !0xf == SKIPPABLE {
-            let len = word(rest, 4).and_then(|len| usize::try_from(len).ok()?.checked_add(8));
-            let len = len.filter(|len| *len <= rest.len());
-            let len = len.ok_or_else(|| corrupt(self.at, "a skippable frame is cut off"))?;
-            return Ok(Piece::Skippable(self.at..self.at + len));
+            let size = word(rest, 4).and_then(|size| usize::try_from(size).ok()?.checked_add(8));
+            let size = size.filter(|size| *size <= len - begin);
+            let size = size.ok_or_else(|| corrupt(begin, "a skippable frame is cut off"))?;
+            return Ok(Piece::Skippable(begin..begin + size));
         }
         if magic != MAGIC {
-            return Err(corrupt(self.at, "what should be a frame")
+            return Err(corrupt(begin, "what should be a frame")
                 .expected(format_args!("{MAGIC:#010x} or a skippable frame's magic"))
                 .found(format_args!("{magic:#010x}")));
         }
-        let head = Head::parse(rest).ok_or_else(|| corrupt(self.at, "the head of a frame is ill-formed"))?;
+        let head = Head::parse(rest).ok_or_else(|| corrupt(begin, "the head of a frame is ill-formed"))?;
         self.check(&head)?;
-        let mut at = self.at + head.len;
+        let mut at = begin + head.len;
         loop {
-            let block = self.blob.get(at..).and_then(<[u8]>::first_chunk::<3>);
+            let block = self.blob.look(at, 3)?.first_chunk::<3>();
             let [a, b, c] = *block.ok_or_else(|| corrupt(at, "a block of a frame is cut off"))?;
             let block = u32::from_le_bytes([a, b, c, 0]);
             let size = match (block >> 1) & 3 {
@@ -154,13 +228,14 @@ impl<'a> Pieces<'a> {
             }
         }
         at += if head.has_checksum { 4 } else { 0 };
-        if at > self.blob.len() {
-            return Err(corrupt(self.blob.len(), "a frame is cut off"));
+        if at > len {
+            return Err(corrupt(len, "a frame is cut off"));
         }
         Ok(Piece::Frame(Frame {
-            range: self.at..at,
+            range: begin..at,
             content: head.content,
             has_checksum: head.has_checksum,
+            is_single_segment: head.window.is_none(),
         }))
     }
 
@@ -184,7 +259,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl Iterator for Pieces<'_> {
+impl<B: Look> Iterator for Pieces<B> {
     type Item = Result<Piece, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -299,6 +374,7 @@ mod tests {
                     range,
                     content: Some(len as u64),
                     has_checksum: false,
+                    is_single_segment: true,
                 })
             };
             assert_eq!(

@@ -114,6 +114,7 @@ mod parallel;
 mod reader;
 mod rows;
 mod sink;
+mod stream;
 mod value;
 mod writer;
 

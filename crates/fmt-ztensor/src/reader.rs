@@ -1,21 +1,29 @@
-use std::{fmt, ops::Range, path::Path, sync::Arc};
+use std::{
+    collections::HashSet,
+    fmt,
+    ops::Range,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use fmt_core::{
     ByteSource, Encoding, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, ReadOptions,
-    TensorReader, Verification, read_range, row_range,
+    TensorReader, TensorStream, Verification, read_range, row_range,
 };
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
     checksum::{Claim, Hasher},
-    decode::{check_ratio, decode},
+    decode::{check_ratio, decode, survey},
     footer::{locate_index, read_into},
+    frames::{SeekTable, Window},
     hashed::{CHUNK, read_and_hash},
     index::{Details, Index},
     layout::{FORMAT, TAIL},
     lints,
     parallel::default_threads,
     rows,
+    stream::{Compressed, Stored},
     value::CustomField,
 };
 
@@ -74,6 +82,8 @@ pub struct ZtensorReader {
     metadata: Metadata,
     limits: Limits,
     threads: usize,
+    /// The tensors whose tables of frames have been held against their frames.
+    proven_tables: Mutex<HashSet<usize>>,
 }
 
 impl ZtensorReader {
@@ -93,6 +103,7 @@ impl ZtensorReader {
             metadata: Metadata::new(),
             limits: options.limits.clone(),
             threads: default_threads(),
+            proven_tables: Mutex::default(),
         })
     }
 
@@ -224,6 +235,30 @@ impl ZtensorReader {
         Ok(false)
     }
 
+    /// Holds a table of frames against the frames' heads, unless that was done before. False when it is none, or the
+    /// heads do not say enough.
+    pub(crate) fn prove_table(
+        &self,
+        index: usize,
+        whole: u64,
+        table_len: u64,
+        table: SeekTable,
+    ) -> Result<bool, Error> {
+        let proven = || self.proven_tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if proven().contains(&index) {
+            return Ok(true);
+        }
+        let blob = self.index.entries[index].range.clone();
+        let at = (blob.end - table_len - blob.start) as usize;
+        let window = Window::new(&*self.source, blob.clone());
+        let survey = survey(window, Some(&(at, table)), blob.start, whole, &self.limits)?;
+        let is_table = survey.has_table && survey.is_sized;
+        if is_table {
+            proven().insert(index);
+        }
+        Ok(is_table)
+    }
+
     /// Whether the tensor's elements stand in the file as they are in memory.
     fn is_plain(entry: &Entry) -> bool {
         entry.encoding == Encoding::Raw && !entry.is_big_endian
@@ -247,11 +282,12 @@ impl ZtensorReader {
     /// Rows `rows` of all that there are, of a tensor that is not plain.
     fn converted_rows(
         &self,
-        entry: &Entry,
+        index: usize,
         spec: &TensorSpec,
         part: TensorSpec,
         range: Range<u64>,
     ) -> Result<Tensor, Error> {
+        let entry = &self.index.entries[index];
         if entry.encoding == Encoding::Raw {
             let mut memory = self.memory(part.byte_len())?;
             let at = entry.range.start + range.start;
@@ -259,7 +295,7 @@ impl ZtensorReader {
             swap(&mut memory, part.dtype().size());
             return joined(part, memory.into());
         }
-        if let Some(bytes) = rows::by_table(self, entry, spec.byte_len(), range.clone())? {
+        if let Some(bytes) = rows::by_table(self, index, spec.byte_len(), range.clone())? {
             return joined(part, bytes);
         }
         let whole = self.tensor_of(entry, spec.clone())?.into_bytes();
@@ -294,8 +330,11 @@ impl ZtensorReader {
     }
 
     fn verify_zstd(&self, entry: &Entry, spec: &TensorSpec) -> Result<Verification, Error> {
-        let mut memory = self.memory(spec.byte_len())?;
-        let have_checksums = self.fill(entry, spec, &mut memory)?;
+        let mut stream = Compressed::new(self, entry, spec)?;
+        let len = usize::try_from(spec.byte_len()).map_or(CHUNK, |len| len.clamp(1, CHUNK));
+        let mut buffer = vec![0; len.next_multiple_of(fmt_core::TENSOR_STREAM_UNIT)];
+        while stream.read(&mut buffer)? > 0 {}
+        let have_checksums = stream.have_checksums();
         Ok(match &entry.checksum {
             _ if have_checksums || claim_of(entry).is_some() => Verification::Ok,
             Some(text) => Verification::UnknownChecksum(text.clone()),
@@ -305,7 +344,7 @@ impl ZtensorReader {
 }
 
 /// What an entry says about the bytes of its blob, and what to hash them with.
-fn claim_of(entry: &Entry) -> Option<(Claim, Hasher)> {
+pub(crate) fn claim_of(entry: &Entry) -> Option<(Claim, Hasher)> {
     let claim = Claim::parse(entry.checksum.as_deref()?).ok()?;
     let hasher = claim.hasher()?;
     Some((claim, hasher))
@@ -329,7 +368,7 @@ fn joined(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
 }
 
 /// Turns elements around, from most significant byte first to least significant first.
-fn swap(bytes: &mut [u8], width: usize) {
+pub(crate) fn swap(bytes: &mut [u8], width: usize) {
     fn turn<const N: usize>(bytes: &mut [u8]) {
         let (elements, _) = bytes.as_chunks_mut::<N>();
         elements.iter_mut().for_each(|element| element.reverse());
@@ -375,9 +414,18 @@ impl TensorReader for ZtensorReader {
             let range = entry.range.start + range.start..entry.range.start + range.end;
             read_range(&*self.source, range, "the data").and_then(|bytes| joined(part, bytes))
         } else {
-            self.converted_rows(entry, &spec, part, range)
+            self.converted_rows(index, &spec, part, range)
         };
         read.map_err(|error| error.of_tensor(&entry.name))
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let (entry, spec) = self.readable(index)?;
+        let stream: Result<Box<dyn TensorStream + '_>, Error> = match entry.encoding {
+            Encoding::Zstd => Compressed::new(self, entry, &spec).map(|stream| Box::new(stream) as _),
+            _ => Ok(Box::new(Stored::new(&*self.source, entry, &spec))),
+        };
+        stream.map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

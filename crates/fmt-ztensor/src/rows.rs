@@ -2,30 +2,29 @@
 
 use std::ops::Range;
 
-use fmt_core::{ByteSource, Entry, Error, read_range};
+use fmt_core::{ByteSource, Error, TensorReader, read_range};
 use tensor_core::Bytes;
 
 use crate::{
     ZtensorReader,
     decode::decode,
-    frames::{Head, MAX_HEAD, SeekTable, TABLE_FOOT},
+    frames::{SeekTable, TABLE_FOOT},
 };
 
 /// The decoded bytes `wanted` of a tensor of `whole` bytes, if the blob ends with a table that can be relied on.
 ///
-/// A table that does not fit the frames would give other bytes than reading everything does. So each frame up to the last
-/// one wanted must say in its head what the table says of it; reading everything holds the heads against the data.
-/// `None` is no verdict: whoever reads everything then finds out.
+/// A table that does not fit the frames would give other bytes than reading everything does. So the frames' heads are
+/// held against it first, once for each tensor. `None` means: fall back to a full read.
 pub(crate) fn by_table(
     reader: &ZtensorReader,
-    entry: &Entry,
+    index: usize,
     whole: u64,
     wanted: Range<u64>,
 ) -> Result<Option<Bytes>, Error> {
     if wanted.is_empty() || wanted.end - wanted.start == whole {
         return Ok(None);
     }
-    let source = reader.source();
+    let (source, entry) = (reader.source(), &reader.entries()[index]);
     let Some((table, table_len)) = read_table(source, &entry.range)? else {
         return Ok(None);
     };
@@ -33,7 +32,7 @@ pub(crate) fn by_table(
     let Some(part) = Part::find(&table, &frames, whole, &wanted) else {
         return Ok(None);
     };
-    if !heads_agree(source, &table.frames[..part.frames.end], entry.range.start)? {
+    if !reader.prove_table(index, whole, table_len, table)? {
         return Ok(None);
     }
     let blob = read_range(source, part.stored.clone(), "the compressed data")?;
@@ -52,7 +51,10 @@ pub(crate) fn by_table(
     Ok(Some(bytes.slice(start..start + len)))
 }
 
-fn read_table(source: &dyn ByteSource, blob: &Range<u64>) -> Result<Option<(SeekTable, u64)>, Error> {
+pub(crate) fn read_table(
+    source: &dyn ByteSource,
+    blob: &Range<u64>,
+) -> Result<Option<(SeekTable, u64)>, Error> {
     let foot_start = blob.end.saturating_sub(TABLE_FOOT as u64).max(blob.start);
     let foot = read_range(source, foot_start..blob.end, "the table of frames")?;
     let len = SeekTable::len_by_foot(&foot).filter(|len| *len <= blob.end - blob.start);
@@ -65,7 +67,6 @@ fn read_table(source: &dyn ByteSource, blob: &Range<u64>) -> Result<Option<(Seek
 
 /// The frames that hold what is wanted.
 struct Part {
-    frames: Range<usize>,
     /// Bytes of the file.
     stored: Range<u64>,
     /// Bytes of the tensor.
@@ -77,16 +78,14 @@ impl Part {
     fn find(table: &SeekTable, blob: &Range<u64>, whole: u64, wanted: &Range<u64>) -> Option<Self> {
         let mut part: Option<Self> = None;
         let (mut stored, mut decoded) = (blob.start, 0u64);
-        for (number, (stored_len, decoded_len)) in table.frames.iter().enumerate() {
+        for (stored_len, decoded_len) in &table.frames {
             let stored_end = stored.saturating_add(u64::from(*stored_len));
             let decoded_end = decoded.saturating_add(u64::from(*decoded_len));
             if decoded < wanted.end && decoded_end > wanted.start {
                 let first = part.get_or_insert(Self {
-                    frames: number..number,
                     stored: stored..stored,
                     decoded: decoded..decoded,
                 });
-                first.frames.end = number + 1;
                 first.stored.end = stored_end;
                 first.decoded.end = decoded_end;
             }
@@ -95,17 +94,4 @@ impl Part {
         let fits = decoded == whole && stored == blob.end;
         part.filter(|_| fits)
     }
-}
-
-fn heads_agree(source: &dyn ByteSource, frames: &[(u32, u32)], mut at: u64) -> Result<bool, Error> {
-    for (stored, decoded) in frames {
-        let end = at + u64::from(*stored);
-        let head = read_range(source, at..end.min(at + MAX_HEAD as u64), "the head of a frame")?;
-        let content = Head::parse(&head).and_then(|head| head.content);
-        if content != Some(u64::from(*decoded)) {
-            return Ok(false);
-        }
-        at = end;
-    }
-    Ok(true)
 }

@@ -52,7 +52,7 @@ mod load;
 mod pipeline;
 mod run;
 
-pub use batching::scheduler::BatchPolicy;
+pub use batching::scheduler::{BatchPolicy, PolicyError};
 pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::{

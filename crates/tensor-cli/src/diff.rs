@@ -2,32 +2,42 @@
 
 use std::io::Write;
 
-use tensor_files::Tolerance;
+use fmt_core::{Error, ErrorKind, TensorReader};
+use tensor_files::{DifferenceKind, Tolerance};
 
 use crate::{
-    failure::{Failure, Outcome},
+    failure::{About, Failure, Outcome},
     options::Diff,
     progress,
     sources::Sources,
 };
 
 pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
-    let (left, right) = (Sources::one(&options.left)?, Sources::one(&options.right)?);
+    let (left, right) = (
+        Sources::one(&options.left)?,
+        Sources::one(&options.right)?.without_progress(),
+    );
     let tolerance = Tolerance {
         absolute: options.atol,
         relative: options.rtol,
     };
+    if left.entries().is_empty() && right.entries().is_empty() {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "neither file has a tensor: nothing can be compared",
+        );
+        return Err(error).about(&options.right);
+    }
     let differences = tensor_files::diff(&left, &right, tolerance);
     drop((left, right));
     if progress::is_interrupted() {
         return Err(Failure::Interrupted);
     }
+    let mut is_same = true;
     for difference in &differences {
-        writeln!(out, "{difference}")?;
+        let is_note = !options.metadata && difference.kind == DifferenceKind::Metadata;
+        writeln!(out, "{}{difference}", if is_note { "note: " } else { "" })?;
+        is_same &= is_note;
     }
-    if differences.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::Found)
-    }
+    if is_same { Ok(()) } else { Err(Failure::Found) }
 }

@@ -1,12 +1,9 @@
 //! `tensor extract`: one tensor, or some of its rows, into a file of its own.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::io::{self, Write};
 
-use fmt_core::{AtomicFile, Error, ErrorKind, Plan, PlannedEntry};
-use tensor_core::Tensor;
+use fmt_core::{Error, ErrorKind, OutputFile, Plan, PlannedEntry};
+use tensor_core::Bytes;
 
 use crate::{
     failure::{About, Outcome},
@@ -20,40 +17,39 @@ pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
     let (path, target) = (&options.file, &options.output);
     let reader = files::open(path)?;
     let index = inspect::find(&*reader, &options.tensor).about(path)?;
-    let parts: Box<dyn Iterator<Item = Result<Tensor, Error>>> = match options.rows {
+    let (spec, mut parts): (_, Box<dyn Iterator<Item = Result<Bytes, Error>>>) = match options.rows {
         Some(rows) => {
             let (from, to) = bounds(rows, reader.entries()[index].shape.dims())
                 .map_err(|error| error.of_tensor(&options.tensor))
                 .about(path)?;
-            Box::new(std::iter::once(reader.rows(index, from..to)))
+            let rows = reader.rows(index, from..to).about(path)?;
+            let spec = rows.spec().clone();
+            (Some(spec), Box::new(std::iter::once(Ok(rows.into_bytes()))))
         }
-        None => Box::new(pieces::parts(&*reader, index)),
-    };
-    let mut parts = parts.peekable();
-    let spec = match (options.rows, parts.peek()) {
-        // What is read first tells the shape of rows; the entry that of the whole.
-        (Some(_), Some(Ok(part))) => Some(part.spec().clone()),
-        (Some(_), _) => None,
-        (None, _) => reader.entries()[index].spec(),
+        None => {
+            let spec = reader.entries()[index].spec();
+            (spec, Box::new(pieces::parts(&*reader, index).about(path)?))
+        }
     };
     let total = spec.as_ref().map_or(0, tensor_core::TensorSpec::byte_len);
     let mut progress = Progress::new(total);
     let mut copy = |sink: &mut dyn FnMut(&[u8]) -> Result<(), Error>| -> Outcome {
         for part in parts.by_ref() {
             let part = part.about(path)?;
-            sink(part.bytes()).about(target)?;
-            progress.advance(part.bytes().len() as u64)?;
+            sink(&part).about(target)?;
+            progress.advance(part.len() as u64)?;
         }
         Ok(())
     };
-    if is_pipe(target) {
+    if files::is_standard(target) {
         return copy(&mut |bytes| {
             out.write_all(bytes)
                 .map_err(|error| Error::io("standard output", error))
         });
     }
     let is_npy = target.extension().is_some_and(|extension| extension == "npy");
-    let mut file = AtomicFile::create(target).about(target)?;
+    let output = files::output_options(options.no_clobber, std::slice::from_ref(path));
+    let mut file = OutputFile::create(target, &output).about(target)?;
     match spec.filter(|_| is_npy) {
         Some(spec) => {
             let format = &fmt_npy::Npy;
@@ -76,7 +72,7 @@ pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
 /// Begins a file of one tensor; formats that have no names need none.
 fn create<'w>(
     format: &dyn fmt_core::Format,
-    file: &'w mut AtomicFile,
+    file: &'w mut OutputFile,
     mut plan: Plan,
 ) -> Result<Box<dyn fmt_core::TensorWriter + 'w>, Error> {
     let refused = format.create(Box::new(io::sink()), plan.clone()).err();
@@ -84,11 +80,6 @@ fn create<'w>(
         plan.entries[0].name = "0".to_owned();
     }
     format.create(Box::new(file), plan)
-}
-
-/// `-` is standard output.
-fn is_pipe(path: &Path) -> bool {
-    path.as_os_str() == "-"
 }
 
 fn bounds(rows: Rows, dims: &[u64]) -> Result<(u64, u64), Error> {

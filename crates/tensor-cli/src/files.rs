@@ -1,31 +1,108 @@
 //! Files of every format, by path.
 
-use std::{fs, io::Read, io::Write, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
 
-use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
-use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, Ztensor, ZtensorWriter};
+use fmt_core::{
+    ByteSource, Error, ErrorKind, FileSource, Format, OutputOptions, Plan, ReadOptions, Sniff, TensorReader,
+    TensorWriter,
+};
+use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
 
 use crate::{
     failure::{About, Outcome},
     options::{Checksum, Endian, Target},
+    progress,
 };
+
+static READ_OPTIONS: OnceLock<ReadOptions> = OnceLock::new();
+
+/// From now on files are read in this way.
+pub(crate) fn read_with(options: ReadOptions) {
+    // Set once, by `main`.
+    let _ = READ_OPTIONS.set(options);
+}
+
+/// How files are read.
+pub(crate) fn read_options() -> ReadOptions {
+    READ_OPTIONS.get().cloned().unwrap_or_default()
+}
+
+/// Whether a path stands for standard input or output.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
 
 /// Opens a file of whichever format it is.
 pub(crate) fn open(path: &Path) -> Outcome<Box<dyn TensorReader>> {
-    tensor_files::open(path, &ReadOptions::default()).about(path)
+    if is_standard(path) {
+        let source = standard_input().about(path)?;
+        return tensor_files::open_source(Arc::new(source), None, &read_options()).about(path);
+    }
+    tensor_files::open(path, &read_options())
+        .map_err(hint_at_pipes)
+        .about(path)
+}
+
+/// Standard input as a file: itself if it is one, else copied to a temporary file that has no name.
+fn standard_input() -> Result<FileSource, Error> {
+    let cannot_read = |error| Error::io("standard input cannot be read", error);
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        let own = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_read)?;
+        if let Ok(source) = FileSource::new(own.into()) {
+            return Ok(source);
+        }
+    }
+    let mut spooled = tempfile::tempfile()
+        .map_err(|error| Error::io("standard input cannot be copied to a temporary file", error))?;
+    let copied = progress::waiting(|| io::copy(&mut io::stdin().lock(), &mut spooled));
+    copied.map_err(cannot_read)?;
+    FileSource::new(spooled)
+}
+
+fn hint_at_pipes(error: Error) -> Error {
+    if error.kind() == ErrorKind::NotAFile {
+        return error.expected("a regular file; for a pipe, - reads standard input");
+    }
+    error
+}
+
+/// The permissions of the narrowest of these files: what is made of them is to be read by nobody else.
+pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let files = paths.iter().filter(|path| !is_standard(path));
+        let modes = files.filter_map(|path| Some(fs::metadata(path).ok()?.permissions().mode() & 0o777));
+        modes.reduce(|mode, other| mode & other).map(|mode| mode | 0o600)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = paths;
+        None
+    }
+}
+
+/// How a file is made from others.
+pub(crate) fn output_options(no_clobber: bool, from: &[PathBuf]) -> OutputOptions {
+    let mut options = OutputOptions::default();
+    options.is_new = no_clobber;
+    options.widest_mode = narrowest_mode(from);
+    options
 }
 
 /// The format that a file is in.
 pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
-    let file = fs::File::open(path)
-        .map_err(|error| Error::io("the file cannot be opened", error))
-        .about(path)?;
-    let mut head = Vec::new();
-    let len = file.metadata().map_or(0, |metadata| metadata.len());
-    let read = file.take(512).read_to_end(&mut head);
-    read.map_err(|error| Error::io("the file cannot be read", error))
-        .about(path)?;
-    tensor_files::detect(&head, len, Some(path)).about(path)
+    // A pipe is not waited for.
+    let source = FileSource::open(path).map_err(hint_at_pipes).about(path)?;
+    let head = fmt_core::read_range(&source, 0..source.len().min(512), "the beginning of the file");
+    tensor_files::detect(&head.about(path)?, source.len(), Some(path)).about(path)
 }
 
 /// The format to write a file in: the one that is asked for, else the one of its extension; with its settings.
@@ -41,17 +118,9 @@ pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
         }),
     };
     let format = format.about(path)?;
-    let Some(settings) = settings(target) else {
-        return Ok(Box::new(Plain(format)));
-    };
-    if format.id() != Ztensor.id() {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "compression, checksums, the order of bytes and --strict-spec are settings of zTensor",
-        );
-        return Err(error.expected("ztensor").found(format.id())).about(path);
-    }
-    Ok(Box::new(Set(settings)))
+    let settings = Settings::of(target);
+    settings.check(format.id()).about(path)?;
+    Ok(Box::new(Set { format, settings }))
 }
 
 fn unknown(what: &str, found: &str) -> Error {
@@ -62,78 +131,96 @@ fn unknown(what: &str, found: &str) -> Error {
         .found(format_args!("'{found}'"))
 }
 
-/// What is asked for beyond the format, if anything.
-fn settings(target: &Target) -> Option<WriteOptions> {
-    let is_plain =
-        !target.compress && target.checksum.is_none() && target.endian.is_none() && !target.strict_spec;
-    if is_plain {
-        return None;
-    }
-    let checksum = match target.checksum {
-        None => TensorOptions::default().checksum,
-        Some(Checksum::None) => None,
-        Some(Checksum::Crc32c) => Some(ChecksumKind::Crc32c),
-        Some(Checksum::Sha256) => Some(ChecksumKind::Sha256),
-    };
-    Some(WriteOptions {
-        tensors: TensorOptions {
-            compression: target.compress.then(|| Compression::level(target.level)),
-            checksum,
-            big_endian: target.endian == Some(Endian::Big),
-            ..TensorOptions::default()
-        },
-        strict_spec: target.strict_spec,
-        ..WriteOptions::default()
-    })
+/// What is asked for beyond the format.
+struct Settings {
+    ztensor: WriteOptions,
+    btf: fmt_btf::WriteOptions,
+    tbuf: fmt_tbuf::WriteOptions,
+    /// Each option that was given, and the formats that have it.
+    given: Vec<(&'static str, &'static [&'static str])>,
 }
 
-/// A format as it is.
-struct Plain(&'static dyn Format);
-
-/// zTensor with settings.
-struct Set(WriteOptions);
-
-impl Format for Plain {
-    fn id(&self) -> &'static str {
-        self.0.id()
+impl Settings {
+    fn of(target: &Target) -> Self {
+        let mut given: Vec<(&str, &[&str])> = Vec::new();
+        let mut note = |is_given: bool, option, formats| {
+            if is_given {
+                given.push((option, formats));
+            }
+        };
+        note(target.compress, "--compress", &["ztensor"]);
+        note(target.checksum.is_some(), "--checksum", &["ztensor"]);
+        note(target.endian.is_some(), "--endian", &["ztensor"]);
+        note(target.strict_spec, "--strict-spec", &["ztensor", "btf"]);
+        note(target.align.is_some(), "--align", &["ztensor", "tbuf"]);
+        note(target.btf_coo_tag.is_some(), "--btf-coo-tag", &["btf"]);
+        let checksum = match target.checksum {
+            None => TensorOptions::default().checksum,
+            Some(Checksum::None) => None,
+            Some(Checksum::Crc32c) => Some(ChecksumKind::Crc32c),
+            Some(Checksum::Sha256) => Some(ChecksumKind::Sha256),
+        };
+        let mut ztensor = WriteOptions {
+            tensors: TensorOptions {
+                compression: target.compress.then(|| Compression::level(target.level)),
+                checksum,
+                big_endian: target.endian == Some(Endian::Big),
+                ..TensorOptions::default()
+            },
+            strict_spec: target.strict_spec,
+            ..WriteOptions::default()
+        };
+        let mut tbuf = fmt_tbuf::WriteOptions::default();
+        if let Some(align) = target.align {
+            ztensor.alignment = align.into();
+            tbuf.alignment = align;
+        }
+        let mut btf = fmt_btf::WriteOptions {
+            strict_spec: target.strict_spec,
+            ..fmt_btf::WriteOptions::default()
+        };
+        if target.btf_coo_tag == Some(1) {
+            btf.coo_code = fmt_btf::CooCode::Tfrt;
+        }
+        Self {
+            ztensor,
+            btf,
+            tbuf,
+            given,
+        }
     }
 
-    fn extensions(&self) -> &'static [&'static str] {
-        self.0.extensions()
+    fn check(&self, format: &str) -> Result<(), Error> {
+        match self.given.iter().find(|(_, formats)| !formats.contains(&format)) {
+            None => Ok(()),
+            Some((option, formats)) => {
+                let error = Error::new(
+                    ErrorKind::Unsupported,
+                    format!("the format has no setting for {option}"),
+                );
+                Err(error.expected(formats.join(" or ")).found(format))
+            }
+        }
     }
+}
 
-    fn sniff(&self, head: &[u8], len: u64) -> Sniff {
-        self.0.sniff(head, len)
-    }
-
-    fn open(
-        &self,
-        source: Arc<dyn ByteSource>,
-        options: &ReadOptions,
-    ) -> Result<Box<dyn TensorReader>, Error> {
-        self.0.open(source, options)
-    }
-
-    fn create<'w>(
-        &self,
-        out: Box<dyn Write + Send + 'w>,
-        plan: Plan,
-    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
-        self.0.create(out, plan)
-    }
+/// A format with settings.
+struct Set {
+    format: &'static dyn Format,
+    settings: Settings,
 }
 
 impl Format for Set {
     fn id(&self) -> &'static str {
-        Ztensor.id()
+        self.format.id()
     }
 
     fn extensions(&self) -> &'static [&'static str] {
-        Ztensor.extensions()
+        self.format.extensions()
     }
 
     fn sniff(&self, head: &[u8], len: u64) -> Sniff {
-        Ztensor.sniff(head, len)
+        self.format.sniff(head, len)
     }
 
     fn open(
@@ -141,7 +228,7 @@ impl Format for Set {
         source: Arc<dyn ByteSource>,
         options: &ReadOptions,
     ) -> Result<Box<dyn TensorReader>, Error> {
-        Ztensor.open(source, options)
+        self.format.open(source, options)
     }
 
     fn create<'w>(
@@ -149,6 +236,14 @@ impl Format for Set {
         out: Box<dyn Write + Send + 'w>,
         plan: Plan,
     ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
-        Ok(Box::new(ZtensorWriter::planned(out, &plan, self.0.clone())?))
+        let Settings {
+            ztensor, btf, tbuf, ..
+        } = &self.settings;
+        Ok(match self.format.id() {
+            "ztensor" => Box::new(ZtensorWriter::planned(out, &plan, ztensor.clone())?),
+            "btf" => Box::new(fmt_btf::BtfWriter::planned(out, &plan, btf.clone())?),
+            "tbuf" => Box::new(fmt_tbuf::TbufWriter::planned(out, &plan, tbuf.clone())?),
+            _ => return self.format.create(out, plan),
+        })
     }
 }

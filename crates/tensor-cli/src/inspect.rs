@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
     drop(progress);
     let file = File {
         format: reader.format(),
-        file_size: fs::metadata(&options.file)?.len(),
+        file_size: fs::metadata(&options.file).map_or(0, |file| file.len()),
         metadata: reader.metadata(),
         tensors,
     };
@@ -272,7 +272,10 @@ fn show_values(
             let sparse = reader.sparse(tensor.index).about(&options.file)?;
             writeln!(out, "indices\n{}\nvalues\n{}", sparse.indices(), sparse.values())?;
         } else {
-            writeln!(out, "{}", reader.tensor(tensor.index).about(&options.file)?)?;
+            let (shown, is_cut) = pieces::printable(reader, tensor.index).about(&options.file)?;
+            let view = shown.view();
+            let display = view.display();
+            writeln!(out, "{}", if is_cut { display.threshold(0) } else { display })?;
         }
     }
     Ok(())

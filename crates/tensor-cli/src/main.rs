@@ -1,6 +1,7 @@
 //! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors, and moves them between files
 //! and models.
 
+mod bits;
 #[cfg(feature = "client")]
 mod client;
 mod convert;
@@ -33,7 +34,8 @@ use crate::{
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(io::stdout());
+    files::read_with(options.reading.options());
     let outcome = progress::listen_for_interrupts()
         .and_then(|()| run(options.command, &mut out))
         .and_then(|()| Ok(out.flush()?));
@@ -48,7 +50,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, out: &mut impl Write) -> Outcome {
+fn run(command: Command, out: &mut (impl Write + Send)) -> Outcome {
     match command {
         Command::Inspect(options) => inspect::run(&options, out),
         Command::Verify(options) => verify::run(&options, out),

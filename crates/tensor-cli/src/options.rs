@@ -4,16 +4,67 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use fmt_core::ReadOptions;
 
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
 /// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf; read only).
+///
+/// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
+/// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
+/// replaced; devices and pipes are written through.
 #[derive(Debug, Parser)]
 #[command(name = "tensor", version, max_term_width = 100)]
 pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) reading: Reading,
+}
+
+/// How files are read.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Reading")]
+pub(crate) struct Reading {
+    /// Take files that break rules which cannot lead to wrong data; docs/formats says which.
+    #[arg(long, global = true)]
+    pub(crate) lenient: bool,
+    /// The largest index that is read [default: 256 MiB].
+    #[arg(long, global = true, value_name = "BYTES")]
+    pub(crate) max_index: Option<u64>,
+    /// The most tensors in a file [default: 2000000].
+    #[arg(long, global = true, value_name = "COUNT")]
+    pub(crate) max_tensors: Option<u64>,
+    /// The most dimensions of a tensor.
+    #[arg(long, global = true, value_name = "COUNT")]
+    pub(crate) max_rank: Option<u64>,
+    /// The longest name.
+    #[arg(long, global = true, value_name = "BYTES")]
+    pub(crate) max_name: Option<u64>,
+    /// The most memory for a tensor that must be decoded as a whole [default: 4 GiB].
+    #[arg(long, global = true, value_name = "BYTES")]
+    pub(crate) max_decoded: Option<u64>,
+}
+
+impl Reading {
+    pub(crate) fn options(&self) -> ReadOptions {
+        let mut options = ReadOptions {
+            lenient: self.lenient,
+            ..ReadOptions::default()
+        };
+        let limits = &mut options.limits;
+        for (limit, wanted) in [
+            (&mut limits.index_bytes, self.max_index),
+            (&mut limits.tensors, self.max_tensors),
+            (&mut limits.rank, self.max_rank),
+            (&mut limits.name_bytes, self.max_name),
+            (&mut limits.decoded_bytes, self.max_decoded),
+        ] {
+            *limit = wanted.unwrap_or(*limit);
+        }
+        options
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -30,9 +81,9 @@ pub(crate) enum Command {
     Merge(Merge),
     /// Write one tensor, or some of its rows, to a .npy file or as raw bytes.
     Extract(Extract),
-    /// Give a tensor another name; only the index is rewritten.
+    /// Give a tensor another name. TensorBuffers and zTensor get another index behind their data; others are written anew.
     Rename(Rename),
-    /// Set what a file says about itself or about a tensor; only the index is rewritten.
+    /// Set what a file says about itself or about a tensor, as `rename` does.
     Set(Set),
     /// Run a model on a server: inputs from files, outputs into files or as a table.
     #[cfg(feature = "client")]
@@ -86,7 +137,7 @@ pub(crate) struct Verify {
 pub(crate) struct Convert {
     /// The file to read.
     pub(crate) from: PathBuf,
-    /// The file to write.
+    /// The file to write; - for standard output, with --to.
     pub(crate) to: PathBuf,
     #[command(flatten)]
     pub(crate) target: Target,
@@ -125,9 +176,21 @@ pub(crate) struct Target {
     /// The order of bytes in a number (zTensor) [default: little].
     #[arg(long)]
     pub(crate) endian: Option<Endian>,
-    /// Keep to the letter of the specification where the readers in use need more (zTensor).
+    /// Keep to the letter of the specification where the readers in use need more (zTensor, BTF).
     #[arg(long)]
     pub(crate) strict_spec: bool,
+    /// What offsets of data are multiples of (zTensor from 64, TensorBuffers from 1) [default: 64].
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) align: Option<u32>,
+    /// The number that marks sparse tensors: 2 as specified, or 1 as TFRT's own code reads (BTF) [default: 2].
+    #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) btf_coo_tag: Option<u8>,
+    /// Store elements of a dtype that the format lacks as unsigned integers of the same width, bit for bit.
+    #[arg(long)]
+    pub(crate) as_bits: bool,
+    /// Fail if the file to write exists.
+    #[arg(long)]
+    pub(crate) no_clobber: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -155,6 +218,9 @@ pub(crate) struct Diff {
     /// How far numbers may be apart.
     #[arg(long, value_name = "DIFFERENCE", default_value_t = 0.0, value_parser = tolerance)]
     pub(crate) atol: f64,
+    /// Count what the files say of themselves as a difference, not as a note.
+    #[arg(long)]
+    pub(crate) metadata: bool,
 }
 
 #[derive(Args, Debug)]
@@ -169,6 +235,9 @@ pub(crate) struct Extract {
     /// Where to: a .npy file, or any other name for raw bytes, row-major and little-endian.
     #[arg(long, short)]
     pub(crate) output: PathBuf,
+    /// Fail if the file to write exists.
+    #[arg(long)]
+    pub(crate) no_clobber: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,56 +1,43 @@
 //! A tensor's bytes in pieces, so that memory stays small however large the tensor is.
 
-use fmt_core::{Encoding, Error, Layout, TensorReader};
-use tensor_core::{Bytes, Tensor};
+use fmt_core::{Error, ErrorKind, Layout, TENSOR_STREAM_UNIT, TensorReader, TensorStream};
+use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
 
-/// Bytes that are held at a time, where the encoding allows.
-const PIECE: u64 = 8 << 20;
+/// Bytes that are held at a time.
+const PIECE: usize = 1 << 20;
 
-/// Parts of a tensor, one after the other: its rows, some at a time.
+/// Parts of a tensor, one after the other.
 pub(crate) struct Parts<'r> {
-    reader: &'r dyn TensorReader,
-    index: usize,
-    next: u64,
-    rows: u64,
-    step: u64,
-    is_over: bool,
+    stream: Option<Box<dyn TensorStream + 'r>>,
+    piece: usize,
 }
 
-/// Goes through a tensor that is not sparse.
-pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Parts<'_> {
-    let entry = &reader.entries()[index];
-    let rows = entry.shape.dims().first().copied().unwrap_or(0);
-    let row = entry.byte_len().unwrap_or(0).checked_div(rows).unwrap_or(0);
-    // What is compressed as a whole would be decoded for each part anew.
-    let step = match entry.encoding {
-        Encoding::Raw => (PIECE / row.max(1)).max(1),
-        _ => rows,
-    };
-    Parts {
-        reader,
-        index,
-        next: 0,
-        rows,
-        step,
-        is_over: false,
-    }
+/// Goes through the bytes of a tensor that is not sparse: row-major and little-endian.
+pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Parts<'_>, Error> {
+    let len = reader.entries()[index].byte_len().unwrap_or(u64::MAX);
+    let piece = usize::try_from(len).map_or(PIECE, |len| len.clamp(1, PIECE));
+    Ok(Parts {
+        stream: Some(reader.stream(index)?),
+        piece: piece.next_multiple_of(TENSOR_STREAM_UNIT),
+    })
 }
 
 impl Iterator for Parts<'_> {
-    type Item = Result<Tensor, Error>;
+    type Item = Result<Bytes, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.is_over {
-            return None;
+        let mut piece = vec![0; self.piece];
+        match self.stream.as_mut()?.read(&mut piece) {
+            Ok(0) => None,
+            Ok(len) => {
+                piece.truncate(len);
+                Some(Ok(piece.into()))
+            }
+            Err(error) => {
+                self.stream = None;
+                Some(Err(error))
+            }
         }
-        if self.step >= self.rows {
-            self.is_over = true;
-            return Some(self.reader.tensor(self.index));
-        }
-        let start = self.next;
-        self.next = start.saturating_add(self.step).min(self.rows);
-        self.is_over = self.next == self.rows;
-        Some(self.reader.rows(self.index, start..self.next))
     }
 }
 
@@ -65,7 +52,73 @@ pub(crate) fn bytes(
         let parts = [sparse.indices().bytes().clone(), sparse.values().bytes().clone()];
         return Ok(Box::new(parts.into_iter().map(Ok)));
     }
-    Ok(Box::new(
-        parts(reader, index).map(|part| part.map(Tensor::into_bytes)),
-    ))
+    Ok(Box::new(parts(reader, index)?))
+}
+
+/// Elements of a large tensor that are printed at each end of each axis.
+const EDGE: u64 = 3;
+/// Elements up to which a tensor is printed as it is.
+const PRINTED_WHOLE: u64 = 1000;
+
+/// A tensor that prints as another one does, and has no more elements than are printed: of each long axis the ends, and
+/// one entry for all between them. Returns the tensor and whether anything was left out.
+pub(crate) fn printable(reader: &dyn TensorReader, index: usize) -> Result<(Tensor, bool), Error> {
+    let spec = reader.entries()[index].spec();
+    let spec = spec.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype has no values to print"))?;
+    let dims = spec.shape().dims();
+    let kept: Vec<u64> = dims.iter().map(|dim| (*dim).min(2 * EDGE + 1)).collect();
+    let is_small = kept
+        .iter()
+        .try_fold(1u64, |all, dim| all.checked_mul(*dim))
+        .is_some_and(|all| all <= 100_000);
+    if spec.element_count() <= PRINTED_WHOLE || !is_small {
+        return Ok((reader.tensor(index)?, false));
+    }
+    let width = spec.dtype().size();
+    let mut shown = Vec::new();
+    let mut wanted = positions(dims).into_iter().peekable();
+    let mut start = 0u64;
+    for part in parts(reader, index)? {
+        let part = part?;
+        let end = start + (part.len() / width) as u64;
+        while let Some(at) = wanted.next_if(|at| *at < end) {
+            let at = (at - start) as usize * width;
+            shown.extend_from_slice(&part[at..at + width]);
+        }
+        start = end;
+    }
+    let shape = Shape::new(&kept);
+    let tensor = shape
+        .and_then(|shape| TensorSpec::new(spec.dtype(), shape))
+        .and_then(|spec| Tensor::new(spec, shown));
+    let tensor = tensor.map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()))?;
+    Ok((tensor, true))
+}
+
+/// The numbers of the elements that are kept, in order.
+fn positions(dims: &[u64]) -> Vec<u64> {
+    let mut positions = vec![0];
+    for &dim in dims {
+        let kept = dim.min(2 * EDGE + 1);
+        // Behind the first ends comes any one of the middle, then the last ends.
+        let entry = |at: u64| if at <= EDGE { at } else { dim - (kept - at) };
+        positions = positions
+            .iter()
+            .flat_map(|before| (0..kept).map(move |at| before * dim + entry(at)))
+            .collect();
+    }
+    positions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_long_axes_are_kept() {
+        assert_eq!(positions(&[]), [0]);
+        assert_eq!(positions(&[5]), [0, 1, 2, 3, 4]);
+        assert_eq!(positions(&[100]), [0, 1, 2, 3, 97, 98, 99]);
+        assert_eq!(positions(&[2, 9])[7..], [9, 10, 11, 12, 15, 16, 17]);
+    }
 }

@@ -12,14 +12,28 @@ use crate::failure::{Failure, Outcome};
 
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// Whether the program waits for input and has begun nothing.
+static IS_WAITING: AtomicBool = AtomicBool::new(false);
+
+/// Waits for input. An interrupt ends the process at once.
+pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    IS_WAITING.store(true, Ordering::SeqCst);
+    let waited = wait();
+    IS_WAITING.store(false, Ordering::SeqCst);
+    waited
+}
+
 /// From now on Ctrl-C is heard by [`Progress::advance`], so that half-written files are removed. A second one ends the
 /// process at once.
 pub(crate) fn listen_for_interrupts() -> Outcome {
     let heard = || {
-        if IS_INTERRUPTED.swap(true, Ordering::SeqCst) {
+        if IS_INTERRUPTED.swap(true, Ordering::SeqCst) || IS_WAITING.load(Ordering::SeqCst) {
             std::process::exit(130);
         }
     };
+    // A file beyond the system's limit is an error of writing, with a message, instead of the end of the process.
+    #[cfg(unix)]
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default())?;
     ctrlc::set_handler(heard).map_err(|error| Failure::Io(io::Error::other(error)))
 }
 
@@ -49,6 +63,13 @@ impl Progress {
             start: Instant::now(),
             is_shown: !io::stderr().is_terminal(),
         }
+    }
+
+    /// For work beside other work that shows a bar.
+    pub(crate) fn hidden() -> Self {
+        let mut progress = Self::new(0);
+        progress.is_shown = true;
+        progress
     }
 
     /// So many more bytes are done.

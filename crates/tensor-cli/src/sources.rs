@@ -7,7 +7,7 @@ use std::{
     sync::Mutex,
 };
 
-use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, Verification};
+use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, TensorStream, Verification};
 use tensor_core::{SparseCoo, Tensor};
 
 use crate::{
@@ -24,6 +24,7 @@ pub(crate) struct Sources {
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
     metadata: Metadata,
+    foreign: Vec<String>,
     progress: Mutex<Progress>,
 }
 
@@ -63,6 +64,10 @@ impl Sources {
                 entries.push(entry.clone());
             }
         }
+        let foreign = readers
+            .iter()
+            .flat_map(|reader| reader.foreign_parts().to_vec())
+            .collect();
         let total = entries
             .iter()
             .filter_map(Entry::byte_len)
@@ -72,8 +77,17 @@ impl Sources {
             places,
             entries,
             metadata,
+            foreign,
             progress: Mutex::new(Progress::new(total)),
         })
+    }
+
+    /// The same, without a bar: for the second of two files that are read side by side.
+    pub(crate) fn without_progress(self) -> Self {
+        Self {
+            progress: Mutex::new(Progress::hidden()),
+            ..self
+        }
     }
 
     fn place(&self, index: usize) -> (&dyn TensorReader, usize) {
@@ -128,6 +142,14 @@ impl TensorReader for Sources {
         Ok(tensor)
     }
 
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let (reader, own) = self.place(index);
+        Ok(Box::new(Watched {
+            inner: reader.stream(own)?,
+            sources: self,
+        }))
+    }
+
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         let (reader, own) = self.place(index);
         reader.read_into(own, out)?;
@@ -146,6 +168,24 @@ impl TensorReader for Sources {
             lints.extend(reader.lints()?);
         }
         Ok(lints)
+    }
+
+    fn foreign_parts(&self) -> &[String] {
+        &self.foreign
+    }
+}
+
+/// A stream whose bytes are noted as read.
+struct Watched<'r> {
+    inner: Box<dyn TensorStream + 'r>,
+    sources: &'r Sources,
+}
+
+impl TensorStream for Watched<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        let len = self.inner.read(out)?;
+        self.sources.seen(len as u64)?;
+        Ok(len)
     }
 }
 

@@ -1,8 +1,8 @@
 //! A summary of a tensor's values.
 
-use fmt_core::{Error, Layout, TensorReader};
-use serde::Serialize;
-use tensor_core::{DType, Element, Tensor, bf16, f16};
+use fmt_core::{Error, ErrorKind, Layout, TensorReader};
+use serde::{Serialize, Serializer};
+use tensor_core::{DType, Element, Shape, Tensor, TensorSpec, bf16, f16};
 
 use crate::{histogram::Histogram, pieces};
 
@@ -10,8 +10,10 @@ use crate::{histogram::Histogram, pieces};
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Stats {
     /// The least value that is a number, if there is one.
+    #[serde(serialize_with = "number")]
     pub(crate) min: Option<f64>,
     /// The greatest.
+    #[serde(serialize_with = "number")]
     pub(crate) max: Option<f64>,
     /// The mean of those that are finite.
     pub(crate) mean: Option<f64>,
@@ -23,6 +25,14 @@ pub(crate) struct Stats {
     pub(crate) zero: u64,
     #[serde(skip)]
     pub(crate) histogram: Option<Histogram>,
+}
+
+/// JSON has no infinities: they are texts.
+fn number<S: Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) if value.is_infinite() => out.serialize_str(if *value > 0.0 { "inf" } else { "-inf" }),
+        value => value.serialize(out),
+    }
 }
 
 impl Stats {
@@ -68,8 +78,15 @@ fn each(reader: &dyn TensorReader, index: usize, mut see: impl FnMut(f64)) -> Re
         see_all(reader.sparse(index)?.values(), &mut see);
         return Ok(());
     }
-    for part in pieces::parts(reader, index) {
-        see_all(&part?, &mut see);
+    let Some(dtype) = reader.entries()[index].dtype.known() else {
+        return Ok(());
+    };
+    for part in pieces::parts(reader, index)? {
+        let part = part?;
+        let spec = TensorSpec::new(dtype, Shape::vector((part.len() / dtype.size()) as u64));
+        let elements = spec.and_then(|spec| Tensor::new(spec, part));
+        let elements = elements.map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()))?;
+        see_all(&elements, &mut see);
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 use std::{fmt, io::Write, ops::ControlFlow, path::Path};
 
 use fmt_core::{
-    AtomicFile, Encoding, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, Plan, PlannedEntry,
-    TensorReader,
+    AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OutputFile, OutputOptions, Plan,
+    PlannedEntry, TENSOR_STREAM_UNIT, TensorReader,
 };
 use tensor_core::Quoted;
 
@@ -14,6 +14,8 @@ pub struct ConvertOptions<'a> {
     pub names_beside: bool,
     /// Bytes that a sparse tensor may take when it is made dense, with `allow_loss`.
     pub dense_budget: u64,
+    /// How the target is made: whether it may replace a file, and its permissions.
+    pub output: OutputOptions,
     /// Told now and then how far it has come; the file is given up when it says [`ControlFlow::Break`].
     pub on_progress: Option<&'a dyn Fn(Progress) -> ControlFlow<()>>,
 }
@@ -24,6 +26,7 @@ impl Default for ConvertOptions<'_> {
             allow_loss: false,
             names_beside: true,
             dense_budget: Limits::default().decoded_bytes,
+            output: OutputOptions::default(),
             on_progress: None,
         }
     }
@@ -63,6 +66,8 @@ pub enum Loss {
     Metadata(String),
     /// What the file says about a tensor (its name) under a key.
     Attribute(String, String),
+    /// Something that is neither a tensor nor metadata, by its name.
+    ForeignPart(String),
 }
 
 impl fmt::Display for Loss {
@@ -75,6 +80,7 @@ impl fmt::Display for Loss {
             Self::Attribute(name, key) => {
                 write!(f, "the attribute {} of tensor {}", Quoted(key), Quoted(name))
             }
+            Self::ForeignPart(name) => write!(f, "{}, which is no tensor", Quoted(name)),
         }
     }
 }
@@ -97,8 +103,8 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 
 /// Writes the tensors of a file into one of another format, which appears at `path` when it is complete.
 ///
-/// Tensors are read in pieces where they are stored as they are, and one at a time otherwise. What has a checksum is held
-/// against it first. A BTF file's names, which stand beside it, go when it is replaced.
+/// Tensors are read and written in pieces, and held against their checksums on the way. A device or a pipe is written
+/// through, see [`OutputFile`]. A BTF file's names, which stand beside it, go when it is replaced.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] when the target cannot hold everything and loss is not allowed: the message says what.
@@ -114,7 +120,7 @@ pub fn convert(
     if !adapted.losses.is_empty() && !options.allow_loss {
         return Err(refusal(&adapted.losses, target));
     }
-    let mut file = AtomicFile::create(path)?;
+    let mut file = OutputFile::create(path, &options.output)?;
     let len = adapted.write(reader, target, &mut file, options)?;
     let beside = adapted.names_beside(reader, path)?;
     remove_names_beside(target, path)?;
@@ -122,6 +128,32 @@ pub fn convert(
     if let Some(beside) = beside {
         beside.publish()?;
     }
+    Ok(Converted {
+        len,
+        losses: adapted.losses,
+    })
+}
+
+/// As [`convert`], into what is not a file, such as standard output. There is no place for names beside it.
+///
+/// # Errors
+/// As [`convert`]; what was written by then is of no use.
+pub fn convert_into(
+    reader: &dyn TensorReader,
+    target: &dyn Format,
+    out: &mut (dyn Write + Send),
+    options: &ConvertOptions<'_>,
+) -> Result<Converted, Error> {
+    let options = ConvertOptions {
+        names_beside: false,
+        output: options.output.clone(),
+        ..*options
+    };
+    let adapted = Adapted::new(reader, target, &options);
+    if !adapted.losses.is_empty() && !options.allow_loss {
+        return Err(refusal(&adapted.losses, target));
+    }
+    let len = adapted.write(reader, target, out, &options)?;
     Ok(Converted {
         len,
         losses: adapted.losses,
@@ -161,7 +193,10 @@ impl Adapted {
                 metadata: Metadata::new(),
             };
             // A format without names takes a number only.
-            accepts(plan(&entry.name)).or_else(|error| accepts(plan("0")).map_err(|_| error))
+            accepts(plan(&entry.name)).or_else(|error| match error.kind() {
+                ErrorKind::BadName => accepts(plan("0")),
+                _ => Err(error),
+            })
         };
         let (mut entries, mut indices, mut losses) = (Vec::new(), Vec::new(), Vec::new());
         for (index, entry) in reader.entries().iter().enumerate() {
@@ -213,6 +248,8 @@ impl Adapted {
         };
         adapted.settle_names(target, &accepts, options);
         adapted.settle_metadata(reader.metadata(), &accepts);
+        let foreign = reader.foreign_parts().iter().cloned().map(Loss::ForeignPart);
+        adapted.losses.extend(foreign);
         adapted
     }
 
@@ -363,7 +400,7 @@ fn copy(
     write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     /// Small enough to stay in the processor's cache between reading and writing.
-    const PIECE: u64 = 1 << 20;
+    const PIECE: usize = 1 << 20;
     let entry = &reader.entries()[index];
     if let Layout::Coo { .. } = entry.layout {
         // Sorted, as writers want it and as it compares best.
@@ -377,29 +414,22 @@ fn copy(
         write(sparse.indices().bytes())?;
         return write(sparse.values().bytes());
     }
-    let is_plain = entry.encoding == Encoding::Raw && !entry.is_big_endian;
-    let rows = entry.shape.dims().first().copied().unwrap_or(0);
-    let row_len = planned.spec.byte_len().checked_div(rows).unwrap_or(0);
-    if entry.checksum.is_some() {
-        reader.verify(index)?;
+    let mut stream = reader.stream(index)?;
+    let mut piece =
+        vec![0; usize::try_from(planned.spec.byte_len()).map_or(PIECE, |len| len.clamp(1, PIECE))];
+    piece.resize(piece.len().next_multiple_of(TENSOR_STREAM_UNIT), 0);
+    loop {
+        match stream.read(&mut piece)? {
+            0 => return Ok(()),
+            len => write(&piece[..len])?,
+        }
     }
-    if !is_plain || row_len == 0 || planned.spec.byte_len() <= PIECE {
-        return in_pieces(reader.tensor(index)?.bytes(), PIECE, write);
-    }
-    let step = (PIECE / row_len).max(1);
-    let mut start = 0;
-    while start < rows {
-        let end = rows.min(start.saturating_add(step));
-        write(reader.rows(index, start..end)?.bytes())?;
-        start = end;
-    }
-    Ok(())
 }
 
 fn in_pieces(
     bytes: &[u8],
-    piece: u64,
+    piece: usize,
     write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    bytes.chunks(piece as usize).try_for_each(write)
+    bytes.chunks(piece).try_for_each(write)
 }

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, fmt};
 
-use fmt_core::{Error, Layout, TensorReader};
-use tensor_core::{DType, Quoted, Tensor, TensorView, bf16, f16};
+use fmt_core::{Error, ErrorKind, Layout, TensorReader, TensorStream};
+use tensor_core::{DType, DTypeKind, Quoted, bf16, f16};
 
 /// How far numbers may be apart and count as the same: `|a - b| <= absolute + relative * |b|`. By default they must be the
 /// same bytes.
@@ -46,7 +46,8 @@ pub enum DifferenceKind {
     Values {
         /// How many.
         elements: u64,
-        /// The farthest that two numbers are apart; NaN where one is NaN and the other is not.
+        /// The farthest that two numbers are apart; NaN where one is NaN and the other is not. 0 where only bits differ:
+        /// the signs of zeros, the kinds of NaN.
         farthest: f64,
     },
     /// A value of the metadata.
@@ -64,6 +65,18 @@ impl fmt::Display for Difference {
             DifferenceKind::OnlyInFirst => write!(f, "tensor {name} is only in the first file"),
             DifferenceKind::OnlyInSecond => write!(f, "tensor {name} is only in the second file"),
             DifferenceKind::Form { first, second } => write!(f, "tensor {name} is {first} and {second}"),
+            DifferenceKind::Values { elements, farthest } if *farthest == 0.0 => {
+                write!(
+                    f,
+                    "tensor {name} differs in {elements} elements, in bits only: signs of zeros, kinds of NaN"
+                )
+            }
+            DifferenceKind::Values { elements, farthest } if farthest.is_nan() => {
+                write!(
+                    f,
+                    "tensor {name} differs in {elements} elements, not all of them numbers"
+                )
+            }
             DifferenceKind::Values { elements, farthest } => {
                 write!(
                     f,
@@ -141,67 +154,130 @@ fn compare(
             (Err(error), _) | (_, Err(error)) => unreadable(error),
         };
     }
-    match (first.tensor(index), second.tensor(other)) {
-        (Ok(a), Ok(b)) => compare_values(&a, &b, tolerance),
+    match (first.stream(index), second.stream(other)) {
+        (Ok(mut x), Ok(mut y)) => match compare_streams(&mut *x, &mut *y, a.dtype.known(), tolerance) {
+            Ok(found) => found,
+            Err(error) => unreadable(error),
+        },
         (Err(error), _) | (_, Err(error)) => unreadable(error),
     }
 }
 
-fn compare_values(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> Option<DifferenceKind> {
-    if a.bytes() == b.bytes() {
-        return None;
-    }
-    let is_exact = tolerance == Tolerance::default();
-    let width = a.spec().dtype().size();
-    let pairs = a.bytes().chunks_exact(width).zip(b.bytes().chunks_exact(width));
-    let (mut elements, mut farthest) = (0, 0.0f64);
-    for ((x, y), (stored, other)) in numbers(&a.view()).zip(numbers(&b.view())).zip(pairs) {
-        if stored == other {
-            continue;
+/// Compares two tensors of the same dtype and shape, a part at a time.
+fn compare_streams(
+    first: &mut dyn TensorStream,
+    second: &mut dyn TensorStream,
+    dtype: Option<DType>,
+    tolerance: Tolerance,
+) -> Result<Option<DifferenceKind>, Error> {
+    /// A multiple of every element's size.
+    const PART: usize = 256 << 10;
+    let (mut a, mut b) = (vec![0; PART], vec![0; PART]);
+    let mut found = Found::default();
+    loop {
+        let len = first.read(&mut a)?;
+        if second.read(&mut b)? != len {
+            let what = "the two have the same shape and another number of bytes";
+            return Err(Error::new(ErrorKind::SizeMismatch, what));
         }
-        let apart = (x - y).abs();
-        let is_close = apart <= tolerance.absolute + tolerance.relative * y.abs();
-        let is_same_nan = x.is_nan() && y.is_nan();
-        if !is_exact && (is_close || is_same_nan) {
-            continue;
+        if len == 0 {
+            break;
         }
-        elements += 1;
-        farthest = if apart.is_nan() || farthest.is_nan() {
-            f64::NAN
-        } else {
-            farthest.max(apart)
-        };
+        if a[..len] != b[..len] {
+            found.compare(&a[..len], &b[..len], dtype, tolerance);
+        }
     }
-    (elements > 0).then_some(DifferenceKind::Values { elements, farthest })
+    Ok((found.elements > 0).then_some(DifferenceKind::Values {
+        elements: found.elements,
+        farthest: found.farthest,
+    }))
 }
 
-/// The elements as numbers; those of 64 bits are rounded.
-fn numbers<'a>(view: &TensorView<'a>) -> Box<dyn Iterator<Item = f64> + 'a> {
-    macro_rules! of {
-        ($element:ty, $to_f64:expr) => {
-            match view.iter::<$element>() {
-                Ok(elements) => Box::new(elements.map($to_f64)),
-                // The dtype is the one that was asked for.
-                Err(_) => Box::new(std::iter::empty()),
-            }
+/// Differences between elements.
+#[derive(Default)]
+struct Found {
+    elements: u64,
+    farthest: f64,
+}
+
+/// How far two elements are apart that are not the same bytes.
+enum Apart {
+    /// So far; integers of 64 bits are subtracted before the difference is rounded.
+    By(f64),
+    /// Not at all: two zeros of different sign, two NaNs.
+    InBits,
+    /// There is no telling.
+    Unknown,
+}
+
+impl Found {
+    fn compare(&mut self, a: &[u8], b: &[u8], dtype: Option<DType>, tolerance: Tolerance) {
+        let Some(dtype) = dtype else {
+            // Bytes without a meaning.
+            self.elements += a.iter().zip(b).filter(|(x, y)| x != y).count() as u64;
+            self.farthest = f64::NAN;
+            return;
         };
+        let width = dtype.size();
+        for (x, y) in a.chunks_exact(width).zip(b.chunks_exact(width)) {
+            if x == y {
+                continue;
+            }
+            let (apart, size) = apart(dtype, x, y);
+            let is_exact = tolerance == Tolerance::default();
+            let is_close = match apart {
+                Apart::InBits => !is_exact,
+                // No infinity is near anything but itself.
+                Apart::By(apart) => {
+                    apart.is_finite() && apart <= tolerance.absolute + tolerance.relative * size
+                }
+                Apart::Unknown => false,
+            };
+            if !is_exact && is_close {
+                continue;
+            }
+            self.elements += 1;
+            self.farthest = match apart {
+                Apart::InBits => self.farthest,
+                Apart::By(apart) if !self.farthest.is_nan() => self.farthest.max(apart),
+                _ => f64::NAN,
+            };
+        }
     }
-    match view.spec().dtype() {
+}
+
+/// How far two elements are apart, and how large the second is.
+fn apart(dtype: DType, x: &[u8], y: &[u8]) -> (Apart, f64) {
+    fn word(bytes: &[u8]) -> u64 {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }
+    let integer = |bytes: &[u8]| match dtype.kind() {
+        DTypeKind::Signed => {
+            let unused = 64 - 8 * bytes.len() as u32;
+            Some(i128::from((word(bytes) << unused) as i64 >> unused))
+        }
         // Not as bools: a byte of 2 is a difference from a byte of 1.
-        DType::Bool => Box::new(view.bytes().iter().map(|byte| f64::from(*byte))),
-        DType::U8 => of!(u8, f64::from),
-        DType::U16 => of!(u16, f64::from),
-        DType::U32 => of!(u32, f64::from),
-        DType::U64 => of!(u64, |element| element as f64),
-        DType::I8 => of!(i8, f64::from),
-        DType::I16 => of!(i16, f64::from),
-        DType::I32 => of!(i32, f64::from),
-        DType::I64 => of!(i64, |element| element as f64),
-        DType::F16 => of!(f16, f16::to_f64),
-        DType::BF16 => of!(bf16, bf16::to_f64),
-        DType::F32 => of!(f32, f64::from),
-        DType::F64 => of!(f64, |element| element),
-        // Without a number behind each element, the bytes are what can differ.
-        _ => Box::new(view.bytes().iter().map(|byte| f64::from(*byte))),
+        DTypeKind::Unsigned | DTypeKind::Bool => Some(i128::from(word(bytes))),
+        _ => None,
+    };
+    if let (Some(x), Some(y)) = (integer(x), integer(y)) {
+        return (Apart::By((x - y).unsigned_abs() as f64), y.unsigned_abs() as f64);
     }
+    let float = |bytes: &[u8]| match dtype {
+        DType::F16 => f16::from_bits(word(bytes) as u16).to_f64(),
+        DType::BF16 => bf16::from_bits(word(bytes) as u16).to_f64(),
+        DType::F32 => f32::from_bits(word(bytes) as u32).into(),
+        _ => f64::from_bits(word(bytes)),
+    };
+    let (x, y) = (float(x), float(y));
+    let apart = if x == y || (x.is_nan() && y.is_nan()) {
+        Apart::InBits
+    } else if x.is_nan() || y.is_nan() {
+        Apart::Unknown
+    } else {
+        Apart::By((x - y).abs())
+    };
+    (apart, y.abs())
 }

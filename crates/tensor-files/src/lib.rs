@@ -44,7 +44,7 @@ mod registry;
 mod renamed;
 mod verify;
 
-pub use convert::{ConvertOptions, Converted, Loss, Progress, convert, losses};
+pub use convert::{ConvertOptions, Converted, Loss, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
 pub use open::{open, open_source};
 pub use registry::{detect, format, format_of_path, formats};

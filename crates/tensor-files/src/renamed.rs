@@ -2,7 +2,8 @@ use std::{ops::Range, path::Path};
 
 use fmt_btf::Names;
 use fmt_core::{
-    ByteSource, Entry, Error, FileSource, Lint, Metadata, TensorReader, Verification, read_range,
+    ByteSource, Entry, Error, FileSource, Lint, Metadata, TensorReader, TensorStream, Verification,
+    read_range,
 };
 use tensor_core::{SparseCoo, Tensor};
 
@@ -76,6 +77,10 @@ impl TensorReader for Renamed {
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         self.inner.rows(index, rows)
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        self.inner.stream(index)
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {

@@ -80,7 +80,8 @@ fn replace(
             .collect();
         let mut file = AtomicFile::create(&target).unwrap();
         drop(lower);
-        let descriptor = descriptors_of(&target.with_file_name("a.tmp-"))[0];
+        // The only file that is open in the folder: it has a random name, or none.
+        let descriptor = descriptors_of(target.parent().unwrap())[0];
         file.write_all(content).unwrap();
         and(file, descriptor)
     });

@@ -64,6 +64,16 @@ fn n8_members_are_arrays() {
     }
 }
 
+/// A PyTorch checkpoint, a wheel, a Keras model: archives, but not of arrays.
+#[test]
+fn n8_an_archive_without_arrays_is_another_file() {
+    let foreign = archive(&[("m/data.pkl", b"\x80\x02}."), ("m/version", b"3\n")], false);
+    assert_eq!(verdict(open_archive(&foreign)), Err((BadMagic, "N8")));
+    let array = npy(&header("|u1", false, "(2,)"), &[1, 2]);
+    let mixed = archive(&[("a.npy", &array), ("readme.txt", b"hello")], false);
+    assert_eq!(open_archive(&mixed).unwrap().foreign_parts(), ["readme.txt"]);
+}
+
 #[test]
 fn n9_methods_that_are_not_supported_are_listed() {
     let array = npy(&header("|u1", false, "(2,)"), &[1, 2]);

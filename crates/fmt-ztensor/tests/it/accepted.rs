@@ -393,18 +393,6 @@ fn zstd() -> Vec<Case> {
                 800,
             ),
         ),
-        (
-            "z16-a-table-that-cannot-be-used",
-            zstd_of(
-                &[
-                    skippable(b"in the way"),
-                    first.clone(),
-                    table(&[(first.len(), 500)]),
-                ]
-                .concat(),
-                500,
-            ),
-        ),
         ("zt-21-little-zstd", float(&frame(&[1, 2, 3, 4]), "little")),
         (
             "zt-21-big-zstd-is-not-supported",
@@ -525,6 +513,25 @@ fn damaged() -> Vec<CorpusFile> {
             corrupt,
             zstd_of(&[0x28, 0xb5, 0x2f, 0xfd, 0x28, 1, 9, 0, 0, 7], 1),
         ),
+        (
+            "z16-a-table-beside-a-skippable-frame",
+            corrupt,
+            zstd_of(
+                &[
+                    skippable(b"in the way"),
+                    whole.clone(),
+                    table(&[(whole.len(), 500)]),
+                ]
+                .concat(),
+                500,
+            ),
+        ),
+        // Reading everything passes over the frame that is swallowed; its rows must not come from it.
+        ("z16-a-frame-that-is-swallowed", corrupt, {
+            let (second, hidden) = (frame(&a[..100]), frame(&a[100..200]));
+            let table = table(&[(whole.len() + second.len() + 8, 500), (hidden.len(), 100)]);
+            zstd_of(&[&whole[..], &second, &skippable(&hidden), &table].concat(), 600)
+        }),
         ("z16-a-table-of-other-sizes", corrupt, {
             let second = frame(&a[..100]);
             let table = table(&[(whole.len(), 100), (second.len(), 500)]);

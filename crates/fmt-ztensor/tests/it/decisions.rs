@@ -315,6 +315,82 @@ fn z16_large_tensors_are_cut_into_frames_with_a_table() {
     }
 }
 
+/// Rows by a table are rows of the whole tensor, or an error: also where a foreign skippable frame hides a frame from one
+/// of the two ways to read.
+#[test]
+fn z16_rows_are_those_of_the_whole_tensor() {
+    let data = sample(600);
+    let (first, second) = (frame(&data[..500]), frame(&data[500..]));
+    let hidden = frame(&[7; 100]);
+    let table = table(&[(first.len() + second.len() + 8, 500), (hidden.len(), 100)]);
+    let file = zstd_of(&[&first[..], &second, &skippable(&hidden), &table].concat(), 600);
+    let reader = open(&file).unwrap();
+    assert_eq!(reader.rows(0, 550..560).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(reader.tensor(0).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(streamed(&reader, 0).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// What a stream gives, in pieces of an odd size.
+fn streamed(reader: &ZtensorReader, index: usize) -> Result<Vec<u8>, fmt_core::Error> {
+    let (mut bytes, mut buffer) = (Vec::new(), vec![0; 48_000]);
+    let mut stream = reader.stream(index)?;
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(bytes),
+            len => bytes.extend_from_slice(&buffer[..len]),
+        }
+    }
+}
+
+/// Streams give what tensors are, however the frames are cut, and hold it against checksums; memory is for whole
+/// tensors only.
+#[test]
+fn z12_tensors_beyond_the_limit_for_memory_are_streamed() {
+    let data = sample(3_000_000);
+    let spec = spec(DType::U8, &[3_000_000]);
+    let mut options = ReadOptions::default();
+    options.limits.decoded_bytes = 1 << 20;
+    let half = data.len() / 2;
+    let blobs = [
+        frame(&data),
+        frame_with(&data, false, false),
+        [frame_with(&data[..half], false, true), frame(&data[half..])].concat(),
+        data.chunks(100_000).map(frame).collect::<Vec<_>>().concat(),
+    ];
+    for (number, blob) in blobs.iter().enumerate() {
+        let file = zstd_of(blob, 3_000_000);
+        let reader = open_with(&file, &options).unwrap();
+        assert_eq!(reader.tensor(0).unwrap_err().kind(), ErrorKind::TooLarge);
+        assert!(streamed(&reader, 0).unwrap() == data, "blob {number}");
+        assert!(reader.verify(0).is_ok());
+        let mut damaged = file.clone();
+        damaged[64 + blob.len() / 2] ^= 0x40;
+        if let Ok(bytes) = streamed(&open_with(&damaged, &options).unwrap(), 0) {
+            // Only the blob without checksums can be damaged unseen.
+            assert!(number == 1 && bytes.len() == data.len(), "blob {number}");
+        }
+    }
+    for big_endian in [false, true] {
+        let tensor = Tensor::new(spec.clone(), data.clone()).unwrap();
+        let tensor = Tensor::new(
+            TensorSpec::new(DType::U16, Shape::vector(1_500_000)).unwrap(),
+            tensor.into_bytes(),
+        );
+        let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+        let written = TensorOptions {
+            big_endian,
+            ..TensorOptions::default()
+        };
+        writer.tensor_with("t", &tensor.unwrap(), &written).unwrap();
+        let mut file = writer.finish().unwrap();
+        let reader = open_with(&file, &options).unwrap();
+        assert!(streamed(&reader, 0).unwrap() == data, "{big_endian}");
+        file[100_000] ^= 1;
+        let reader = open_with(&file, &options).unwrap();
+        assert_eq!(streamed(&reader, 0).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
 #[test]
 fn z17_levels() {
     for level in [0, 20, -1] {

@@ -12,22 +12,25 @@ use rustix::fs::Stat;
 use sha2::{Digest as _, Sha256};
 use tensor_mmap::Promise;
 
-use crate::load::root::{Resolved, Root, is_file, is_folder, is_link};
+use crate::load::{
+    error::FileError,
+    root::{Resolved, Root, is_file, is_folder, is_link},
+};
 
 /// Where a path below the repository's folder leads, which must be a regular file in that folder.
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, String> {
-    let name = below.file_name().unwrap_or_default().display();
-    let unopened = |error: io::Error| format!("{name} cannot be opened: {}", error.kind());
-    let real = match root.resolve(below).map_err(unopened)? {
+pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
+    let name = || FileError::name(below);
+    let cannot_open = |source| FileError::Open { name: name(), source };
+    let real = match root.resolve(below).map_err(cannot_open)? {
         Resolved::Inside(real) => real,
-        Resolved::Outside => return Err(format!("{name} is a link that leads out of the repository")),
+        Resolved::Outside => return Err(FileError::Outside { name: name() }),
     };
-    match root.stat(&real).map_err(unopened)? {
-        stat if is_file(&stat) => Ok(real),
-        _ => Err(format!("{name} is not a regular file")),
+    match is_file(&root.stat(&real).map_err(cannot_open)?) {
+        true => Ok(real),
+        false => Err(FileError::NotRegular { name: name() }),
     }
 }
 
@@ -35,11 +38,13 @@ pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, String> {
-    let name = path.file_name().unwrap_or_default().display();
-    read_regular(root, path, most).map_err(|error| match error.kind() {
-        io::ErrorKind::FileTooLarge => format!("{name} is larger than {most} bytes"),
-        kind => format!("{name} cannot be read: {kind}"),
+pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileError> {
+    read_regular(root, path, most).map_err(|source| {
+        let name = FileError::name(path);
+        match source.kind() {
+            io::ErrorKind::FileTooLarge => FileError::TooLarge { name, limit: most },
+            _ => FileError::Read { name, source },
+        }
     })
 }
 
@@ -47,10 +52,12 @@ pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, String>
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, String> {
+pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
     let mapped = root.open_file(path).and_then(|(file, _)| promise.map(&file));
-    let name = path.file_name().unwrap_or_default().display();
-    mapped.map_err(|error| format!("{name} cannot be mapped: {}", error.kind()))
+    mapped.map_err(|source| FileError::Map {
+        name: FileError::name(path),
+        source,
+    })
 }
 
 /// The bytes of a file, by what its folder says.
@@ -117,17 +124,16 @@ impl Snapshot {
     ///
     /// # Errors
     /// Why it cannot be looked at.
-    pub(crate) fn take(root: &Root, folder: &Path) -> Result<Self, String> {
+    pub(crate) fn take(root: &Root, folder: &Path) -> Result<Self, FileError> {
         let mut snapshot = Self::default();
         snapshot.add(root, folder, Path::new(""), 0)?;
         Ok(snapshot)
     }
 
-    fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), String> {
-        let entries = root.list(folder).map_err(|error| {
-            let name = root.path(folder);
-            let name = name.file_name().unwrap_or_default().display();
-            format!("the folder {name} cannot be read: {}", error.kind())
+    fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
+        let entries = root.list(folder).map_err(|source| FileError::Folder {
+            name: FileError::name(&root.path(folder)),
+            source,
         })?;
         for (name, _) in entries {
             let path = folder.join(&name);
@@ -152,7 +158,9 @@ impl Snapshot {
                 self.add(root, &real, &below, depth + 1)?;
             } else if is_file(&stat) {
                 if self.files.len() == Self::MAX_FILES {
-                    return Err(format!("its folder holds more than {} files", Self::MAX_FILES));
+                    return Err(FileError::TooManyFiles {
+                        limit: Self::MAX_FILES,
+                    });
                 }
                 self.files.insert(below, Stamp::of(real, &stat));
             }
@@ -323,7 +331,7 @@ mod tests {
         fs::remove_dir_all(folder.path().join("m/1")).unwrap();
         std::os::unix::fs::symlink(outside.path().join("1"), folder.path().join("m/1")).unwrap();
         assert_eq!(
-            read(&root, &path, 100).unwrap_err(),
+            read(&root, &path, 100).unwrap_err().to_string(),
             "model.x cannot be read: permission denied"
         );
     }
@@ -336,7 +344,7 @@ mod tests {
         let root = Root::open(Path::new("/")).unwrap();
         let own_memory = resolve(&root, Path::new("proc/self/mem")).unwrap();
         let error = read(&root, &own_memory, 100).unwrap_err();
-        assert!(error.starts_with("mem cannot be read: "), "{error}");
+        assert!(error.to_string().starts_with("mem cannot be read: "), "{error}");
     }
 
     #[test]
@@ -344,7 +352,7 @@ mod tests {
         let (_folder, root) = folder(&[("x", "12345")]);
         assert_eq!(read(&root, Path::new("x"), 5).unwrap(), "12345");
         assert_eq!(
-            read(&root, Path::new("x"), 4).unwrap_err(),
+            read(&root, Path::new("x"), 4).unwrap_err().to_string(),
             "x is larger than 4 bytes"
         );
     }

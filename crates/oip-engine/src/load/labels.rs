@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use oip_types::ModelConfig;
 
-use crate::load::repository::ModelFolder;
+use crate::load::{error::FileError, repository::ModelFolder};
 
 /// The names of classes, by outputs.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Labels {
     ///
     /// # Errors
     /// What is wrong with a file.
-    pub(crate) fn read(folder: &ModelFolder, config: &ModelConfig) -> Result<Self, String> {
+    pub(crate) fn read(folder: &ModelFolder, config: &ModelConfig) -> Result<Self, FileError> {
         let mut labels = BTreeMap::new();
         for output in config
             .output
@@ -32,7 +32,9 @@ impl Labels {
         {
             let bytes = folder.read(&[&output.label_filename], Self::MAX_BYTES)?;
             let text = std::str::from_utf8(&bytes);
-            let text = text.map_err(|_| format!("{} is not UTF-8", output.label_filename))?;
+            let text = text.map_err(|_| FileError::NotUtf8 {
+                name: output.label_filename.clone(),
+            })?;
             labels.insert(output.name.clone(), text.lines().map(str::to_owned).collect());
         }
         Ok(Self(labels))

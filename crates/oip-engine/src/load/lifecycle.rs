@@ -11,6 +11,7 @@ use tensor_core::Quoted;
 use crate::{
     config::{EngineConfig, ModelControl},
     load::{
+        LoadError,
         files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
         registry::Registry,
@@ -105,50 +106,41 @@ impl Lifecycle {
             Cause::Step => {}
             Cause::Repository | Cause::Request => drop(lock(&self.as_steps).remove(name)),
         }
-        let fail = |reason: &str| {
-            tracing::warn!(model = name, reason, "a model is unavailable");
-            self.registry.fail(name, reason, is_waited_for);
-            Err(ServiceError::invalid(format!(
-                "failed to load {}, {reason}",
-                Quoted(name)
-            )))
+        let fail = |reason: LoadError| {
+            let text = reason.to_string();
+            tracing::warn!(model = name, reason = text, "a model is unavailable");
+            self.registry.fail(name, &text, is_waited_for);
+            Err(failed(name, reason))
         };
         let folder = match self.repository.folder(name) {
             Ok(Some(folder)) => folder,
             Ok(None) => {
-                let reason = "failed to poll from model repository: it is not there";
                 if cause == Cause::Repository || has_ready {
-                    let _ = fail(reason);
+                    let _ = fail(LoadError::Gone);
                 }
-                let message = format!("failed to load {}, {reason}", Quoted(name));
-                return Err(ServiceError::new(ErrorCode::NotFound, message));
+                return Err(failed(name, LoadError::Gone));
             }
-            Err(reason) => return fail(&reason),
+            Err(reason) => return fail(reason),
         };
         let snapshot = match folder.snapshot() {
             Ok(snapshot) => snapshot,
-            Err(reason) => return fail(&reason),
+            Err(reason) => return fail(reason.into()),
         };
         let is_sent = config.is_some();
         let written = match &config {
             // What a client sends and is wrong is the client's business only.
-            Some(config) => WrittenConfig::read(config, Syntax::Json).map_err(|error| {
-                ServiceError::invalid(format!("failed to load {}, its config: {error}", Quoted(name)))
-            })?,
+            Some(config) => WrittenConfig::read(config, Syntax::Json)
+                .map_err(|error| failed(name, LoadError::SentConfiguration(error.into())))?,
             None => match folder.configuration() {
                 Ok(written) => written,
                 Err(reason) => {
                     self.remember(name, &folder, &snapshot, config);
-                    return fail(&reason);
+                    return fail(reason);
                 }
             },
         };
         if is_sent && written.is_mapped {
-            return Err(ServiceError::invalid(format!(
-                "failed to load {}, its config: {} is for configurations in the repository",
-                Quoted(name),
-                WrittenConfig::MAPPED
-            )));
+            return Err(failed(name, LoadError::SentMapping));
         }
         let versions = match folder
             .check_name(&written)
@@ -157,7 +149,7 @@ impl Lifecycle {
             Ok(versions) => versions,
             Err(reason) => {
                 self.remember(name, &folder, &snapshot, config);
-                return fail(&reason);
+                return fail(reason);
             }
         };
         for warning in &written.warnings {
@@ -223,7 +215,7 @@ impl Lifecycle {
                 Ok(()) => drop(known.versions.insert(version, digest)),
                 Err(reason) => failures.push(match version {
                     Some(version) => format!("version {}: {reason}", Quoted(&version)),
-                    None => reason,
+                    None => reason.to_string(),
                 }),
             }
         }
@@ -240,7 +232,12 @@ impl Lifecycle {
         )))
     }
 
-    fn load_version(&self, plan: &Plan<'_>, found: FoundVersion, snapshot: &Snapshot) -> Result<(), String> {
+    fn load_version(
+        &self,
+        plan: &Plan<'_>,
+        found: FoundVersion,
+        snapshot: &Snapshot,
+    ) -> Result<(), LoadError> {
         let (name, version) = (plan.name, found.version);
         let start = Instant::now();
         let loaded = found.content.and_then(|content| {
@@ -257,9 +254,7 @@ impl Lifecycle {
                 [Part::Shared, part].map(|part| plan.folder.digest(snapshot, part, DigestBy::Stamp))
             };
             match plan.folder.snapshot() {
-                Ok(after) if stamps(&after) != stamps(snapshot) => {
-                    Err("its files changed while they were read".to_owned())
-                }
+                Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
                 // Gone is no change: everything was read.
                 _ => Ok(Arc::new(served)),
             }
@@ -271,7 +266,10 @@ impl Lifecycle {
                 let milliseconds = took.as_millis() as u64;
                 tracing::info!(model = name, version, milliseconds, "loaded a model");
             }
-            Err(reason) => tracing::warn!(model = name, version, reason, "a model is unavailable"),
+            Err(reason) => {
+                let reason = reason.to_string();
+                tracing::warn!(model = name, version, reason, "a model is unavailable");
+            }
         }
         outcome
     }
@@ -281,25 +279,26 @@ impl Lifecycle {
         &self,
         plan: &Plan<'_>,
         version: Option<&str>,
-        loaded: Result<Arc<ServedVersion>, String>,
+        loaded: Result<Arc<ServedVersion>, LoadError>,
         took: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<(), LoadError> {
         let _planning = lock(&self.planning);
-        let failure = match &loaded {
-            Ok(served) => served.pipeline().and_then(|pipeline| {
-                pipeline.plan(&*self.registry);
-                pipeline.unavailable()
-            }),
-            Err(reason) => Some(reason.clone()),
+        let (served, failure) = match loaded {
+            Err(reason) => (None, Some(reason)),
+            Ok(served) => {
+                let failure = served.pipeline().and_then(|pipeline| {
+                    pipeline.plan(&*self.registry);
+                    pipeline.unavailable().map(LoadError::Plan)
+                });
+                // What runs goes on. Where nothing does, a pipeline is there and waits for the models that it is to run.
+                let goes_on = failure.is_some() && self.registry.is_ready(plan.name, version);
+                (Some(served).filter(|_| !goes_on), failure)
+            }
         };
-        let loaded = match (loaded, &failure) {
-            // What runs goes on. Where nothing does, a pipeline is there and waits for the models that it is to run.
-            (Ok(_), Some(reason)) if self.registry.is_ready(plan.name, version) => Err(reason.clone()),
-            (loaded, _) => loaded,
-        };
+        let result = served.ok_or_else(|| failure.iter().map(ToString::to_string).collect());
         let before = self
             .registry
-            .finish_loading(plan.name, version, loaded, took, plan.is_waited_for);
+            .finish_loading(plan.name, version, result, took, plan.is_waited_for);
         if let Some(before) = before {
             self.retirement.retire(before, || {});
         }
@@ -324,7 +323,10 @@ impl Lifecycle {
                 match pipeline.unavailable() {
                     _ if change != Change::Availability => {}
                     None => tracing::info!(model, version, "a pipeline is available"),
-                    Some(reason) => tracing::warn!(model, version, reason, "a pipeline is unavailable"),
+                    Some(reason) => {
+                        let reason = reason.to_string();
+                        tracing::warn!(model, version, reason, "a pipeline is unavailable");
+                    }
                 }
                 // Pipelines that run this one have other models behind them then.
                 if change != Change::Nothing {
@@ -387,7 +389,7 @@ impl Lifecycle {
     ///
     /// # Errors
     /// Why it cannot be looked at.
-    pub(crate) fn changed(&self, name: &str) -> Result<Option<Snapshot>, String> {
+    pub(crate) fn changed(&self, name: &str) -> Result<Option<Snapshot>, LoadError> {
         let Some(folder) = self.repository.folder(name)? else {
             return Ok(None);
         };
@@ -427,6 +429,15 @@ impl Lifecycle {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         lock(&self.known)
     }
+}
+
+/// What a client is told who asked for a model to be loaded.
+fn failed(name: &str, reason: LoadError) -> ServiceError {
+    let code = match reason {
+        LoadError::Gone => ErrorCode::NotFound,
+        _ => ErrorCode::InvalidArgument,
+    };
+    ServiceError::new(code, format!("failed to load {}, {reason}", Quoted(name))).caused_by(reason)
 }
 
 /// What is written under these locks is whole at every time, so a poisoned one is as good as any.

@@ -14,6 +14,7 @@ use crate::{
     batching::scheduler::BatchPolicy,
     config::EngineConfig,
     load::{
+        error::LoadError,
         labels::Labels,
         repository::{Content, FoundFile, ModelFolder},
         warm_up::warm_up,
@@ -45,14 +46,13 @@ pub(crate) fn load(
     content: Content,
     config: &EngineConfig,
     cache: Option<&Arc<ResponseCache>>,
-) -> Result<ServedVersion, String> {
+) -> Result<ServedVersion, LoadError> {
     let version = job.version.clone();
     let (runs, configs, labels) = match content {
         Content::File(file) => start(job, file, config)?,
         Content::Pipeline => {
             let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
-            let completed =
-                completed.map_err(|error| format!("its configuration is no pipeline: {error}"))?;
+            let completed = completed.map_err(LoadError::NoPipeline)?;
             let labels = Labels::read(&job.folder, &completed.config)?;
             let config = Arc::new(completed.config);
             let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
@@ -84,7 +84,7 @@ pub(crate) fn load(
 ///
 /// # Errors
 /// Why the model is not available, for whoever put it there.
-fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), String> {
+fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
     let deadline = Instant::now() + config.load_timeout;
     let max_batch_size = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
     let defaults = Defaults::default()
@@ -92,10 +92,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         .with_max_batch_size(max_batch_size);
     let mapping = config.mapping;
     if job.written.is_mapped && mapping.is_none() {
-        return Err(format!(
-            "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
-            WrittenConfig::MAPPED
-        ));
+        return Err(LoadError::MappingNotAllowed);
     }
     let builder = thread::Builder::new()
         .name(thread_name("load", &job.name, 0))
@@ -105,13 +102,13 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         // When nobody listens any more, time was over.
         let _ = sender.send(prepare(&job, &file, mapping, deadline, defaults));
     });
-    spawned.map_err(|error| format!("the system gave no thread to load it: {}", error.kind()))?;
+    spawned.map_err(LoadError::NoThread)?;
     let patience = deadline.saturating_duration_since(Instant::now());
     let prepared = receiver.recv_timeout(patience).map_err(|error| match error {
-        mpsc::RecvTimeoutError::Timeout => {
-            format!("loading it took longer than {} s", config.load_timeout.as_secs())
-        }
-        mpsc::RecvTimeoutError::Disconnected => "the thread that loads it panicked".to_owned(),
+        mpsc::RecvTimeoutError::Timeout => LoadError::Timeout {
+            limit: config.load_timeout,
+        },
+        mpsc::RecvTimeoutError::Disconnected => LoadError::Died,
     })??;
 
     let Prepared {
@@ -133,8 +130,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         policy,
         hang_timeout: config.hang_timeout,
     };
-    let instances = Instances::start(model, metadata, settings)
-        .map_err(|error| format!("the system gave no threads to run it: {}", error.kind()))?;
+    let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
     let configs = Configs {
         usual: Arc::new(model_config),
         without_batches: without_batches.map(Arc::new),
@@ -157,7 +153,7 @@ fn prepare(
     mapping: Option<Promise>,
     deadline: Instant,
     defaults: Defaults,
-) -> Result<Prepared, String> {
+) -> Result<Prepared, LoadError> {
     let content = job
         .folder
         .open_model(file, mapping.filter(|_| job.written.is_mapped))?;
@@ -179,7 +175,7 @@ fn prepare(
                 error = error.report(),
                 "a backend refused a model"
             );
-            error.message().to_owned()
+            LoadError::Backend(error)
         })
     })?;
     drop(source);
@@ -190,10 +186,10 @@ fn prepare(
         ..model.metadata().clone()
     };
     let completed = complete(&job.written, &metadata, backend.name(), defaults)
-        .map_err(|error| format!("its configuration does not fit it: {error}"))?;
+        .map_err(|error| LoadError::Mismatch(error.into()))?;
     let policy = match completed.without_batches.is_some() {
         true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
-        false => BatchPolicy::from_config(&completed.config)?,
+        false => BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?,
     };
     let labels = Labels::read(&job.folder, &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
@@ -221,11 +217,15 @@ fn prepare(
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
-fn guarded<T>(model: &str, doing: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+fn guarded<T>(
+    model: &str,
+    doing: &'static str,
+    run: impl FnOnce() -> Result<T, LoadError>,
+) -> Result<T, LoadError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let cause = panic_message(&*panic);
         tracing::error!(model, cause, "a panic while {doing}");
-        Err(format!("the backend panicked while {doing}"))
+        Err(LoadError::Panicked { doing })
     })
 }
 

@@ -1,6 +1,7 @@
 //! From a repository to versions that take requests, and back: finding, checking, loading, replacing and unloading.
 
 pub(crate) mod control;
+mod error;
 pub(crate) mod files;
 pub(crate) mod labels;
 pub(crate) mod lifecycle;
@@ -12,3 +13,5 @@ pub(crate) mod retirement;
 mod root;
 pub(crate) mod version_key;
 pub(crate) mod warm_up;
+
+pub(crate) use error::LoadError;

@@ -76,7 +76,7 @@ impl View {
                     actions.push((name.clone(), Action::Load { config: None, cause }));
                 }
                 Ok(Some(snapshot)) => drop(changed.insert(name.clone(), snapshot)),
-                Err(reason) => tracing::debug!(model = name, reason, "a model's folder cannot be looked at"),
+                Err(error) => tracing::debug!(model = name, %error, "a model's folder cannot be looked at"),
             }
         }
         let mut gone = BTreeSet::new();

@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 
 use crate::{
     load::version_key::VersionKey,
-    pipeline::{Pipeline, StepModels},
+    pipeline::{Pipeline, StepError, StepModels},
     run::{cache::Generation, served_version::ServedVersion},
 };
 
@@ -434,14 +434,15 @@ impl Registry {
 
 /// A pipeline's steps are answered by what is served.
 impl StepModels for Registry {
-    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, String> {
-        let served = self.locate(model).map_err(|error| error.message().to_owned())?;
+    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError> {
+        let served = self.locate(model)?;
         if let Some(inner) = served.pipeline() {
             if self.runs(model.name(), pipeline) {
-                return Err("it is a pipeline that runs this one in turn".to_owned());
+                return Err(StepError::RunsThePipeline);
             }
             if let Some(reason) = inner.unavailable() {
-                return Err(format!("{model} is not ready: {reason}"));
+                let model = model.to_string();
+                return Err(StepError::NotReady { model, reason });
             }
         }
         Ok(served.metadata().clone())

@@ -9,10 +9,10 @@ use model_config::{Syntax, WrittenConfig};
 use oip_service::{Backend, available_memory};
 use oip_types::{check_name, model_config::VersionPolicy};
 use rustix::fs::FileType;
-use tensor_core::Quoted;
 use tensor_mmap::Promise;
 
 use crate::load::{
+    error::{FileError, LoadError},
     files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
     root::{Resolved, Root, is_file, is_folder},
     version_key::VersionKey,
@@ -89,32 +89,28 @@ impl Repository {
     ///
     /// # Errors
     /// Why it cannot be used, when it is there.
-    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, String> {
-        let root = Root::open(&self.path).map(Arc::new);
-        let root =
-            root.map_err(|error| format!("the repository's folder cannot be opened: {}", error.kind()))?;
+    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
+        let root = Root::open(&self.path)
+            .map(Arc::new)
+            .map_err(LoadError::Repository)?;
         if let Some(single) = &self.single_model {
             return Ok((single == name).then(|| self.model_folder(&root, name, Path::new(""), false)));
         }
-        check_name("model name", name).map_err(|error| error.message().to_owned())?;
+        check_name("model name", name).map_err(LoadError::Name)?;
         let below = Path::new(name);
-        let unreadable = |error: io::Error| format!("its folder cannot be read: {}", error.kind());
         let real = match root.resolve(below) {
             Ok(Resolved::Inside(real)) => real,
             Ok(Resolved::Outside) if root.path(below).is_file() => return Ok(None),
-            Ok(Resolved::Outside) => {
-                return Err("its folder is a link that leads out of the repository".to_owned());
-            }
+            Ok(Resolved::Outside) => return Err(LoadError::FolderOutside),
             // Nothing stands there under this name, unless it is a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);
             }
-            Err(error) => return Err(unreadable(error)),
+            Err(error) => return Err(LoadError::Folder(error)),
         };
-        match root.stat(&real) {
-            Ok(stat) if is_file(&stat) => Ok(None),
-            Ok(_) => Ok(Some(self.model_folder(&root, name, &real, true))),
-            Err(error) => Err(unreadable(error)),
+        match root.stat(&real).map_err(LoadError::Folder)? {
+            stat if is_file(&stat) => Ok(None),
+            _ => Ok(Some(self.model_folder(&root, name, &real, true))),
         }
     }
 
@@ -145,7 +141,7 @@ pub(crate) struct ModelFolder {
 pub(crate) struct FoundVersion {
     pub(crate) version: Option<String>,
     /// What it is made of, or why it is nothing.
-    pub(crate) content: Result<Content, String>,
+    pub(crate) content: Result<Content, LoadError>,
 }
 
 /// What a version of a model is made of.
@@ -174,7 +170,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Why they cannot be looked at.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, String> {
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, FileError> {
         Snapshot::take(&self.root, &self.below)
     }
 
@@ -187,31 +183,34 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Which file is wrong, where, and why.
-    pub(crate) fn configuration(&self) -> Result<WrittenConfig, String> {
+    pub(crate) fn configuration(&self) -> Result<WrittenConfig, LoadError> {
         let is_there = |file: &&(&str, Syntax)| self.root.stat(&self.below.join(file.0)).is_ok();
         let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
         let (name, syntax) = match files[..] {
             [] => return Ok(WrittenConfig::default()),
-            [(name, syntax)] => (name, *syntax),
+            [(name, syntax)] => (*name, *syntax),
             [(first, _), (second, _), ..] => {
-                return Err(format!(
-                    "it has both a {first} and a {second}; one of them must go"
-                ));
+                return Err(LoadError::TwoConfigurations { first, second });
             }
         };
         let bytes = self.read(&[name], WrittenConfig::MAX_BYTES as u64)?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| format!("{name} is not UTF-8"))?;
-        WrittenConfig::read(text, syntax).map_err(|error| format!("{name}: {error}"))
+        let text = std::str::from_utf8(&bytes).map_err(|_| FileError::NotUtf8 {
+            name: name.to_owned(),
+        })?;
+        WrittenConfig::read(text, syntax).map_err(|source| LoadError::Configuration {
+            file: name,
+            source: source.into(),
+        })
     }
 
     /// Reads a file below it, if it has at most so many bytes.
     ///
     /// # Errors
     /// What is wrong with the file.
-    pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, String> {
+    pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
         let mut path = self.below.clone();
         for name in names {
-            check_name("file name", name).map_err(|error| error.message().to_owned())?;
+            check_name("file name", name).map_err(FileError::Name)?;
             path.push(name);
         }
         read(&self.root, &resolve(&self.root, &path)?, most)
@@ -222,17 +221,18 @@ impl ModelFolder {
     ///
     /// # Errors
     /// What is wrong with the file.
-    pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, String> {
+    pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         if let Some(promise) = mapping {
             return map(&self.root, &file.below, promise);
         }
         let length = self.root.stat(&file.below).map_or(0, |stat| length(&stat));
         let available = available_memory().unwrap_or(u64::MAX);
         if length > available {
-            let name = file.below.file_name().unwrap_or_default().display();
-            return Err(format!(
-                "{name} has {length} bytes, but only {available} bytes of memory are left"
-            ));
+            return Err(FileError::NoMemory {
+                name: FileError::name(&file.below),
+                length,
+                left: available,
+            });
         }
         read(&self.root, &file.below, available)
     }
@@ -241,13 +241,12 @@ impl ModelFolder {
     ///
     /// # Errors
     /// When it is another than the folder's.
-    pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), String> {
+    pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), LoadError> {
         match written.config.name.as_str() {
             name if !self.has_versions || name.is_empty() || name == self.name => Ok(()),
-            other => Err(format!(
-                "its configuration has the name {}; expected that of the folder",
-                Quoted(other)
-            )),
+            other => Err(LoadError::ConfiguredName {
+                found: other.to_owned(),
+            }),
         }
     }
 
@@ -262,21 +261,18 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Why there are none.
-    pub(crate) fn versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, String> {
+    pub(crate) fn versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
         if written.is_pipeline() {
             return self.pipeline_versions(written);
         }
         if !self.has_versions {
             let file = self.model_file(&self.below, written)?;
-            let missing = || {
-                self.describe_files(written)
-                    .map(|files| format!("it has no {files}"))
+            let content = match file {
+                Some(file) => file.map(Content::File).map_err(LoadError::File),
+                None => Err(self
+                    .describe_files(written)
+                    .map_or_else(|error| error, |files| LoadError::NoFile { files })),
             };
-            let file = match file {
-                Some(file) => file,
-                None => Err(missing().unwrap_or_else(|error| error)),
-            };
-            let content = file.map(Content::File);
             return Ok(vec![FoundVersion {
                 version: None,
                 content,
@@ -304,7 +300,7 @@ impl ModelFolder {
             match self.model_file(&self.below.join(&version), written)? {
                 Some(file) => found.push(FoundVersion {
                     version: Some(version),
-                    content: file.map(Content::File),
+                    content: file.map(Content::File).map_err(LoadError::File),
                 }),
                 None => without_file.push(version),
             }
@@ -327,7 +323,7 @@ impl ModelFolder {
 
     /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
     /// lose them, so there is a version 1 when there is no other.
-    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, String> {
+    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
         let mut folders = self.subfolders()?;
         folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
         folders.sort_by_cached_key(|version| VersionKey::new(version));
@@ -341,9 +337,8 @@ impl ModelFolder {
         self.select(found.collect(), &written.config.version_policy)
     }
 
-    fn subfolders(&self) -> Result<Vec<String>, String> {
-        subfolders(&self.root, &self.below)
-            .map_err(|error| format!("its folder cannot be read: {}", error.kind()))
+    fn subfolders(&self) -> Result<Vec<String>, LoadError> {
+        subfolders(&self.root, &self.below).map_err(LoadError::Folder)
     }
 
     /// Leaves the versions that a policy wants.
@@ -351,7 +346,7 @@ impl ModelFolder {
         &self,
         mut found: Vec<FoundVersion>,
         policy: &VersionPolicy,
-    ) -> Result<Vec<FoundVersion>, String> {
+    ) -> Result<Vec<FoundVersion>, LoadError> {
         match policy {
             VersionPolicy::All {} => {}
             VersionPolicy::Latest { num_versions } => {
@@ -374,10 +369,7 @@ impl ModelFolder {
                     );
                 }
                 if found.is_empty() {
-                    let wanted = wanted.join(", ");
-                    return Err(format!(
-                        "its version policy wants only {wanted}, which are not there"
-                    ));
+                    return Err(LoadError::NoWantedVersion { wanted });
                 }
             }
         }
@@ -389,7 +381,7 @@ impl ModelFolder {
         &self,
         folder: &Path,
         written: &WrittenConfig,
-    ) -> Result<Option<Result<FoundFile, String>>, String> {
+    ) -> Result<Option<Result<FoundFile, FileError>>, LoadError> {
         let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
             let named = folder.join(name);
             self.is_there(&named).then(|| {
@@ -414,19 +406,18 @@ impl ModelFolder {
     }
 
     /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
-    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, String> {
+    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, LoadError> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
             named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
         };
         let backends: Vec<_> = self.backends.iter().filter(is_named).collect();
         if let Some((field, name)) = named.filter(|_| backends.is_empty()) {
-            let known: Vec<&str> = self.backends.iter().map(|backend| backend.name()).collect();
-            let known = known.join(", ");
-            return Err(format!(
-                "{field} is {}, expected one of {known}, or none",
-                Quoted(name)
-            ));
+            return Err(LoadError::UnknownBackend {
+                field,
+                name: name.to_owned(),
+                known: self.backends.iter().map(|backend| backend.name()).collect(),
+            });
         }
         let file = written.config.default_model_filename.as_str();
         if file.is_empty() {
@@ -448,14 +439,13 @@ impl ModelFolder {
         });
         match by_extension {
             Some(backend) => Ok(vec![(file, Arc::clone(backend))]),
-            None => Err(format!(
-                "no backend has files like default_model_filename {}; the field backend can name one",
-                Quoted(file)
-            )),
+            None => Err(LoadError::NoBackend {
+                file: file.to_owned(),
+            }),
         }
     }
 
-    fn describe_files(&self, written: &WrittenConfig) -> Result<String, String> {
+    fn describe_files(&self, written: &WrittenConfig) -> Result<String, LoadError> {
         let files: Vec<&str> = self
             .candidates(written)?
             .into_iter()
@@ -464,17 +454,16 @@ impl ModelFolder {
         Ok(files.join(" or "))
     }
 
-    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<String, String> {
+    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
         let files = self.describe_files(written)?;
-        let hint = match self.model_file(&self.below, written)? {
-            Some(_) => {
-                " (the model file stands in the model's folder: move it into a version folder such as 1)"
-            }
-            None => "",
-        };
-        Ok(match version {
-            None => format!("it has no version folder with {files} in it{hint}"),
-            Some(version) => format!("its version {} has no {files}{hint}", Quoted(version)),
+        let is_misplaced = self.model_file(&self.below, written)?.is_some();
+        Ok(match version.cloned() {
+            None => LoadError::NoVersion { files, is_misplaced },
+            Some(version) => LoadError::EmptyVersion {
+                version,
+                files,
+                is_misplaced,
+            },
         })
     }
 }

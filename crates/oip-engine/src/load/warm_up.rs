@@ -6,15 +6,44 @@ use oip_types::{
     BytesTensor, DataType, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError, TensorValue,
     model_config::{Warmup, WarmupData, WarmupInput},
 };
-use tensor_core::{DType, Quoted, Shape, TensorSpec};
+use tensor_core::{DType, Quoted, Shape, SpecError, TensorSpec};
+use thiserror::Error;
 
-use crate::load::repository::ModelFolder;
+use crate::load::{
+    error::{FileError, LoadError},
+    repository::ModelFolder,
+};
 
 /// Bytes that one input of a warm-up request may have.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
 
 /// How often one warm-up request may be run.
 const MAX_RUNS: u32 = 10_000;
+
+/// Why a warm-up request failed.
+#[derive(Debug, Error)]
+pub(crate) enum WarmUpError {
+    #[error("input {}: {source}", Quoted(name))]
+    Input { name: String, source: InputError },
+    /// The model refused it, or gave what does not fit its metadata.
+    #[error("{0}")]
+    Model(#[source] ServiceError),
+}
+
+/// Why an input of a warm-up request cannot be made.
+#[derive(Debug, Error)]
+pub(crate) enum InputError {
+    #[error("dims are {dims:?}, but none may be free")]
+    FreeDims { dims: Vec<i64> },
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error("it would have {length} bytes, more than {MAX_INPUT_BYTES}")]
+    TooLarge { length: u64 },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{0}")]
+    Value(#[source] ServiceError),
+}
 
 /// Runs the warm-up requests of a configuration.
 ///
@@ -26,15 +55,17 @@ pub(crate) fn warm_up(
     config: &ModelConfig,
     folder: &ModelFolder,
     cancel: &CancelToken,
-) -> Result<(), String> {
+) -> Result<(), LoadError> {
     for warmup in &config.model_warmup {
-        let fail = |error: &str| format!("its warm-up request {} failed: {error}", Quoted(&warmup.name));
-        let request = request(warmup, metadata, config.max_batch_size > 0, folder);
-        let request = request.map_err(|error| fail(&error))?;
+        let fail = |source: WarmUpError| LoadError::WarmUp {
+            name: warmup.name.clone(),
+            source: source.into(),
+        };
+        let request = request(warmup, metadata, config.max_batch_size > 0, folder).map_err(fail)?;
         for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
             let answer = model.infer(request.clone(), cancel);
             let answer = answer.and_then(|outputs| metadata.pick_outputs(&[], outputs));
-            answer.map_err(|error| fail(error.message()))?;
+            answer.map_err(|error| fail(WarmUpError::Model(error)))?;
         }
     }
     Ok(())
@@ -45,38 +76,37 @@ fn request(
     metadata: &ModelMetadata,
     is_batched: bool,
     folder: &ModelFolder,
-) -> Result<InferRequest, String> {
-    let message = |error: ServiceError| error.message().to_owned();
-    let model = ModelRef::new(&metadata.name, None).map_err(message)?;
+) -> Result<InferRequest, WarmUpError> {
+    let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
     let rows = is_batched.then(|| i64::from(warmup.batch_size.max(1)));
     for (name, input) in &warmup.inputs {
-        let value = value(input, rows, folder).map_err(|error| format!("input {}: {error}", Quoted(name)))?;
+        let value = value(input, rows, folder).map_err(|source| WarmUpError::Input {
+            name: name.clone(),
+            source,
+        })?;
         request = request.with_input(name, value);
     }
-    metadata.check_request(&request).map_err(message)?;
+    metadata.check_request(&request).map_err(WarmUpError::Model)?;
     Ok(request)
 }
 
-fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result<TensorValue, String> {
+fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result<TensorValue, InputError> {
     let dims = rows.into_iter().chain(input.dims.iter().copied());
     let dims: Result<Vec<u64>, _> = dims.map(u64::try_from).collect();
-    let dims = dims.map_err(|_| format!("dims are {:?}, but none may be free", input.dims))?;
-    let shape = Shape::new(&dims).map_err(|error| error.to_string())?;
+    let dims = dims.map_err(|_| InputError::FreeDims {
+        dims: input.dims.clone(),
+    })?;
+    let shape = Shape::new(&dims)?;
     // Elements of byte strings have at least a length each.
     let dtype = match input.data_type {
         DataType::Fixed(dtype) => dtype,
         DataType::Bytes => DType::U32,
     };
-    let length = TensorSpec::new(dtype, shape.clone())
-        .map_err(|error| error.to_string())?
-        .byte_len();
+    let length = TensorSpec::new(dtype, shape.clone())?.byte_len();
     if length > MAX_INPUT_BYTES {
-        return Err(format!(
-            "it would have {length} bytes, more than {MAX_INPUT_BYTES}"
-        ));
+        return Err(InputError::TooLarge { length });
     }
-    let message = |error: ServiceError| error.message().to_owned();
     let raw = match &input.data {
         WarmupData::InputDataFile(file) => folder.read(&["warmup", file], MAX_INPUT_BYTES)?,
         WarmupData::ZeroData(_) => Bytes::from(vec![0; usize::try_from(length).unwrap_or(0)]),
@@ -87,12 +117,12 @@ fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result
                 let texts: Vec<String> = texts.map(|value| format!("{value:.3}")).collect();
                 return BytesTensor::from_elements(shape, texts)
                     .map(Into::into)
-                    .map_err(message);
+                    .map_err(InputError::Value);
             }
             random(dtype, values, usize::try_from(shape.element_count()).unwrap_or(0)).into()
         }
     };
-    TensorValue::from_raw(input.data_type, shape, raw).map_err(message)
+    TensorValue::from_raw(input.data_type, shape, raw).map_err(InputError::Value)
 }
 
 /// Elements from 0 to 1: random bits would be numbers that no model expects, such as indices beyond all tables.

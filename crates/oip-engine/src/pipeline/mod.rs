@@ -9,6 +9,7 @@
 //! Models come and go under a pipeline. Each time one does that it uses, it is planned anew; while that fails, the
 //! pipeline is there but unavailable, and says why.
 
+mod error;
 mod plan;
 mod run;
 mod step_models;
@@ -29,7 +30,10 @@ use oip_types::{
     model_config::EnsembleScheduling,
 };
 
-pub(crate) use self::step_models::StepModels;
+pub(crate) use self::{
+    error::{PlanError, StepError},
+    step_models::StepModels,
+};
 
 use self::plan::Plan;
 use crate::{
@@ -53,7 +57,7 @@ pub(crate) struct Pipeline {
 
 /// How a pipeline is to be run at present.
 struct Planned {
-    plan: Result<Arc<Plan>, String>,
+    plan: Result<Arc<Plan>, Arc<PlanError>>,
     /// What the steps' models were when it was planned.
     steps: Vec<Option<Generation>>,
     /// What its answers are kept under.
@@ -77,7 +81,7 @@ impl Pipeline {
             metadata,
             config,
             planned: Mutex::new(Planned {
-                plan: Err("it is being loaded".to_owned()),
+                plan: Err(Arc::new(PlanError::Loading)),
                 steps: Vec::new(),
                 generation: Generation::next(),
             }),
@@ -109,11 +113,14 @@ impl Pipeline {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
         let find = |model: ModelRef<'_>| models.step_metadata(model, &self.metadata.name);
-        let new = Plan::new(&self.metadata, scheduling, find).map(Arc::new);
+        let new = Plan::new(&self.metadata, scheduling, find)
+            .map(Arc::new)
+            .map_err(Arc::new);
         let steps = new.iter().flat_map(|plan| plan.models());
         let steps: Vec<_> = steps.map(|model| models.step_generation(model)).collect();
         let mut planned = self.lock();
-        let change = if planned.plan.as_ref().err() != new.as_ref().err() {
+        let reason = |plan: &Result<_, Arc<PlanError>>| plan.as_ref().err().map(ToString::to_string);
+        let change = if reason(&planned.plan) != reason(&new) {
             Change::Availability
         } else if planned.steps != steps {
             Change::Models
@@ -128,7 +135,7 @@ impl Pipeline {
     }
 
     /// Why no request can be run.
-    pub(crate) fn unavailable(&self) -> Option<String> {
+    pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
         self.lock().plan.as_ref().err().cloned()
     }
 
@@ -146,7 +153,8 @@ impl Pipeline {
             self.metadata.check_request(&request)?;
             rows = batch::rows(self.config.max_batch_size.into(), &request)?.unwrap_or(1);
             let plan = self.lock().plan.clone();
-            let plan = plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason))?;
+            let plan =
+                plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason.to_string()))?;
             let wanted = request.outputs.clone();
             let outputs = run::run(&plan, request, cx, models).await?;
             self.metadata.pick_outputs(&wanted, outputs)

@@ -6,6 +6,8 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
+use super::error::{PlanError, StepError, StepPlace, TensorSource};
+
 /// The steps of a pipeline, known to fit together.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -58,34 +60,40 @@ impl Plan {
     pub(crate) fn new(
         metadata: &ModelMetadata,
         scheduling: &EnsembleScheduling,
-        find: impl Fn(ModelRef<'_>) -> Result<Arc<ModelMetadata>, String>,
-    ) -> Result<Self, String> {
+        find: impl Fn(ModelRef<'_>) -> Result<Arc<ModelMetadata>, StepError>,
+    ) -> Result<Self, PlanError> {
         let mut graph = Graph::default();
         let inputs = metadata.inputs.iter().map(|input| {
-            let tensor = graph.define(&input.name, Source::Client, input)?;
+            let tensor = graph.define(&input.name, TensorSource::Client, input)?;
             Ok(Given {
                 name: input.name.clone(),
                 tensor,
             })
         });
-        let inputs = inputs.collect::<Result<Vec<_>, String>>()?;
+        let inputs = inputs.collect::<Result<Vec<_>, PlanError>>()?;
         let mut models = Vec::new();
         for (index, step) in scheduling.step.iter().enumerate() {
-            let place = Place {
+            let place = || StepPlace {
                 index,
-                model: &step.model_name,
+                model: step.model_name.clone(),
             };
             if step.model_name == metadata.name {
-                return Err(format!("{place} is the pipeline itself"));
+                return Err(PlanError::Itself(place()));
             }
             let version = (step.model_version >= 0).then(|| step.model_version.to_string());
             let model = ModelRef::new(&step.model_name, version.as_deref())
-                .map_err(|error| format!("{place}: {error}"))
-                .and_then(|model| find(model).map_err(|reason| format!("{place}: {reason}")))?;
+                .map_err(StepError::NotServed)
+                .and_then(&find)
+                .map_err(|source| PlanError::Model {
+                    step: place(),
+                    source,
+                })?;
             for (output, tensor) in &step.output_map {
-                let known = named(&model.outputs, output)
-                    .ok_or_else(|| format!("{place}: the model has no output {}", Quoted(output)))?;
-                graph.define(tensor, Source::Step(index), known)?;
+                let known = named(&model.outputs, output).ok_or_else(|| PlanError::NoSuchOutput {
+                    step: place(),
+                    output: output.clone(),
+                })?;
+                graph.define(tensor, TensorSource::Step(index), known)?;
             }
             models.push((model, version));
         }
@@ -102,13 +110,15 @@ impl Plan {
                     graph.read(&output.name, &"the pipeline's output", output)?,
                 ))
             })
-            .collect::<Result<Vec<_>, String>>()?;
+            .collect::<Result<Vec<_>, PlanError>>()?;
         if let Some(unused) = graph
             .tensors
             .iter()
-            .find(|tensor| tensor.source == Source::Client && !tensor.is_read)
+            .find(|tensor| tensor.source == TensorSource::Client && !tensor.is_read)
         {
-            return Err(format!("the input {} goes to no step", Quoted(&unused.name)));
+            return Err(PlanError::UnusedInput {
+                input: unused.name.clone(),
+            });
         }
         let tensors = graph.tensors.len();
         Ok(Self {
@@ -140,26 +150,25 @@ struct Graph {
 /// A tensor: where it comes from and what it is there.
 struct Edge {
     name: String,
-    source: Source,
+    source: TensorSource,
     metadata: TensorMetadata,
     is_read: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Client,
-    Step(usize),
-}
-
 impl Graph {
-    fn define(&mut self, name: &str, source: Source, metadata: &TensorMetadata) -> Result<Tensor, String> {
+    fn define(
+        &mut self,
+        name: &str,
+        source: TensorSource,
+        metadata: &TensorMetadata,
+    ) -> Result<Tensor, PlanError> {
         let number = self.tensors.len();
         if let Some(first) = self.by_name.insert(name.to_owned(), number) {
-            let (first, second) = (self.tensors[first].source, source);
-            return Err(format!(
-                "tensor {} has two sources: {first} and {second}",
-                Quoted(name)
-            ));
+            return Err(PlanError::TwoSources {
+                tensor: name.to_owned(),
+                first: self.tensors[first].source,
+                second: source,
+            });
         }
         self.tensors.push(Edge {
             name: name.to_owned(),
@@ -176,23 +185,21 @@ impl Graph {
         name: &str,
         reader: &dyn fmt::Display,
         expected: &TensorMetadata,
-    ) -> Result<Tensor, String> {
+    ) -> Result<Tensor, PlanError> {
         let number = self.by_name.get(name).copied();
-        let number = number.ok_or_else(|| {
-            format!(
-                "tensor {} goes to {reader} {expected}, but comes from nowhere",
-                Quoted(name)
-            )
+        let number = number.ok_or_else(|| PlanError::NoSource {
+            tensor: name.to_owned(),
+            reader: format!("{reader} {expected}"),
         })?;
         let edge = &mut self.tensors[number];
         edge.is_read = true;
         let found = &edge.metadata;
         if found.datatype != expected.datatype || !overlap(&found.shape, &expected.shape) {
-            let source = edge.source;
-            return Err(format!(
-                "tensor {} comes from {source} {found}, but goes to {reader} {expected}",
-                Quoted(name)
-            ));
+            return Err(PlanError::Mismatch {
+                tensor: name.to_owned(),
+                source_tensor: format!("{} {found}", edge.source),
+                reader: format!("{reader} {expected}"),
+            });
         }
         Ok(number)
     }
@@ -203,24 +210,29 @@ impl Graph {
         step: &EnsembleStep,
         model: &ModelMetadata,
         version: Option<String>,
-    ) -> Result<Step, String> {
-        let place = Place {
+    ) -> Result<Step, PlanError> {
+        let place = || StepPlace {
             index,
-            model: &step.model_name,
+            model: step.model_name.clone(),
         };
         let mut inputs = Vec::new();
         for (input, tensor) in &step.input_map {
-            let known = named(&model.inputs, input)
-                .ok_or_else(|| format!("{place}: the model has no input {}", Quoted(input)))?;
+            let known = named(&model.inputs, input).ok_or_else(|| PlanError::NoSuchInput {
+                step: place(),
+                input: input.clone(),
+            })?;
             inputs.push((
                 input.clone(),
-                self.read(tensor, &format_args!("{place} input"), known)?,
+                self.read(tensor, &format_args!("{} input", place()), known)?,
             ));
         }
         let is_missing =
             |input: &&TensorMetadata| !input.optional && !step.input_map.contains_key(&input.name);
         if let Some(missing) = model.inputs.iter().find(is_missing) {
-            return Err(format!("{place}: no tensor goes to the model's input {missing}"));
+            return Err(PlanError::MissingInput {
+                step: place(),
+                input: missing.to_string(),
+            });
         }
         let outputs = step.output_map.iter();
         Ok(Step {
@@ -234,12 +246,12 @@ impl Graph {
     }
 
     /// Puts each step after those it needs.
-    fn sort(&self, steps: Vec<Step>) -> Result<Vec<Step>, String> {
+    fn sort(&self, steps: Vec<Step>) -> Result<Vec<Step>, PlanError> {
         let mut waiting: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
         let mut is_there: Vec<bool> = self
             .tensors
             .iter()
-            .map(|tensor| tensor.source == Source::Client)
+            .map(|tensor| tensor.source == TensorSource::Client)
             .collect();
         let mut sorted = Vec::with_capacity(waiting.len());
         loop {
@@ -264,7 +276,7 @@ impl Graph {
     }
 
     /// Tells a cycle by walking from a step that cannot run to the one it waits for, until one comes again.
-    fn cycle(&self, waiting: &[Option<Step>], is_there: &[bool]) -> String {
+    fn cycle(&self, waiting: &[Option<Step>], is_there: &[bool]) -> PlanError {
         let mut walked: Vec<(usize, Tensor)> = Vec::new();
         let mut index = waiting.iter().position(Option::is_some).unwrap_or_default();
         loop {
@@ -276,7 +288,7 @@ impl Graph {
                     .map(|(step, tensor)| format!("{} -> step {step}", Quoted(&self.tensors[*tensor].name)))
                     .collect();
                 told.insert(0, format!("step {index}"));
-                return format!("the steps form a cycle: {}", told.join(" -> "));
+                return PlanError::Cycle { walk: told };
             }
             let missing = waiting[index]
                 .iter()
@@ -284,12 +296,12 @@ impl Graph {
                 .map(|(_, tensor)| *tensor);
             let missing = missing.into_iter().find(|tensor| !is_there[*tensor]);
             match missing.map(|tensor| (tensor, self.tensors[tensor].source)) {
-                Some((tensor, Source::Step(source))) => {
+                Some((tensor, TensorSource::Step(source))) => {
                     walked.push((index, tensor));
                     index = source;
                 }
                 // A step that cannot run waits for a tensor of another such step.
-                _ => return "the steps form a cycle".to_owned(),
+                _ => return PlanError::Cycle { walk: Vec::new() },
             }
         }
     }
@@ -319,34 +331,13 @@ fn named<'m>(tensors: &'m [TensorMetadata], name: &str) -> Option<&'m TensorMeta
     tensors.iter().find(|tensor| tensor.name == name)
 }
 
-/// A step, for messages.
-struct Place<'s> {
-    index: usize,
-    model: &'s str,
-}
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "step {} (model {})", self.index, Quoted(self.model))
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Client => f.write_str("the pipeline's input"),
-            Self::Step(index) => write!(f, "step {index} output"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use oip_types::DataType;
+    use oip_types::{DataType, ServiceError};
 
     use super::*;
 
-    fn model(name: &str) -> Result<Arc<ModelMetadata>, String> {
+    fn model(name: &str) -> Result<Arc<ModelMetadata>, StepError> {
         let tensor = TensorMetadata::new;
         let (inputs, outputs) = match name {
             "scale" | "shift" => (
@@ -368,7 +359,9 @@ mod tests {
                 vec![tensor("x", DataType::FP32, &[-1, 3])],
                 vec![tensor("y", DataType::FP32, &[-1])],
             ),
-            other => return Err(format!("model '{other}' does not exist")),
+            other => {
+                return Err(ServiceError::invalid(format!("model '{other}' does not exist")).into());
+            }
         };
         Ok(Arc::new(ModelMetadata {
             name: name.into(),
@@ -394,7 +387,7 @@ mod tests {
         }
     }
 
-    fn plan(steps: Vec<EnsembleStep>) -> Result<Plan, String> {
+    fn plan(steps: Vec<EnsembleStep>) -> Result<Plan, PlanError> {
         let metadata = ModelMetadata {
             name: "pipeline".into(),
             versions: vec![],
@@ -501,7 +494,7 @@ mod tests {
                 "tensor 't' goes to step 0 (model 'shift') input 'x' (FP32[-1, 4]), but comes from nowhere",
             ),
         ] {
-            assert_eq!(plan(steps).unwrap_err(), message);
+            assert_eq!(plan(steps).unwrap_err().to_string(), message);
         }
     }
 }

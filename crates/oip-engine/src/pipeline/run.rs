@@ -177,7 +177,7 @@ mod tests {
     use tensor_core::{Shape, Tensor};
 
     use super::*;
-    use crate::run::cache::Generation;
+    use crate::{pipeline::StepError, run::cache::Generation};
 
     type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 
@@ -185,8 +185,8 @@ mod tests {
     struct Scripted<F>(F);
 
     impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for Scripted<F> {
-        fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, String> {
-            Err(format!("{model} was planned before"))
+        fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, StepError> {
+            Err(ServiceError::invalid(format!("{model} was planned before")).into())
         }
 
         fn step_generation(&self, _: ModelRef<'_>) -> Option<Generation> {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use oip_service::{BoxFuture, RequestContext};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 
+use super::error::StepError;
 use crate::run::cache::Generation;
 
 /// The models that a pipeline runs: all that it knows of the rest of the engine.
@@ -14,7 +15,7 @@ pub(crate) trait StepModels: Send + Sync {
     ///
     /// # Errors
     /// Why the pipeline cannot run it now: there is no such model, it is not ready, or it runs the pipeline in turn.
-    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, String>;
+    fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError>;
 
     /// What the answers of a model are kept under, if it is served: another when it is loaded again.
     fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation>;

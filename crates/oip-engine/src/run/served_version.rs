@@ -132,7 +132,7 @@ impl ServedVersion {
     pub(crate) fn unavailable(&self) -> Option<String> {
         match &self.runs {
             Runs::Instances(instances) => instances.unavailable(),
-            Runs::Pipeline(pipeline) => pipeline.unavailable(),
+            Runs::Pipeline(pipeline) => pipeline.unavailable().map(|reason| reason.to_string()),
         }
     }
 

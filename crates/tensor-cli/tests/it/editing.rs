@@ -48,14 +48,57 @@ fn ztensor_files_are_edited_too() {
     assert!(place.inspect("a.zt")["tensors"][0].get("attributes").is_none());
 }
 
+/// Data stays where it is: what grows is the index.
 #[test]
-fn formats_with_a_fixed_index_say_what_to_do() {
+fn an_index_at_the_end_is_written_behind_the_old_one() {
     let place = Place::new();
-    place.write("a.safetensors", &[], &[("w", &matrix())]);
+    for name in ["a.tbuf", "a.zt"] {
+        place.write(name, &[], &[("w", &matrix())]);
+        let before = fs::read(place.path(name)).unwrap();
+        place.good(&["rename", name, "w", "weight"]);
+        let after = fs::read(place.path(name)).unwrap();
+        assert_eq!(after[..before.len()], before, "{name}");
+        // A change that did not come to an end is undone before the next.
+        fs::write(
+            place.path(&format!("{name}.append-journal")),
+            format!("{}\n", after.len()),
+        )
+        .unwrap();
+        fs::write(place.path(name), [&after[..], b"torn"].concat()).unwrap();
+        place.good(&["rename", name, "weight", "w"]);
+        assert_eq!(place.inspect(name)["tensors"][0]["name"], "w");
+    }
+}
+
+#[test]
+fn formats_with_a_fixed_index_are_written_anew() {
+    let place = Place::new();
+    place.write(
+        "a.safetensors",
+        &[("license", "MIT")],
+        &[("w", &matrix()), ("v", &matrix())],
+    );
+    let before = place.inspect("a.safetensors")["tensors"][0]["sha256"].clone();
+    place.good(&["rename", "a.safetensors", "w", "x"]);
+    place.good(&["set", "a.safetensors", "format=pt"]);
+    place.good(&["set", "a.safetensors", "license="]);
+    let after = place.inspect("a.safetensors");
+    assert_eq!(after["metadata"], serde_json::json!({"format": "pt"}));
+    let names: Vec<_> = after["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| &tensor["name"])
+        .collect();
+    assert!(
+        names.contains(&&"x".into()) && names.contains(&&"v".into()),
+        "{names:?}"
+    );
+    assert_eq!(after["tensors"][0]["sha256"], before);
     assert!(
         place
-            .bad(&["rename", "a.safetensors", "w", "x"])
-            .contains("`tensor convert`")
+            .bad(&["rename", "a.safetensors", "x", "v"])
+            .contains("taken")
     );
 }
 

@@ -12,4 +12,6 @@ mod looking;
 mod measuring;
 #[cfg(feature = "client")]
 mod server;
+#[cfg(unix)]
+mod streams;
 mod support;

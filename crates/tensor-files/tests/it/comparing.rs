@@ -89,6 +89,49 @@ fn tolerance() {
     assert_eq!(count(0.0, 0.01), 1);
 }
 
+/// No infinity is near anything else; large integers are subtracted before they are rounded; a zero's sign is told as
+/// such.
+#[test]
+fn extremes_are_compared_as_what_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let differ = |a: &Tensor, b: &Tensor, tolerance: Tolerance| {
+        let write =
+            |name: &str, tensor: &Tensor| write(folder.path(), name, &[("0", tensor)], &Metadata::new());
+        let (a, b) = (open(&write("a.npy", a)), open(&write("b.npy", b)));
+        let found = diff(&*a, &*b, tolerance);
+        found.first().map(ToString::to_string).unwrap_or_default()
+    };
+    let loose = Tolerance {
+        absolute: 1.0,
+        relative: 0.5,
+    };
+    let infinite = floats(&[f32::INFINITY, 1.0]);
+    for other in [1.0, f32::NEG_INFINITY, f32::NAN] {
+        assert_ne!(differ(&infinite, &floats(&[other, 1.0]), loose), "", "{other}");
+        assert_ne!(differ(&floats(&[other, 1.0]), &infinite, loose), "", "{other}");
+    }
+    assert_eq!(differ(&infinite, &infinite, loose), "");
+
+    let integers = |value: i64| Tensor::from_vec(Shape::vector(1), vec![value]).unwrap();
+    let far = Tolerance {
+        absolute: 0.5,
+        relative: 0.0,
+    };
+    assert_eq!(
+        differ(&integers(1 << 60), &integers((1 << 60) + 1), far),
+        "tensor '0' differs in 1 elements, at most by 1"
+    );
+    assert_eq!(
+        differ(&integers(i64::MIN), &integers(i64::MAX), far),
+        "tensor '0' differs in 1 elements, at most by 18446744073709552000"
+    );
+    assert_eq!(
+        differ(&floats(&[0.0]), &floats(&[-0.0]), Tolerance::default()),
+        "tensor '0' differs in 1 elements, in bits only: signs of zeros, kinds of NaN"
+    );
+    assert_eq!(differ(&floats(&[0.0]), &floats(&[-0.0]), far), "");
+}
+
 #[test]
 fn sparse_tensors_are_compared_as_such() {
     let folder = tempfile::tempdir().unwrap();

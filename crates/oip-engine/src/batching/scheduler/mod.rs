@@ -15,7 +15,7 @@ use std::{
 };
 
 pub(crate) use order::Turnstile;
-pub use policy::BatchPolicy;
+pub use policy::{BatchPolicy, PolicyError};
 
 /// The requests that wait for one version of a model.
 ///

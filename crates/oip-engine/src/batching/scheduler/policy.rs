@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
 
 use oip_types::{
     ModelConfig, ModelMetadata, TensorMetadata,
@@ -82,8 +82,8 @@ impl BatchPolicy {
     /// is enough for requests to be joined; `dynamic_batching` says more about how.
     ///
     /// # Errors
-    /// A message that names the field, for values that contradict each other.
-    pub fn from_config(config: &ModelConfig) -> Result<Self, String> {
+    /// [`PolicyError`] for values that contradict each other.
+    pub fn from_config(config: &ModelConfig) -> Result<Self, PolicyError> {
         let max_rows = u64::from(config.max_batch_size);
         let Some(batching) = &config.dynamic_batching else {
             return Ok(Self {
@@ -177,43 +177,90 @@ impl BatchPolicy {
 /// Levels have queues with limits of their own: their number bounds how many requests wait.
 const MAX_LEVELS: u64 = 256;
 
-fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), String> {
-    if max_rows == 0 {
-        return Err("dynamic_batching: expected a max_batch_size above 0, found 0".to_owned());
-    }
+fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {
+    let check = |field, is_right: bool, expected: String, found: u64| match is_right {
+        true => Ok(()),
+        false => Err(PolicyError {
+            field,
+            expected,
+            found,
+        }),
+    };
+    check("", max_rows > 0, "a max_batch_size above 0".to_owned(), max_rows)?;
     for &size in &batching.preferred_batch_size {
-        if size == 0 || u64::from(size) > max_rows {
-            return Err(format!(
-                "dynamic_batching.preferred_batch_size: expected 1 to {max_rows} (max_batch_size), found {size}"
-            ));
-        }
+        let size = u64::from(size);
+        let expected = format!("1 to {max_rows} (max_batch_size)");
+        check(
+            "preferred_batch_size",
+            (1..=max_rows).contains(&size),
+            expected,
+            size,
+        )?;
     }
     let levels = batching.priority_levels;
-    if levels > MAX_LEVELS {
-        return Err(format!(
-            "dynamic_batching.priority_levels: expected at most {MAX_LEVELS}, found {levels}"
-        ));
-    }
-    if batching.preserve_ordering && levels > 1 {
-        return Err(format!(
-            "dynamic_batching.preserve_ordering: expected at most 1 priority level, found {levels}"
-        ));
-    }
+    check(
+        "priority_levels",
+        levels <= MAX_LEVELS,
+        format!("at most {MAX_LEVELS}"),
+        levels,
+    )?;
+    check(
+        "preserve_ordering",
+        !batching.preserve_ordering || levels <= 1,
+        "at most 1 priority level".to_owned(),
+        levels,
+    )?;
+    let expected = || format!("1 to {levels} (priority_levels)");
     let default = batching.default_priority_level;
-    if levels > 0 && !(1..=levels).contains(&default) {
-        return Err(format!(
-            "dynamic_batching.default_priority_level: expected 1 to {levels} (priority_levels), found {default}"
-        ));
-    }
-    for level in batching.priority_queue_policy.keys() {
-        if !(1..=levels).contains(level) {
-            return Err(format!(
-                "dynamic_batching.priority_queue_policy: expected 1 to {levels} (priority_levels), found {level}"
-            ));
-        }
+    let is_level = levels == 0 || (1..=levels).contains(&default);
+    check("default_priority_level", is_level, expected(), default)?;
+    for &level in batching.priority_queue_policy.keys() {
+        let is_level = (1..=levels).contains(&level);
+        check("priority_queue_policy", is_level, expected(), level)?;
     }
     Ok(())
 }
+
+/// A value of `dynamic_batching` that contradicts another.
+///
+/// ```
+/// use oip_engine::BatchPolicy;
+/// use oip_types::{ModelConfig, model_config::DynamicBatching};
+///
+/// let config = ModelConfig {
+///     max_batch_size: 8,
+///     dynamic_batching: Some(DynamicBatching { preferred_batch_size: vec![9], ..Default::default() }),
+///     ..Default::default()
+/// };
+/// assert_eq!(
+///     BatchPolicy::from_config(&config).unwrap_err().to_string(),
+///     "dynamic_batching.preferred_batch_size: expected 1 to 8 (max_batch_size), found 9"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    /// The field of `dynamic_batching`; empty for the message as a whole.
+    field: &'static str,
+    expected: String,
+    found: u64,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            field,
+            expected,
+            found,
+        } = self;
+        let dot = if field.is_empty() { "" } else { "." };
+        write!(
+            f,
+            "dynamic_batching{dot}{field}: expected {expected}, found {found}"
+        )
+    }
+}
+
+impl Error for PolicyError {}
 
 #[cfg(test)]
 mod tests {
@@ -263,7 +310,7 @@ mod tests {
                 dynamic_batching: Some(batching.clone()),
                 ..ModelConfig::default()
             };
-            BatchPolicy::from_config(&config).err().unwrap_or_default()
+            BatchPolicy::from_config(&config).map_or_else(|error| error.to_string(), |_| String::new())
         };
         assert_eq!(refusal(8, &good), "");
         assert_eq!(

@@ -1,0 +1,77 @@
+//! Where programs write: files that appear when they are complete, and what can only be written through.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::Path,
+};
+
+use crate::{AtomicFile, Error, OutputOptions};
+
+/// A file by its path, whatever stands there.
+///
+/// A regular file, a link to one and a name where nothing stands become an [`AtomicFile`]. A device or a pipe is written
+/// through: it stays what it is, and bytes that were written are gone.
+///
+/// ```
+/// use std::{io::Write, path::Path};
+/// use fmt_core::OutputFile;
+///
+/// let mut out = OutputFile::create(Path::new("/dev/null"), &Default::default())?;
+/// out.write_all(b"nobody reads this")?;
+/// out.publish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub enum OutputFile {
+    /// A file that appears when it is complete.
+    Atomic(Box<AtomicFile>),
+    /// A device or a pipe.
+    Through(BufWriter<File>),
+}
+
+impl OutputFile {
+    /// Begins to write to a path.
+    ///
+    /// # Errors
+    /// As [`AtomicFile::create_with`].
+    pub fn create(path: &Path, options: &OutputOptions) -> Result<Self, Error> {
+        // Links are followed.
+        let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if !is_special {
+            return AtomicFile::create_with(path, options).map(|file| Self::Atomic(Box::new(file)));
+        }
+        let file = File::options().write(true).open(path);
+        let file = file.map_err(|error| Error::io("the target cannot be opened for writing", error))?;
+        Ok(Self::Through(BufWriter::with_capacity(1 << 20, file)))
+    }
+
+    /// Makes the file what its name says; hands what is left to a device or a pipe.
+    ///
+    /// # Errors
+    /// As [`AtomicFile::publish`].
+    pub fn publish(self) -> Result<(), Error> {
+        match self {
+            Self::Atomic(file) => file.publish(),
+            Self::Through(mut out) => out
+                .flush()
+                .map_err(|error| Error::io("the target cannot be written", error)),
+        }
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Atomic(file) => file.write(bytes),
+            Self::Through(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Atomic(file) => file.flush(),
+            Self::Through(out) => out.flush(),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Why models are not available: typed, with causes. Texts are made of these once, where a reason is kept for people.
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use model_config::{ConfigError, MismatchError, PipelineError, WrittenConfig};
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+use thiserror::Error;
+
+use crate::{batching::scheduler::PolicyError, load::warm_up::WarmUpError, pipeline::PlanError};
+
+/// Why a file of a repository cannot be used. Tells the file's name, and not where it leads.
+#[derive(Debug, Error)]
+pub(crate) enum FileError {
+    #[error("{0}")]
+    Name(#[source] ServiceError),
+    #[error("{name} cannot be opened: {}", source.kind())]
+    Open { name: String, source: io::Error },
+    #[error("{name} cannot be read: {}", source.kind())]
+    Read { name: String, source: io::Error },
+    #[error("{name} cannot be mapped: {}", source.kind())]
+    Map { name: String, source: io::Error },
+    #[error("the folder {name} cannot be read: {}", source.kind())]
+    Folder { name: String, source: io::Error },
+    #[error("{name} is a link that leads out of the repository")]
+    Outside { name: String },
+    #[error("{name} is not a regular file")]
+    NotRegular { name: String },
+    #[error("{name} is larger than {limit} bytes")]
+    TooLarge { name: String, limit: u64 },
+    #[error("{name} has {length} bytes, but only {left} bytes of memory are left")]
+    NoMemory { name: String, length: u64, left: u64 },
+    #[error("{name} is not UTF-8")]
+    NotUtf8 { name: String },
+    #[error("its folder holds more than {limit} files")]
+    TooManyFiles { limit: usize },
+}
+
+impl FileError {
+    /// The name of a file as these errors tell it.
+    pub(crate) fn name(path: &Path) -> String {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+/// Why a model, or a version of it, cannot be loaded.
+#[derive(Debug, Error)]
+pub(crate) enum LoadError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{0}")]
+    Name(#[source] ServiceError),
+    #[error("the repository's folder cannot be opened: {}", .0.kind())]
+    Repository(#[source] io::Error),
+    #[error("its folder cannot be read: {}", .0.kind())]
+    Folder(#[source] io::Error),
+    #[error("its folder is a link that leads out of the repository")]
+    FolderOutside,
+    #[error("failed to poll from model repository: it is not there")]
+    Gone,
+    #[error("its files changed while they were read")]
+    Changed,
+
+    #[error("it has both a {first} and a {second}; one of them must go")]
+    TwoConfigurations {
+        first: &'static str,
+        second: &'static str,
+    },
+    #[error("{file}: {source}")]
+    Configuration {
+        file: &'static str,
+        source: Box<ConfigError>,
+    },
+    #[error("its config: {0}")]
+    SentConfiguration(#[source] Box<ConfigError>),
+    #[error(
+        "its config: {} is for configurations in the repository",
+        WrittenConfig::MAPPED
+    )]
+    SentMapping,
+    #[error(
+        "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
+        WrittenConfig::MAPPED
+    )]
+    MappingNotAllowed,
+    #[error(
+        "its configuration has the name {}; expected that of the folder",
+        Quoted(found)
+    )]
+    ConfiguredName { found: String },
+    #[error("its configuration is no pipeline: {0}")]
+    NoPipeline(#[source] PipelineError),
+    #[error("its configuration does not fit it: {0}")]
+    Mismatch(#[source] Box<MismatchError>),
+    #[error(transparent)]
+    Policy(PolicyError),
+
+    #[error("{field} is {}, expected one of {}, or none", Quoted(name), known.join(", "))]
+    UnknownBackend {
+        field: &'static str,
+        name: String,
+        known: Vec<&'static str>,
+    },
+    #[error(
+        "no backend has files like default_model_filename {}; the field backend can name one",
+        Quoted(file)
+    )]
+    NoBackend { file: String },
+    #[error("it has no {files}")]
+    NoFile { files: String },
+    #[error("it has no version folder with {files} in it{}", hint(*is_misplaced))]
+    NoVersion { files: String, is_misplaced: bool },
+    #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced))]
+    EmptyVersion {
+        version: String,
+        files: String,
+        is_misplaced: bool,
+    },
+    #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
+    NoWantedVersion { wanted: Vec<String> },
+
+    #[error("the system gave no thread to load it: {}", .0.kind())]
+    NoThread(#[source] io::Error),
+    #[error("the system gave no threads to run it: {}", .0.kind())]
+    NoInstances(#[source] io::Error),
+    #[error("loading it took longer than {} s", limit.as_secs())]
+    Timeout { limit: Duration },
+    #[error("the thread that loads it panicked")]
+    Died,
+    /// The panic's own text names places in the code; it is in the log.
+    #[error("the backend panicked while {doing}")]
+    Panicked { doing: &'static str },
+    #[error("{0}")]
+    Backend(#[source] ServiceError),
+    #[error("its warm-up request {} failed: {source}", Quoted(name))]
+    WarmUp { name: String, source: Box<WarmUpError> },
+    #[error("{0}")]
+    Plan(#[source] Arc<PlanError>),
+}
+
+fn hint(is_misplaced: bool) -> &'static str {
+    match is_misplaced {
+        true => " (the model file stands in the model's folder: move it into a version folder such as 1)",
+        false => "",
+    }
+}

@@ -1,0 +1,86 @@
+//! Why a pipeline cannot run with the models that are there.
+
+use std::{fmt, sync::Arc};
+
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+use thiserror::Error;
+
+/// Why the steps of a pipeline do not fit together, or why one of them cannot be run.
+#[derive(Debug, Error)]
+pub(crate) enum PlanError {
+    #[error("it is being loaded")]
+    Loading,
+    #[error("{0} is the pipeline itself")]
+    Itself(StepPlace),
+    #[error("{step}: {source}")]
+    Model { step: StepPlace, source: StepError },
+    #[error("{step}: the model has no input {}", Quoted(input))]
+    NoSuchInput { step: StepPlace, input: String },
+    #[error("{step}: the model has no output {}", Quoted(output))]
+    NoSuchOutput { step: StepPlace, output: String },
+    #[error("{step}: no tensor goes to the model's input {input}")]
+    MissingInput { step: StepPlace, input: String },
+    #[error("the input {} goes to no step", Quoted(input))]
+    UnusedInput { input: String },
+    #[error("tensor {} has two sources: {first} and {second}", Quoted(tensor))]
+    TwoSources {
+        tensor: String,
+        first: TensorSource,
+        second: TensorSource,
+    },
+    #[error("tensor {} goes to {reader}, but comes from nowhere", Quoted(tensor))]
+    NoSource { tensor: String, reader: String },
+    #[error("tensor {} comes from {source_tensor}, but goes to {reader}", Quoted(tensor))]
+    Mismatch {
+        tensor: String,
+        source_tensor: String,
+        reader: String,
+    },
+    #[error("the steps form a cycle{}{}", if walk.is_empty() { "" } else { ": " }, walk.join(" -> "))]
+    Cycle { walk: Vec<String> },
+}
+
+/// Why a model cannot be run as a step.
+#[derive(Debug, Error)]
+pub(crate) enum StepError {
+    #[error("{0}")]
+    NotServed(#[from] ServiceError),
+    #[error("it is a pipeline that runs this one in turn")]
+    RunsThePipeline,
+    #[error("{model} is not ready: {reason}")]
+    NotReady {
+        model: String,
+        #[source]
+        reason: Arc<PlanError>,
+    },
+}
+
+/// A step by its number and model.
+#[derive(Clone, Debug)]
+pub(crate) struct StepPlace {
+    pub(super) index: usize,
+    pub(super) model: String,
+}
+
+impl fmt::Display for StepPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {} (model {})", self.index, Quoted(&self.model))
+    }
+}
+
+/// Where a tensor of a pipeline comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TensorSource {
+    Client,
+    Step(usize),
+}
+
+impl fmt::Display for TensorSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => f.write_str("the pipeline's input"),
+            Self::Step(index) => write!(f, "step {index} output"),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Where files come from and go to: standard input and output, pipes, links, permissions, and what stands in the way.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{FileTypeExt, PermissionsExt, symlink},
+    process::{Command, Stdio},
+};
+
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Place, matrix, vector};
+
+fn tensor(place: &Place, arguments: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
+    let mut running = Command::new(env!("CARGO_BIN_EXE_tensor"))
+        .args(arguments)
+        .current_dir(place.path(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = running.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writing = std::thread::spawn(move || {
+        // A program that fails early does not read all of it.
+        let _ = stdin.write_all(&input);
+    });
+    let output = running.wait_with_output().unwrap();
+    writing.join().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap(), output.stdout, err)
+}
+
+#[test]
+fn a_dash_is_standard_input_and_output() {
+    let place = Place::new();
+    place.write("a.safetensors", &[], &[("w", &matrix()), ("steps", &vector())]);
+    let mut file = fs::read(place.path("a.safetensors")).unwrap();
+    for format in ["ztensor", "tbuf", "npz", "safetensors"] {
+        let (code, out, err) = tensor(&place, &["convert", "-", "-", "--to", format], &file);
+        assert_eq!((code, &*err), (0, ""), "{format}");
+        file = out;
+    }
+    fs::write(place.path("b.safetensors"), &file).unwrap();
+    assert_eq!(place.good(&["diff", "a.safetensors", "b.safetensors"]), "");
+    let (code, out, _) = tensor(&place, &["inspect", "--json", "-"], &file);
+    assert_eq!(code, 0);
+    assert!(String::from_utf8(out).unwrap().contains("steps"));
+    assert_eq!(tensor(&place, &["diff", "-", "a.safetensors"], &file).0, 0);
+    assert!(!place.path("-").exists());
+    let (code, _, err) = tensor(&place, &["convert", "a.safetensors", "-"], b"");
+    assert!(code == 1 && err.contains("--to"), "{err}");
+}
+
+#[test]
+fn links_stay_and_pipes_are_written_through() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    fs::write(place.path("real.zt"), "old").unwrap();
+    symlink("real.zt", place.path("link.zt")).unwrap();
+    place.good(&["convert", "a.tbuf", "link.zt"]);
+    assert!(fs::symlink_metadata(place.path("link.zt")).unwrap().is_symlink());
+    assert_eq!(place.good(&["diff", "a.tbuf", "real.zt"]), "");
+
+    let made = Command::new("mkfifo").arg(place.path("pipe.zt")).status();
+    assert!(made.unwrap().success());
+    let reader = {
+        let pipe = place.path("pipe.zt");
+        std::thread::spawn(move || fs::read(pipe).unwrap())
+    };
+    place.good(&["convert", "a.tbuf", "pipe.zt"]);
+    assert_eq!(reader.join().unwrap(), fs::read(place.path("real.zt")).unwrap());
+    let kind = fs::symlink_metadata(place.path("pipe.zt")).unwrap().file_type();
+    assert!(kind.is_fifo());
+    // A pipe without a writer is not waited for.
+    for arguments in [
+        &["inspect", "pipe.zt"][..],
+        &["set", "pipe.zt", "a=b"],
+        &["rename", "pipe.zt", "a", "b"],
+    ] {
+        let refused = place.bad(arguments);
+        assert!(refused.contains("- reads standard input"), "{refused}");
+    }
+}
+
+#[test]
+fn what_is_made_of_a_private_file_is_private() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    fs::set_permissions(place.path("a.tbuf"), fs::Permissions::from_mode(0o600)).unwrap();
+    place.good(&["convert", "a.tbuf", "b.zt"]);
+    place.good(&["extract", "a.tbuf", "w", "-o", "w.npy"]);
+    for name in ["b.zt", "w.npy"] {
+        let mode = fs::metadata(place.path(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn a_file_in_the_way_stays_if_that_is_asked_for() {
+    let place = Place::new();
+    place.write("a.tbuf", &[], &[("w", &matrix())]);
+    fs::write(place.path("b.zt"), "precious").unwrap();
+    let refused = place.bad(&["convert", "--no-clobber", "a.tbuf", "b.zt"]);
+    assert!(refused.starts_with("error[Exists]: b.zt: "), "{refused}");
+    place.bad(&["extract", "--no-clobber", "a.tbuf", "w", "-o", "b.zt"]);
+    assert_eq!(fs::read(place.path("b.zt")).unwrap(), b"precious");
+    place.good(&["convert", "--no-clobber", "a.tbuf", "c.zt"]);
+}
+
+/// The system's signal for files that become too large is an error with a message, and leaves nothing.
+#[test]
+fn the_limit_for_files_is_an_error_without_a_trap() {
+    let place = Place::new();
+    let large = Tensor::from_vec(Shape::vector(100_000), vec![1u8; 100_000]).unwrap();
+    place.write("a.tbuf", &[], &[("w", &large)]);
+    let script = format!(
+        "ulimit -f 1; exec '{}' convert a.tbuf b.zt",
+        env!("CARGO_BIN_EXE_tensor")
+    );
+    let run = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(place.path(""))
+        .output()
+        .unwrap();
+    let err = String::from_utf8(run.stderr).unwrap();
+    assert_eq!(run.status.code(), Some(1), "{err}");
+    assert!(err.contains("File too large"), "{err}");
+    assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 1);
+}
+
+#[test]
+fn settings_are_for_formats_that_have_them() {
+    let place = Place::new();
+    place.write("a.safetensors", &[], &[("w", &matrix())]);
+    place.good(&["convert", "--align", "4096", "a.safetensors", "a.zt"]);
+    assert_eq!(place.inspect("a.zt")["tensors"][0]["offset"], 4096);
+    place.good(&["convert", "--align", "1", "a.safetensors", "a.tbuf"]);
+    assert_eq!(place.inspect("a.tbuf")["tensors"][0]["offset"], 4);
+    let refused = place.bad(&["convert", "--align", "64", "a.safetensors", "a.npz"]);
+    assert!(
+        refused.contains("--align: expected ztensor or tbuf, found npz"),
+        "{refused}"
+    );
+    place.write_sparse("s.btf");
+    place.good(&["convert", "--btf-coo-tag", "1", "s.btf", "t.btf"]);
+    assert_eq!(place.good(&["diff", "s.btf", "t.btf"]), "");
+    assert_ne!(
+        fs::read(place.path("s.btf")).unwrap(),
+        fs::read(place.path("t.btf")).unwrap()
+    );
+    let half = Tensor::from_vec(Shape::vector(2), vec![tensor_core::f16::ONE; 2]).unwrap();
+    place.write("h.safetensors", &[], &[("h", &half)]);
+    let refused = place.bad(&["convert", "h.safetensors", "h.btf"]);
+    assert!(refused.contains("f16") && !refused.contains("names"), "{refused}");
+    place.good(&["convert", "--as-bits", "h.safetensors", "h.tbuf"]);
+    let shown = place.inspect("h.tbuf")["tensors"][0].clone();
+    assert_eq!(shown["dtype"], "uint16");
+    assert_eq!(
+        shown["sha256"],
+        place.inspect("h.safetensors")["tensors"][0]["sha256"]
+    );
+}
+
+/// A zip archive of other things is no file of arrays, and nothing is not equal to nothing.
+#[test]
+fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
+    let place = Place::new();
+    let script = "import zipfile, sys\n\
+         z = zipfile.ZipFile('m.keras', 'w')\n\
+         z.writestr('config.json', '{}')\n\
+         z.close()";
+    let made = Command::new("python3")
+        .args(["-c", script])
+        .current_dir(place.path(""))
+        .status();
+    if !made.is_ok_and(|made| made.success()) {
+        // Without Python the archive is made by hand: an empty member called `a`.
+        let mut zip = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0a".to_vec();
+        let directory = zip.len() as u32;
+        zip.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0");
+        zip.extend([0; 12]);
+        zip.extend([0, 0, 0, 0, b'a']);
+        let len = zip.len() as u32 - directory;
+        zip.extend(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+        zip.extend(len.to_le_bytes());
+        zip.extend(directory.to_le_bytes());
+        zip.extend([0, 0]);
+        fs::write(place.path("m.keras"), zip).unwrap();
+    }
+    for arguments in [
+        &["inspect", "m.keras"][..],
+        &["convert", "m.keras", "m.zt"],
+        &["diff", "m.keras", "m.keras"],
+    ] {
+        let refused = place.bad(arguments);
+        assert!(refused.contains("without NumPy's arrays"), "{refused}");
+    }
+    place.write("a.zt", &[], &[]);
+    assert!(
+        place
+            .bad(&["diff", "a.zt", "a.zt"])
+            .contains("nothing can be compared")
+    );
+}
+
+#[test]
+fn values_and_sums_of_large_tensors() {
+    let place = Place::new();
+    let numbers: Vec<f32> = (0..3_000_000u32).map(|number| number as f32).collect();
+    let large = Tensor::from_vec(Shape::new(&[3, 1000, 1000]).unwrap(), numbers).unwrap();
+    place.write("a.safetensors", &[], &[("w", &large)]);
+    let shown = place.good(&["inspect", "--values", "a.safetensors"]);
+    assert!(shown.contains(&large.to_string()), "{shown}");
+    let infinite = Tensor::from_vec(Shape::vector(2), vec![f32::INFINITY, 1.0]).unwrap();
+    place.write("b.npy", &[], &[("0", &infinite)]);
+    let stats: serde_json::Value =
+        serde_json::from_str(&place.good(&["inspect", "--json", "--stats", "b.npy"])).unwrap();
+    assert_eq!(stats["tensors"][0]["stats"]["max"], "inf");
+}
