@@ -1,4 +1,4 @@
-//! Typed contents: tensors as protobuf's repeated fields.
+//! Typed contents for clients: tensors as protobuf's repeated fields, in the generated messages.
 
 use std::fmt::Display;
 
@@ -74,15 +74,6 @@ pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
         _ => return None,
     }
     Some(contents)
-}
-
-/// Dimensions as the wire has them. Those of tensors in memory fit.
-pub(crate) fn wire_dims(shape: &Shape) -> Vec<i64> {
-    shape
-        .dims()
-        .iter()
-        .map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX))
-        .collect()
 }
 
 /// The field that holds a datatype's elements.

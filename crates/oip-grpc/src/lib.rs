@@ -47,12 +47,14 @@
 
 #[cfg(feature = "client")]
 pub mod client;
-#[cfg(any(feature = "client", feature = "server"))]
+#[cfg(feature = "client")]
 mod contents;
 #[cfg(any(feature = "client", feature = "server"))]
 mod parameters;
 #[cfg(feature = "server")]
 mod server;
+#[cfg(any(feature = "client", feature = "server"))]
+mod shape;
 
 /// Messages, client (feature `client`) and server (feature `server`) of the protocol, generated from
 /// `proto/inference.proto`.
@@ -70,4 +72,4 @@ pub mod proto;
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
 #[cfg(feature = "server")]
-pub use server::{AdmittedBody, GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, service};
+pub use server::{GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, service};

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use oip_types::{Limits, ParameterValue, Parameters, ServiceError};
+#[cfg(feature = "client")]
+use oip_types::{Limits, ServiceError};
+use oip_types::{ParameterValue, Parameters};
+#[cfg(feature = "client")]
 use tensor_core::Quoted;
 
 use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
 
 /// Reads parameters, of which there may be so many.
+#[cfg(feature = "client")]
 pub(crate) fn read_parameters(
     parameters: BTreeMap<String, InferParameter>,
     limits: &Limits,

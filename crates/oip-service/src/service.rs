@@ -177,7 +177,7 @@ impl RequestContext {
         let asked = [parameter, transport_timeout].into_iter().flatten().min();
         let timeout = asked.unwrap_or(limits.default).min(limits.max);
         lease.set_timeout(timeout);
-        lease.check()?;
+        lease.check().map_err(|error| error.within(request.model()))?;
         Ok(Self::of(lease.clone()).with_priority(priority))
     }
 

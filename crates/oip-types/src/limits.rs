@@ -47,10 +47,7 @@ impl Limits {
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many, one is negative, or their
     /// product does not fit 64 bits.
     pub fn shape(&self, dims: &[i64]) -> Result<Shape, ServiceError> {
-        if dims.len() > self.rank {
-            let message = format!("shape has {} dimensions, the limit is {}", dims.len(), self.rank);
-            return Err(ServiceError::invalid(message));
-        }
+        self.check_rank(dims.len())?;
         let checked = dims
             .iter()
             .map(|&dim| u64::try_from(dim))
@@ -58,6 +55,18 @@ impl Limits {
         let dims =
             checked.map_err(|_| ServiceError::invalid(format!("shape {dims:?} has a negative dimension")))?;
         Shape::new(&dims).map_err(|error| ServiceError::invalid(error.to_string()))
+    }
+
+    /// Checks the number of dimensions of one tensor.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    pub fn check_rank(&self, rank: usize) -> Result<(), ServiceError> {
+        if rank <= self.rank {
+            return Ok(());
+        }
+        let message = format!("shape has {rank} dimensions, the limit is {}", self.rank);
+        Err(ServiceError::invalid(message))
     }
 
     /// Checks the number of inputs and requested outputs.
@@ -81,8 +90,16 @@ impl Limits {
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is too long.
     pub fn id(&self, id: String) -> Result<Option<String>, ServiceError> {
-        within("bytes of id", id.len(), self.id_bytes)?;
+        self.check_id(&id)?;
         Ok(Some(id).filter(|id| !id.is_empty()))
+    }
+
+    /// Checks the length of a request id.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is too long.
+    pub fn check_id(&self, id: &str) -> Result<(), ServiceError> {
+        within("bytes of id", id.len(), self.id_bytes)
     }
 }
 

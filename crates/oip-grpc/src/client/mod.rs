@@ -40,6 +40,7 @@ use crate::{
         model_infer_response::InferOutputTensor,
         model_metadata_response,
     },
+    shape::wire_dims,
 };
 
 /// Writes an inference request. Raw inputs share the tensors' bytes; typed ones are copied, and a request with an input
@@ -67,7 +68,7 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
     let inputs = request.inputs.iter().map(|input| InferInputTensor {
         name: input.name.clone(),
         datatype: input.value.datatype().name().to_owned(),
-        shape: contents::wire_dims(input.value.shape()),
+        shape: wire_dims(input.value.shape()),
         parameters: write_parameters(input.parameters.clone()),
         contents: typed.next(),
     });

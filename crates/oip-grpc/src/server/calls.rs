@@ -1,31 +1,27 @@
-//! The protocol's calls, as the generated code wants them.
+//! The protocol's calls, as the generated code wants them: all but inference, whose messages this crate reads itself.
 
 use std::sync::Arc;
 
 use oip_service::extensions::{self, offered};
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
-use prost::Message;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming, codegen::tokio_stream::Empty};
 
 use super::{
-    admission::Admission,
-    convert,
-    inference::Inference,
-    logging, model_config, repository, shared_memory, statistics, status,
-    stream::{self, Answers},
+    convert, inference::Inference, logging, model_config, repository, shared_memory, statistics, status,
 };
 use crate::proto::{
     CudaSharedMemoryRegisterRequest, CudaSharedMemoryRegisterResponse, CudaSharedMemoryStatusRequest,
     CudaSharedMemoryStatusResponse, CudaSharedMemoryUnregisterRequest, CudaSharedMemoryUnregisterResponse,
     LogSettingsRequest, LogSettingsResponse, ModelConfigRequest, ModelConfigResponse, ModelInferRequest,
     ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
-    ModelStatisticsRequest, ModelStatisticsResponse, RepositoryIndexRequest, RepositoryIndexResponse,
-    RepositoryModelLoadRequest, RepositoryModelLoadResponse, RepositoryModelUnloadRequest,
-    RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse, ServerMetadataRequest,
-    ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse, SystemSharedMemoryRegisterRequest,
-    SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse,
-    SystemSharedMemoryUnregisterRequest, SystemSharedMemoryUnregisterResponse, TraceSettingRequest,
-    TraceSettingResponse, grpc_inference_service_server::GrpcInferenceService,
+    ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest,
+    RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
+    RepositoryModelUnloadRequest, RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse,
+    ServerMetadataRequest, ServerMetadataResponse, ServerReadyRequest, ServerReadyResponse,
+    SystemSharedMemoryRegisterRequest, SystemSharedMemoryRegisterResponse, SystemSharedMemoryStatusRequest,
+    SystemSharedMemoryStatusResponse, SystemSharedMemoryUnregisterRequest,
+    SystemSharedMemoryUnregisterResponse, TraceSettingRequest, TraceSettingResponse,
+    grpc_inference_service_server::GrpcInferenceService,
 };
 
 /// The protocol's calls, answered by an [`InferenceService`](oip_service::InferenceService).
@@ -33,27 +29,15 @@ pub(crate) struct Calls(pub(crate) Arc<Inference>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
-impl Calls {
-    async fn infer(&self, request: Request<ModelInferRequest>) -> Result<ModelInferResponse, ServiceError> {
-        // The bytes of the message count against the budget until this returns: the extensions hold them.
-        let (metadata, extensions, message) = request.into_parts();
-        let admission = extensions.get::<Admission>();
-        if let Some(admission) = admission.filter(|_| metadata.contains_key("grpc-encoding")) {
-            admission.grow_to(message.encoded_len() as u64)?;
-        }
-        let timeout = status::timeout(metadata.as_ref())?;
-        self.0.infer(message, admission, timeout).await
-    }
-}
-
-/// Answers that are worth compressing, where the client wants that: smaller ones grow, and larger ones would keep one
-/// of the threads that all connections share for too long.
-const WORTH_COMPRESSING: std::ops::Range<usize> = 1 << 10..4 << 20;
-
 fn answer<T>(result: Result<T, ServiceError>) -> Answer<T> {
     result
         .map(Response::new)
         .map_err(|error| status::from_error(&error))
+}
+
+/// `GrpcService` answers inference before `tonic` sees it.
+fn answered_elsewhere() -> ServiceError {
+    ServiceError::internal("inference was called past the service that answers it")
 }
 
 /// Calls of the protocol's extensions that are not offered, whatever the service is.
@@ -114,18 +98,17 @@ impl GrpcInferenceService for Calls {
         answer(metadata.map(|metadata| convert::write_metadata(&metadata)))
     }
 
-    async fn model_infer(&self, request: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let mut response = answer(self.infer(request).await)?;
-        if !WORTH_COMPRESSING.contains(&response.get_ref().encoded_len()) {
-            response.disable_compression();
-        }
-        Ok(response)
+    async fn model_infer(&self, _: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+        answer(Err(answered_elsewhere()))
     }
 
-    type ModelStreamInferStream = Answers;
+    type ModelStreamInferStream = Empty<Result<ModelStreamInferResponse, Status>>;
 
-    async fn model_stream_infer(&self, request: Request<Streaming<ModelInferRequest>>) -> Answer<Answers> {
-        answer(stream::open(self.0.clone(), request))
+    async fn model_stream_infer(
+        &self,
+        _: Request<Streaming<ModelInferRequest>>,
+    ) -> Answer<Self::ModelStreamInferStream> {
+        answer(Err(answered_elsewhere()))
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {

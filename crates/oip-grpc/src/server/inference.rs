@@ -1,19 +1,38 @@
-//! Running models.
+//! From a request's message to its answer's: decompressing, reading, running, writing, within the request's lease.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
-use oip_service::{InferenceService, Lease, RequestContext};
-use oip_types::{ErrorCode, ServiceError};
-use prost::Message;
+use bytes::Bytes;
+use oip_service::{
+    InferenceService, Lease, RequestContext, SharedInputs,
+    compression::{Compression, inflate},
+};
+use oip_types::{ErrorCode, InferResponse, ParameterValue, ServiceError};
 use tokio::{sync::watch, time::timeout_at};
+use tonic::Status;
 
 use super::{
     GrpcConfig,
-    admission::Admission,
-    convert::{self, ReadRequest},
-    shared_memory::Inputs,
+    answer::{self, Answer, Envelope},
+    messages::Message,
+    request::{Echo, Effort, Failure, ReadRequest, Reader},
+    status,
 };
-use crate::proto::{ModelInferRequest, ModelInferResponse};
+
+/// Bytes that are looked at on the thread of a connection. What takes more goes to the pool.
+const LITTLE: u64 = 64 << 10;
+
+/// Bytes of an answer that are compressed on the thread of a connection.
+const LITTLE_TO_COMPRESS: usize = 16 << 10;
+
+/// Answers that are worth compressing, where the client wants that: smaller ones grow, larger ones take long.
+const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
+
+/// How much larger a compressed message is taken to be than what came of it, for its place in the pool's queue.
+const INFLATED: u64 = 64;
+
+/// On a response: whether no other will come for the same request. Models here answer once.
+pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
 /// What all calls share.
 pub(crate) struct Inference {
@@ -21,6 +40,32 @@ pub(crate) struct Inference {
     pub(crate) config: GrpcConfig,
     /// Whether streams are to come to their end.
     pub(crate) is_draining: watch::Sender<bool>,
+}
+
+/// How a request is to be answered.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// The time that the client gave the call.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) envelope: Envelope,
+    pub(crate) compression: Option<Compression>,
+}
+
+/// Why a request is not answered.
+pub(crate) enum Failed {
+    /// Its message cannot be read, which ends the call.
+    Unreadable(Status),
+    /// The request itself failed.
+    Request(Echo, ServiceError),
+}
+
+impl From<Failed> for Status {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Unreadable(status) => status,
+            Failed::Request(_, error) => status::from_error(&error),
+        }
+    }
 }
 
 impl Inference {
@@ -32,44 +77,169 @@ impl Inference {
         }
     }
 
-    /// Answers a request. `admission` has the bytes that its message has taken, and is to be kept by the caller until
-    /// this returns; `timeout` is the time that the client gave the call.
+    /// Answers a request with a message in its frame.
     pub(crate) async fn infer(
-        &self,
-        message: ModelInferRequest,
-        admission: Option<&Admission>,
-        timeout: Option<Duration>,
-    ) -> Result<ModelInferResponse, ServiceError> {
-        let inputs = Inputs {
-            memory: self.service.shared_memory(),
-            admission,
+        self: &Arc<Self>,
+        message: Message,
+        wanted: Wanted,
+    ) -> Result<Vec<Bytes>, Failed> {
+        let lease = message.lease.clone();
+        let ReadRequest {
+            request,
+            wants_raw,
+            charge: _charge,
+        } = self.read(message).await?;
+        let echo = match wanted.envelope {
+            Envelope::Call => Echo::default(),
+            Envelope::Stream => Echo::of_request(&request),
         };
-        let GrpcConfig {
-            limits, time, output, ..
-        } = &self.config;
-        let ReadRequest { request, wants_raw } = convert::read_request(message, limits, *output, &inputs)?;
-        let lease = Lease::new(&self.config.budget, time);
-        let cx = RequestContext::for_request(&request, &lease, timeout, time)?;
-        let model = request.model().to_string();
-        let response = match cx.deadline() {
-            None => oip_service::answer(&self.service, &self.config.cpu, request, cx).await,
-            Some(deadline) => {
-                let passed = |_| {
-                    let passed = ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed");
-                    Err(passed.within(&model))
-                };
-                let inference = oip_service::answer(&self.service, &self.config.cpu, request, cx);
-                timeout_at(deadline.into(), inference)
-                    .await
-                    .unwrap_or_else(passed)
+        let answered = async {
+            let model = request.model().to_string();
+            let cx = RequestContext::for_request(&request, &lease, wanted.timeout, &self.config.time)?;
+            let inference = oip_service::answer(&self.service, &self.config.cpu, request, cx);
+            let response = within_deadline(&lease, inference)
+                .await
+                .map_err(|passed| passed.within(&model))??;
+            self.write(response, wants_raw, wanted, &lease, model).await
+        };
+        answered.await.map_err(|error| Failed::Request(echo, error))
+    }
+
+    /// Reads a request: on this thread if that is quick.
+    async fn read(self: &Arc<Self>, message: Message) -> Result<ReadRequest, Failed> {
+        let Message {
+            lease,
+            compression,
+            bytes,
+        } = message;
+        if compression.is_none() {
+            match self.read_now(&bytes, &lease, Effort::Little(LITTLE)) {
+                Err((_, Failure::TooMuchWork)) => {}
+                read => return read.map_err(unreadable),
             }
-        }?;
-        let response = convert::write_response(response, wants_raw);
-        let (found, limit) = (response.encoded_len(), self.config.max_answer_bytes);
-        if found > limit {
-            let message = format!("the answer has {found} bytes, the limit is {limit}");
-            return Err(ServiceError::internal(message).within(model));
         }
-        Ok(response)
+        let cost = bytes.len() as u64 * if compression.is_some() { INFLATED } else { 1 };
+        let work = {
+            let (inference, lease) = (self.clone(), lease.clone());
+            move || {
+                let limit = inference.config.max_message_bytes;
+                let bytes = match compression {
+                    None => bytes,
+                    Some(compression) => match inflate(&lease, compression, &bytes, limit) {
+                        Ok(inflated) => inflated,
+                        Err(error) => return Ok(Err(not_inflated(error, limit))),
+                    },
+                };
+                let read = inference.read_now(&bytes, &lease, Effort::Any);
+                Ok(read.map_err(unreadable))
+            }
+        };
+        self.on_pool(&lease, cost, work)
+            .await
+            .map_err(|error| Failed::Request(Echo::default(), error))?
+    }
+
+    fn read_now(&self, bytes: &Bytes, lease: &Lease, effort: Effort) -> Result<ReadRequest, (Echo, Failure)> {
+        let reader = Reader {
+            limits: &self.config.limits,
+            output: self.config.output,
+            shared_memory: &SharedInputs::new(&*self.service, lease),
+            lease,
+        };
+        reader.read(bytes, effort)
+    }
+
+    /// Writes an answer: on this thread if that is quick.
+    async fn write(
+        &self,
+        mut response: InferResponse,
+        wants_raw: bool,
+        wanted: Wanted,
+        lease: &Lease,
+        model: String,
+    ) -> Result<Vec<Bytes>, ServiceError> {
+        if wanted.envelope == Envelope::Stream {
+            let is_final = ParameterValue::Bool(true);
+            response.parameters.insert(FINAL_RESPONSE.to_owned(), is_final);
+        }
+        let tensors: usize = response
+            .outputs
+            .iter()
+            .map(|output| output.value.raw().len())
+            .sum();
+        let is_quick = (wants_raw || tensors as u64 <= LITTLE)
+            && (wanted.compression.is_none() || tensors <= LITTLE_TO_COMPRESS);
+        let limit = self.config.max_answer_bytes;
+        let write = {
+            let lease = lease.clone();
+            move || {
+                let answer = Answer::new(response, wants_raw, wanted.envelope);
+                let len = answer.len();
+                if len > limit {
+                    let message = format!("the answer has {len} bytes, the limit is {limit}");
+                    return Err(ServiceError::internal(message).within(model));
+                }
+                let framed = answer.write(&lease);
+                let compression = wanted.compression.filter(|_| WORTH_COMPRESSING.contains(&len));
+                let framed = match compression {
+                    None => framed,
+                    Some(compression) => {
+                        framed.and_then(|framed| answer::compress(framed, compression, &lease))
+                    }
+                };
+                framed.map_err(|error| error.within(model))
+            }
+        };
+        match is_quick {
+            true => write(),
+            false => self.on_pool(lease, tensors as u64, write).await,
+        }
+    }
+
+    /// Does work that takes long on the pool, within the request's deadline.
+    async fn on_pool<T: Send + 'static>(
+        &self,
+        lease: &Lease,
+        cost: u64,
+        work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        within_deadline(lease, self.config.cpu.run(lease, cost, work)).await?
+    }
+}
+
+/// Waits for something until the request's deadline.
+async fn within_deadline<T>(lease: &Lease, work: impl Future<Output = T>) -> Result<T, ServiceError> {
+    match lease.deadline() {
+        None => Ok(work.await),
+        Some(deadline) => timeout_at(deadline.into(), work)
+            .await
+            .map_err(|_| ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed")),
+    }
+}
+
+fn unreadable((echo, failure): (Echo, Failure)) -> Failed {
+    match failure {
+        Failure::Malformed(malformed) => Failed::Unreadable(Status::internal(malformed.to_string())),
+        Failure::Refused(error) => Failed::Request(echo, error),
+        Failure::TooMuchWork => {
+            let error = ServiceError::internal("a message was not read, though there was time for it");
+            Failed::Request(echo, error)
+        }
+    }
+}
+
+/// Says what is wrong with a compressed message as `tonic` says it, whose calls have compressed messages too.
+fn not_inflated(error: ServiceError, limit: usize) -> Failed {
+    match error.code() {
+        ErrorCode::InvalidArgument => {
+            Failed::Unreadable(Status::internal(format!("Error decompressing: {error}")))
+        }
+        // The budget refuses with the same code, which is another thing: the message itself is sound.
+        ErrorCode::TooLarge if error.message().ends_with("once it is decompressed") => {
+            Failed::Unreadable(Status::resource_exhausted(format!(
+                "Error decompressing: size limit, of {limit} bytes, exceeded while decompressing message"
+            )))
+        }
+        _ => Failed::Request(Echo::default(), error),
     }
 }

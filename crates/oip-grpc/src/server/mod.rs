@@ -1,21 +1,25 @@
 //! The server side: an [`InferenceService`](oip_service::InferenceService) behind the protocol's calls.
 
-mod admission;
+mod answer;
 mod calls;
 mod config;
+mod control;
 mod convert;
+mod encoding;
 #[cfg(feature = "health")]
 mod health;
 mod inference;
 mod logging;
+mod messages;
 mod model_config;
 mod repository;
+mod request;
 mod service;
 mod shared_memory;
 mod statistics;
 mod status;
 mod stream;
+mod unary;
 
-pub use admission::AdmittedBody;
 pub use config::{GrpcConfig, GrpcOutput};
 pub use service::{GrpcService, MODEL_STREAM_INFER, service};

@@ -7,17 +7,24 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, Response, StatusCode,
-    header::{self, HeaderName},
-};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
-use oip_service::{ByteBudget, InferenceService, catch_panic};
+use oip_service::{InferenceService, Lease, catch_panic};
+use oip_types::ServiceError;
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tower_service::Service;
 
-use super::{AdmittedBody, GrpcConfig, admission::Admission, calls::Calls, inference::Inference, status};
+use super::{
+    GrpcConfig,
+    calls::Calls,
+    control::{self, ControlBody, ControlCharge},
+    inference::Inference,
+    status, stream, unary,
+};
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
+
+/// The path of the call that has one request.
+const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
 /// The path of the call whose requests and answers are a conversation. Its body may be silent for as long as the client
 /// likes: what is served with limits on that must except it. Messages that stop half-way are ended here.
@@ -33,23 +40,19 @@ pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStrea
     )
 )]
 pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcService {
-    let budget = config.budget.clone();
-    let max_message_bytes = config.max_message_bytes;
     let inference = Arc::new(Inference::new(service.clone(), config));
+    let limit = inference.config.max_message_bytes.min(control::MAX_MESSAGE);
     let calls = GrpcInferenceServiceServer::new(Calls(inference.clone()))
-        .max_decoding_message_size(max_message_bytes)
+        .max_decoding_message_size(limit)
         .accept_compressed(CompressionEncoding::Gzip)
-        .accept_compressed(CompressionEncoding::Deflate)
-        .send_compressed(CompressionEncoding::Gzip)
-        .send_compressed(CompressionEncoding::Deflate);
+        .accept_compressed(CompressionEncoding::Deflate);
     let routes = Routes::new(calls);
     #[cfg(feature = "health")]
-    let routes = routes.add_service(super::health::service(service));
+    let routes = routes.add_service(super::health::service(service).max_decoding_message_size(limit));
     #[cfg(feature = "reflection")]
     let routes = with_reflection(routes);
     GrpcService {
         routes: routes.prepare(),
-        budget,
         inference,
     }
 }
@@ -65,16 +68,25 @@ fn with_reflection(routes: Routes) -> Routes {
     };
     const SOUND: &str = "the committed descriptors are sound";
     routes
-        .add_service(builder().build_v1().expect(SOUND))
+        .add_service(
+            builder()
+                .build_v1()
+                .expect(SOUND)
+                .max_decoding_message_size(control::MAX_MESSAGE),
+        )
         // Older tools, grpcurl among them, ask for this one first.
-        .add_service(builder().build_v1alpha().expect(SOUND))
+        .add_service(
+            builder()
+                .build_v1alpha()
+                .expect(SOUND)
+                .max_decoding_message_size(control::MAX_MESSAGE),
+        )
 }
 
 /// A tower service that answers gRPC requests; made by [`service`].
 #[derive(Clone)]
 pub struct GrpcService {
     routes: Routes,
-    budget: ByteBudget,
     inference: Arc<Inference>,
 }
 
@@ -101,47 +113,52 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         if let Some(refusal) = refuse_what_is_no_grpc(&request) {
             return Box::pin(async { Ok(refusal) });
         }
-        // The empty permit cannot be refused.
-        let admission = Admission::new(&self.budget).ok();
-        if let Some(admission) = &admission {
-            request.extensions_mut().insert(admission.clone());
+        match request.uri().path() {
+            MODEL_INFER => {
+                let answer = unary::call(self.inference.clone(), request);
+                Box::pin(async { Ok(catch_panic(answer).await.unwrap_or_else(|error| refused(&error))) })
+            }
+            MODEL_STREAM_INFER => {
+                let response = stream::open(self.inference.clone(), request);
+                Box::pin(async { Ok(response) })
+            }
+            _ => self.control(request),
         }
-        compress_as_asked(&mut request);
-        let request = request.map(|body| tonic::body::Body::new(AdmittedBody::new(body, admission)));
-        let answer = self.routes.call(request);
+    }
+}
+
+impl GrpcService {
+    /// Answers all other calls, whose messages `tonic` reads.
+    fn control<B>(&mut self, request: Request<B>) -> <Self as Service<Request<B>>>::Future
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let config = &self.inference.config;
+        let charge = match ControlCharge::new(&Lease::new(&config.budget, &config.time)) {
+            Ok(charge) => charge,
+            Err(error) => return Box::pin(async move { Ok(refused(&error)) }),
+        };
+        let body = |body| tonic::body::Body::new(ControlBody::new(body, charge.clone()));
+        let answer = self.routes.call(request.map(body));
         Box::pin(async move {
             let mut response = catch_panic(answer)
                 .await
-                .unwrap_or_else(|error| Ok(status::from_error(&error).into_http()))?;
+                .unwrap_or_else(|error| Ok(refused(&error)))?;
             status::harmonise(&mut response);
+            drop(charge);
             Ok(response)
         })
     }
 }
 
-/// Leaves in the request as accepted encoding what its own messages have.
-///
-/// Most clients say in each request that they accept gzip and deflate, whether they want that or not. Tensors rarely
-/// get smaller, so only clients that compress what they send have their answers compressed, each in its own way. Of
-/// the calls, inference alone: an answer of any other is small, and within a stream nothing can be left uncompressed.
-fn compress_as_asked<B>(request: &mut Request<B>) {
-    const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
-    const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-    const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
-    let is_infer = request.uri().path() == INFER;
-    let headers = request.headers_mut();
-    let accepted = headers.remove(ACCEPT);
-    let own = headers.get(ENCODING).filter(|_| is_infer);
-    if let (Some(own), Some(accepted)) = (own.cloned(), accepted)
-        && let (Ok(name), Ok(accepted)) = (own.to_str(), accepted.to_str())
-        && accepted.split(',').any(|encoding| encoding.trim() == name)
-    {
-        headers.insert(ACCEPT, own);
-    }
+/// An answer that is nothing but a status.
+fn refused(error: &ServiceError) -> Response<tonic::body::Body> {
+    status::from_error(error).into_http()
 }
 
 /// An HTTP answer to requests that a gRPC client would not send.

@@ -1,10 +1,8 @@
-//! The calls of the system shared memory extension, and inputs that are there.
+//! The calls of the system shared memory extension.
 
-use bytes::Bytes;
-use oip_service::{InferenceService, SystemSharedMemory, extensions};
-use oip_types::{NoSharedMemory, ReadSharedMemory, ServiceError, SharedMemoryRegion, SharedMemorySlice};
+use oip_service::{InferenceService, extensions};
+use oip_types::{ServiceError, SharedMemoryRegion};
 
-use super::admission::Admission;
 use crate::proto::{
     SystemSharedMemoryRegisterRequest, SystemSharedMemoryStatusRequest, SystemSharedMemoryStatusResponse,
     SystemSharedMemoryUnregisterRequest, system_shared_memory_status_response::RegionStatus,
@@ -53,22 +51,4 @@ pub(crate) fn unregister(
 /// The region that is meant; the empty name stands for all.
 fn name(name: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
-}
-
-/// Reads inputs out of shared memory. The copies count against the budget, as if they had come in the message.
-pub(crate) struct Inputs<'s> {
-    pub(crate) memory: Option<&'s dyn SystemSharedMemory>,
-    pub(crate) admission: Option<&'s Admission>,
-}
-
-impl ReadSharedMemory for Inputs<'_> {
-    fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
-        let Some(memory) = self.memory else {
-            return NoSharedMemory.read(slice);
-        };
-        if let Some(admission) = self.admission {
-            admission.grow(slice.byte_size)?;
-        }
-        memory.read(slice)
-    }
 }

@@ -2,12 +2,35 @@ use http::{HeaderMap, HeaderValue, Response, header::HeaderName};
 use oip_types::{ErrorCode, ServiceError};
 use tonic::{Code, Status};
 
+/// The type of the bodies of all answers.
+pub(crate) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// Tells clients that retry by themselves after how many milliseconds to do so.
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
+
 /// The status that an error is answered with.
+///
+/// Both what can never fit and what does not fit now are `RESOURCE_EXHAUSTED`; only the latter says when to try again.
 pub(crate) fn from_error(error: &ServiceError) -> Status {
     if error.code() == ErrorCode::Internal {
         tracing::error!(error = error.report(), "a request failed");
     }
-    Status::new(Code::from_i32(error.code().grpc_code()), error.message())
+    let mut status = Status::new(Code::from_i32(error.code().grpc_code()), error.message());
+    if error.code() == ErrorCode::Overloaded
+        && let Some(delay) = error.retry_delay()
+    {
+        let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        status.metadata_mut().insert(RETRY_PUSHBACK, millis.into());
+    }
+    status
+}
+
+/// A status as the trailers of an answer.
+pub(crate) fn trailers(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    // Fails for texts that no header can hold; the code is there then.
+    let _ = status.add_header(&mut trailers);
+    trailers
 }
 
 /// The error that a client's wrong `grpc-timeout` is answered with, or its value.
@@ -48,14 +71,6 @@ pub(crate) fn harmonise<B>(response: &mut Response<B>) {
     let headers = response.headers_mut();
     if headers.get(GRPC_STATUS).is_some_and(|code| code == "11") {
         headers.insert(GRPC_STATUS, HeaderValue::from_static("8"));
-    }
-}
-
-/// The same for a status within a stream.
-pub(crate) fn harmonised(status: Status) -> Status {
-    match status.code() {
-        Code::OutOfRange => Status::new(Code::ResourceExhausted, status.message()),
-        _ => status,
     }
 }
 

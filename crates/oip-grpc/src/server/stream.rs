@@ -5,29 +5,35 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    convert::Infallible,
+    error::Error,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
+use bytes::Bytes;
+use http::{Request, Response, header};
+use http_body::{Body, Frame};
 use oip_types::{ErrorCode, ParameterValue, Parameters, ServiceError};
-use prost::Message;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
-    time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout_at},
 };
-use tonic::{Request, Status, Streaming, codegen::tokio_stream::Stream};
+use tonic::Status;
 
 use super::{
-    admission::{Admission, too_slow},
-    inference::Inference,
+    answer::{self, Envelope},
+    encoding,
+    inference::{FINAL_RESPONSE, Failed, Inference, Wanted},
+    messages::{Message, Messages},
+    request::Echo,
     status,
 };
 use crate::{
     parameters::write_parameters,
-    proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse},
+    proto::{InferParameter, ModelInferResponse},
 };
 
 /// Requests of one stream that are in work or answered and not taken yet.
@@ -37,44 +43,44 @@ use crate::{
 /// those behind it; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
-/// How often an open stream is looked at.
-const TICK: Duration = Duration::from_secs(1);
-
-/// On a response: whether no other will come for the same request. Models here answer once.
-const FINAL_RESPONSE: &str = "triton_final_response";
-
 /// In the metadata of a call: whether errors close the stream with their status.
 const GRPC_ERROR: &str = "triton_grpc_error";
 
-type Reply = Result<ModelStreamInferResponse, Status>;
-
 /// Opens a stream.
-pub(crate) fn open(
-    inference: Arc<Inference>,
-    request: Request<Streaming<ModelInferRequest>>,
-) -> Result<Answers, ServiceError> {
-    let (metadata, extensions, requests) = request.into_parts();
-    let admission = extensions.get::<Admission>().cloned();
-    if let Some(admission) = &admission {
-        admission.count_each_message();
+pub(crate) fn open<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    match answers(inference, request) {
+        Err(status) => status.into_http(),
+        Ok(answers) => {
+            let mut response = Response::new(tonic::body::Body::new(answers));
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_TYPE, status::CONTENT_TYPE);
+            response
+        }
     }
-    let timeout = status::timeout(metadata.as_ref())?;
+}
+
+fn answers<B>(inference: Arc<Inference>, request: Request<B>) -> Result<Answers, Status>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let (head, body) = request.into_parts();
+    let compression = encoding::of_request(&head.headers)?;
+    let timeout = status::timeout(&head.headers).map_err(|error| status::from_error(&error))?;
     let (sender, answers) = mpsc::channel(1);
     let end = Arc::new(OnceLock::new());
-    let mut tick = interval(TICK);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let driver = Driver {
         is_draining: inference.is_draining.subscribe(),
+        messages: Messages::new(body, compression, &inference.config),
         inference,
-        requests,
-        admission,
-        is_compressed: metadata.contains_key("grpc-encoding"),
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-        closes_on_error: metadata.get(GRPC_ERROR).is_some_and(|value| value == "true"),
+        closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
         answers: sender,
-        tick,
-        message_since: None,
     };
     let driver = Task::start({
         let end = end.clone();
@@ -85,6 +91,7 @@ pub(crate) fn open(
         }
     });
     Ok(Answers {
+        pieces: VecDeque::new(),
         answers,
         end,
         is_over: false,
@@ -92,72 +99,91 @@ pub(crate) fn open(
     })
 }
 
+/// A message in its frame, in pieces that keep what they are charged.
+type Framed = Vec<Bytes>;
+
 /// The answers of a stream. When it is dropped, because the client is gone, all work for it ends.
-pub(crate) struct Answers {
-    answers: mpsc::Receiver<ModelStreamInferResponse>,
+struct Answers {
+    /// Of the answer that is on its way.
+    pieces: VecDeque<Bytes>,
+    answers: mpsc::Receiver<Framed>,
     /// The status that the stream ends with, if not well.
     end: Arc<OnceLock<Status>>,
     is_over: bool,
     _driver: Task<()>,
 }
 
-impl Stream for Answers {
-    type Item = Reply;
+impl Body for Answers {
+    type Data = Bytes;
+    type Error = Infallible;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        if self.is_over {
-            return Poll::Ready(None);
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            if self.is_over {
+                return Poll::Ready(None);
+            }
+            match ready!(self.answers.poll_recv(cx)) {
+                Some(answer) => self.pieces = answer.into(),
+                None => {
+                    // The driver has let go of its end, so the status is set, if there is one.
+                    self.is_over = true;
+                    let trailers = match self.end.get() {
+                        None => status::trailers(&Status::ok("")),
+                        Some(status) => status::trailers(status),
+                    };
+                    return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+                }
+            }
         }
-        if let Some(answer) = ready!(self.answers.poll_recv(cx)) {
-            return Poll::Ready(Some(Ok(answer)));
-        }
-        // The driver has let go of its end, so the status is set, if there is one.
-        self.is_over = true;
-        Poll::Ready(self.end.get().cloned().map(Err))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over
     }
 }
 
 /// What moves a stream.
-struct Driver {
+struct Driver<B> {
     inference: Arc<Inference>,
-    requests: Streaming<ModelInferRequest>,
-    admission: Option<Admission>,
-    is_compressed: bool,
+    messages: Messages<B>,
     is_draining: watch::Receiver<bool>,
     /// Of the call as a whole.
     deadline: Option<Instant>,
     closes_on_error: bool,
     /// Requests in work, in the order in which they came.
-    running: VecDeque<Task<Answer>>,
-    answers: mpsc::Sender<ModelStreamInferResponse>,
-    tick: Interval,
-    /// Since when the message that is awaited has begun.
-    message_since: Option<Instant>,
+    running: VecDeque<Task<Result<Framed, Failed>>>,
+    answers: mpsc::Sender<Framed>,
 }
 
 /// What can happen to a stream.
 enum Event {
-    Request(Box<ModelInferRequest>),
+    Request(Message),
     /// No more requests are read: the client is done, or this is why.
     LastRequest(Result<(), Status>),
-    Answer(Box<Answer>),
+    Answer(Result<Framed, Failed>),
     DeadlinePassed,
-    Tick,
 }
 
-impl Driver {
+impl<B> Driver<B>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     /// Moves the stream to its end; an error is the status to end with.
     async fn drive(mut self) -> Result<(), Status> {
         let mut end = None;
         loop {
             match self.next_event(end.is_none()).await {
-                Event::Request(message) => self.start(*message)?,
+                Event::Request(message) => self.start(message),
                 Event::LastRequest(result) => end = Some(result),
-                Event::Answer(answer) => self.give(*answer).await?,
-                Event::DeadlinePassed => {
-                    return Err(refusal(ErrorCode::DeadlineExceeded, "the deadline passed"));
-                }
-                Event::Tick => self.look_after_message(end.is_none())?,
+                Event::Answer(answer) => self.give(answer).await?,
+                Event::DeadlinePassed => return Err(deadline_passed()),
             }
             if self.running.is_empty()
                 && let Some(end) = end.take()
@@ -172,96 +198,85 @@ impl Driver {
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
-            answer = first(&mut self.running), if !self.running.is_empty() => Event::Answer(Box::new(answer)),
-            message = self.requests.message(), if has_room => match message {
-                Ok(Some(message)) => Event::Request(Box::new(message)),
+            answer = first(&mut self.running), if !self.running.is_empty() => Event::Answer(answer),
+            message = self.messages.next(), if has_room => match message {
+                Ok(Some(message)) => Event::Request(message),
                 Ok(None) => Event::LastRequest(Ok(())),
-                Err(status) => Event::LastRequest(Err(status::harmonised(status))),
+                Err(status) => Event::LastRequest(Err(status)),
             },
             _ = self.is_draining.wait_for(|is_draining| *is_draining), if is_reading => {
                 Event::LastRequest(Err(refusal(ErrorCode::Unavailable, "the server is shutting down")))
             }
             () = sleep_until(deadline), if self.deadline.is_some() => Event::DeadlinePassed,
-            _ = self.tick.tick() => Event::Tick,
         }
     }
 
     /// Starts on a request.
-    fn start(&mut self, message: ModelInferRequest) -> Result<(), Status> {
-        self.message_since = None;
-        let admission = self.admission.as_ref().map(Admission::next_message).transpose();
-        let admission = admission.map_err(|error| status::from_error(&error))?;
-        let timeout = self
-            .deadline
-            .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let (inference, is_compressed) = (self.inference.clone(), self.is_compressed);
-        let limit = self.inference.config.limits.id_bytes;
+    fn start(&mut self, message: Message) {
+        let wanted = Wanted {
+            timeout: self.deadline.map(|deadline| {
+                deadline.saturating_duration_since(Instant::now()) + message.lease.received().elapsed()
+            }),
+            envelope: Envelope::Stream,
+            compression: None,
+        };
+        let inference = self.inference.clone();
         self.running.push_back(Task::start(async move {
-            let echo = Echo::of(&message, limit);
-            let decompressed = match &admission {
-                Some(admission) if is_compressed => admission.grow_to(message.encoded_len() as u64),
-                _ => Ok(()),
-            };
-            let result = match decompressed {
-                Ok(()) => inference.infer(message, admission.as_ref(), timeout).await,
-                Err(error) => Err(error),
-            };
-            Answer { echo, result }
+            // If the stream ends, this future is dropped, and what works for the request ends.
+            let guard = message.lease.guard();
+            let answer = inference.infer(message, wanted).await;
+            guard.disarm();
+            answer
         }));
-        Ok(())
     }
 
-    /// Gives an answer to the client, who has as long to take it as a request may last.
-    async fn give(&mut self, answer: Answer) -> Result<(), Status> {
-        let message = match answer.result {
-            Ok(response) => answered(response),
-            Err(error) => {
+    /// Gives an answer to the client, who has as long to take it as a request may last, and no longer than the call.
+    async fn give(&mut self, answer: Result<Framed, Failed>) -> Result<(), Status> {
+        let message = match answer {
+            Ok(message) => message,
+            Err(Failed::Unreadable(status)) => return Err(status),
+            Err(Failed::Request(echo, error)) => {
                 let status = status::from_error(&error);
                 if self.closes_on_error {
                     return Err(status);
                 }
-                failed(answer.echo, status.message())
+                failed(echo, status.message())?
             }
         };
-        let limit = self.inference.config.time.default;
-        match timeout(limit, self.answers.send(message)).await {
+        let patience = Instant::now().checked_add(self.inference.config.time.default);
+        let end = [patience, self.deadline].into_iter().flatten().min();
+        let sent = match end {
+            None => Ok(self.answers.send(message).await),
+            Some(end) => timeout_at(end, self.answers.send(message)).await,
+        };
+        match sent {
             Ok(Ok(())) => Ok(()),
             // Nobody listens any more, so nobody will see this either.
             Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
+            Err(_) if end == self.deadline => Err(deadline_passed()),
             Err(_) => Err(refusal(
                 ErrorCode::Cancelled,
                 "the client did not take its answers",
             )),
         }
     }
-
-    /// Ends streams whose next message has begun and does not come to its end.
-    fn look_after_message(&mut self, is_reading: bool) -> Result<(), Status> {
-        let is_awaited = is_reading && self.running.len() < CONCURRENT;
-        let admission = self.admission.as_ref().filter(|_| is_awaited);
-        if !admission.is_some_and(Admission::is_within_message) {
-            self.message_since = None;
-            return Ok(());
-        }
-        let since = *self.message_since.get_or_insert_with(Instant::now);
-        match since.elapsed() > self.inference.config.time.max {
-            true => Err(status::from_error(&too_slow())),
-            false => Ok(()),
-        }
-    }
 }
 
 /// The answer to the first of the requests.
-async fn first(running: &mut VecDeque<Task<Answer>>) -> Answer {
+async fn first(running: &mut VecDeque<Task<Result<Framed, Failed>>>) -> Result<Framed, Failed> {
     let Some(first) = running.front_mut() else {
         return std::future::pending().await;
     };
-    let answer = (&mut first.0).await.unwrap_or_else(|error| Answer {
-        echo: Echo::default(),
-        result: Err(ServiceError::internal("the request could not be answered").caused_by(error)),
+    let answer = (&mut first.0).await.unwrap_or_else(|error| {
+        let error = ServiceError::internal("the request could not be answered").caused_by(error);
+        Err(Failed::Request(Echo::default(), error))
     });
     running.pop_front();
     answer
+}
+
+fn deadline_passed() -> Status {
+    refusal(ErrorCode::DeadlineExceeded, "the deadline passed")
 }
 
 fn refusal(code: ErrorCode, message: &str) -> Status {
@@ -283,58 +298,21 @@ impl<T> Drop for Task<T> {
     }
 }
 
-struct Answer {
-    echo: Echo,
-    result: Result<ModelInferResponse, ServiceError>,
-}
-
-/// What says to which request an error belongs.
-#[derive(Default)]
-struct Echo {
-    id: String,
-    model_name: String,
-    model_version: String,
-}
-
-impl Echo {
-    /// What is longer than `limit` belongs to no good request and is not sent back.
-    fn of(message: &ModelInferRequest, limit: usize) -> Self {
-        let short = |text: &String| match text.len() <= limit {
-            true => text.clone(),
-            false => String::new(),
-        };
-        Self {
-            id: short(&message.id),
-            model_name: short(&message.model_name),
-            model_version: short(&message.model_version),
-        }
-    }
-}
-
-fn is_final() -> BTreeMap<String, crate::proto::InferParameter> {
+fn is_final() -> BTreeMap<String, InferParameter> {
     write_parameters(Parameters::from([(
         FINAL_RESPONSE.to_owned(),
         ParameterValue::Bool(true),
     )]))
 }
 
-fn answered(mut response: ModelInferResponse) -> ModelStreamInferResponse {
-    response.parameters.extend(is_final());
-    ModelStreamInferResponse {
-        error_message: String::new(),
-        infer_response: Some(response),
-    }
-}
-
-fn failed(echo: Echo, message: &str) -> ModelStreamInferResponse {
-    ModelStreamInferResponse {
-        error_message: message.to_owned(),
-        infer_response: Some(ModelInferResponse {
-            model_name: echo.model_name,
-            model_version: echo.model_version,
-            id: echo.id,
-            parameters: is_final(),
-            ..ModelInferResponse::default()
-        }),
-    }
+/// A message that says what went wrong with a request.
+fn failed(echo: Echo, error: &str) -> Result<Framed, Status> {
+    let response = ModelInferResponse {
+        model_name: echo.model_name,
+        model_version: echo.model_version,
+        id: echo.id,
+        parameters: is_final(),
+        ..ModelInferResponse::default()
+    };
+    answer::failed(error, response).map_err(|error| status::from_error(&error))
 }

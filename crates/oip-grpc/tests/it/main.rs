@@ -7,6 +7,7 @@ mod contents;
 mod delivery;
 mod extensions;
 mod failures;
+mod memory;
 mod panics;
 mod stream;
 mod support;

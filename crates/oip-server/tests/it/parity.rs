@@ -188,22 +188,22 @@ async fn gr_27_limits_are_judged_alike() {
         pair(Some(TooLarge))
     );
 
-    let budget = ByteBudget::new(4000);
-    let http = HttpConfig {
-        budget: budget.clone(),
-        ..HttpConfig::default()
+    let with_budget = |budget: &ByteBudget| {
+        let http = HttpConfig {
+            budget: budget.clone(),
+            ..HttpConfig::default()
+        };
+        let grpc = GrpcConfig {
+            budget: budget.clone(),
+            ..GrpcConfig::default()
+        };
+        verdicts(http, grpc)
     };
-    assert_eq!(
-        verdicts(
-            http,
-            GrpcConfig {
-                budget,
-                ..GrpcConfig::default()
-            }
-        )
-        .await,
-        pair(Some(Overloaded))
-    );
+    // What can never fit, and what does not fit now.
+    assert_eq!(with_budget(&ByteBudget::new(4000)).await, pair(Some(TooLarge)));
+    let budget = ByteBudget::new(20_000);
+    let _taken = budget.take(18_000).unwrap();
+    assert_eq!(with_budget(&budget).await, pair(Some(Overloaded)));
 }
 
 /// The table that both transports answer by: no two codes may surprise a client of one that knows the other.

@@ -1,0 +1,120 @@
+//! A message as pieces of memory: what is written, in buffers of its own, and tensors' bytes as they are between them.
+
+use bytes::Bytes;
+use oip_service::{Charge, Lease};
+use oip_types::ServiceError;
+use prost::encoding;
+
+/// Bytes of a buffer; more take another one.
+const PIECE: usize = 256 << 10;
+
+/// Buffers up to this size are not charged, as the head of an HTTP answer is not.
+const UNCHARGED: usize = 4 << 10;
+
+/// Bytes up to which a tensor is copied into the buffer: cheaper than a frame of its own.
+const JOINED: usize = 4 << 10;
+
+/// Writes a message. What it allocates is charged before.
+pub(super) struct Pieces<'l> {
+    lease: &'l Lease,
+    done: Vec<Bytes>,
+    buffer: Vec<u8>,
+    charge: Option<Charge>,
+}
+
+impl<'l> Pieces<'l> {
+    /// A message whose first `expected` bytes are written rather than appended.
+    pub(super) fn new(lease: &'l Lease, expected: usize) -> Result<Self, ServiceError> {
+        let mut pieces = Self {
+            lease,
+            done: Vec::new(),
+            buffer: Vec::new(),
+            charge: None,
+        };
+        pieces.enlarge(expected.min(PIECE))?;
+        Ok(pieces)
+    }
+
+    /// Writes bytes into the buffer.
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
+        while !bytes.is_empty() {
+            self.make_room(bytes.len())?;
+            let room = self.buffer.capacity() - self.buffer.len();
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            self.buffer.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    pub(super) fn varint(&mut self, value: u64) -> Result<(), ServiceError> {
+        const MOST: usize = 10;
+        if self.buffer.capacity() - self.buffer.len() >= MOST {
+            encoding::encode_varint(value, &mut self.buffer);
+            return Ok(());
+        }
+        let mut bytes = [0; MOST];
+        let mut rest = &mut bytes[..];
+        encoding::encode_varint(value, &mut rest);
+        let len = MOST - rest.len();
+        self.write(&bytes[..len])
+    }
+
+    /// A field's number and form, and the length of its value.
+    pub(super) fn delimited(&mut self, tag: u32, len: usize) -> Result<(), ServiceError> {
+        self.varint(u64::from(tag << 3 | 2))?;
+        self.varint(len as u64)
+    }
+
+    /// Appends bytes as they are; short ones are copied.
+    pub(super) fn append(&mut self, bytes: Bytes) -> Result<(), ServiceError> {
+        if bytes.len() <= JOINED {
+            return self.write(&bytes);
+        }
+        self.finish_buffer();
+        self.done.push(bytes);
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Vec<Bytes> {
+        self.finish_buffer();
+        self.done
+    }
+
+    /// Makes room for one byte at least, and for `bytes` where a buffer takes them.
+    fn make_room(&mut self, bytes: usize) -> Result<(), ServiceError> {
+        if self.buffer.len() < self.buffer.capacity() {
+            return Ok(());
+        }
+        if self.buffer.capacity() >= PIECE {
+            self.lease.check()?;
+            self.finish_buffer();
+        }
+        let wanted = (self.buffer.len() + bytes)
+            .max(2 * self.buffer.capacity())
+            .max(256);
+        self.enlarge(wanted.min(PIECE))
+    }
+
+    fn enlarge(&mut self, capacity: usize) -> Result<(), ServiceError> {
+        if capacity > UNCHARGED {
+            let charge = match &mut self.charge {
+                Some(charge) => charge,
+                None => self.charge.insert(self.lease.charge(0)?),
+            };
+            charge.grow((capacity as u64).saturating_sub(charge.bytes()))?;
+        }
+        self.buffer.reserve_exact(capacity - self.buffer.len());
+        Ok(())
+    }
+
+    fn finish_buffer(&mut self) {
+        let (buffer, charge) = (std::mem::take(&mut self.buffer), self.charge.take());
+        if !buffer.is_empty() {
+            self.done.push(match charge {
+                Some(charge) => charge.own(buffer),
+                None => buffer.into(),
+            });
+        }
+    }
+}

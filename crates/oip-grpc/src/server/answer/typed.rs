@@ -1,0 +1,158 @@
+//! Typed contents of answers: measured first, then written without a second copy of the tensor.
+
+use bytes::Bytes;
+use oip_types::{BytesTensor, ServiceError, TensorValue};
+use prost::encoding::encoded_len_varint;
+use tensor_core::{DType, Tensor};
+
+use super::pieces::Pieces;
+
+/// A tensor as `InferTensorContents`.
+pub(super) struct Typed {
+    elements: Elements,
+    /// Bytes of the message.
+    pub(super) len: usize,
+}
+
+enum Elements {
+    /// Nothing is written for a tensor without elements.
+    None,
+    /// Numbers whose packed form is the tensor's: of fixed width, or truth values.
+    AsIs {
+        tag: u32,
+        bytes: Bytes,
+    },
+    /// Packed integers, of so many bytes.
+    Integers {
+        tag: u32,
+        tensor: Tensor,
+        len: usize,
+    },
+    Strings(BytesTensor),
+}
+
+/// The field for byte strings.
+const BYTES_CONTENTS: u32 = 8;
+
+impl Typed {
+    /// A tensor in typed form; `None` for the datatypes that have none.
+    pub(super) fn of(value: &TensorValue) -> Option<Self> {
+        let elements = match value {
+            TensorValue::Bytes(tensor) => Elements::Strings(tensor.clone()),
+            TensorValue::Fixed(tensor) if tensor.bytes().is_empty() => {
+                // The form still has to exist.
+                field_of(tensor.spec().dtype())?;
+                Elements::None
+            }
+            TensorValue::Fixed(tensor) => {
+                let tag = field_of(tensor.spec().dtype())?;
+                let bytes = tensor.bytes();
+                match tensor.spec().dtype() {
+                    DType::F32 | DType::F64 => Elements::AsIs {
+                        tag,
+                        bytes: bytes.clone(),
+                    },
+                    DType::Bool if bytes.iter().all(|byte| *byte <= 1) => Elements::AsIs {
+                        tag,
+                        bytes: bytes.clone(),
+                    },
+                    _ => {
+                        let mut len = 0;
+                        integers(tensor, |value| {
+                            len += encoded_len_varint(value);
+                            Ok(())
+                        })
+                        .ok()?;
+                        Elements::Integers {
+                            tag,
+                            tensor: tensor.clone(),
+                            len,
+                        }
+                    }
+                }
+            }
+        };
+        let len = match &elements {
+            Elements::None => 0,
+            Elements::AsIs { bytes, .. } => delimited_len(bytes.len()),
+            Elements::Integers { len, .. } => delimited_len(*len),
+            Elements::Strings(tensor) => tensor.iter().map(|element| delimited_len(element.len())).sum(),
+        };
+        Some(Self { elements, len })
+    }
+
+    pub(super) fn write(self, pieces: &mut Pieces<'_>) -> Result<(), ServiceError> {
+        match self.elements {
+            Elements::None => Ok(()),
+            Elements::AsIs { tag, bytes } => {
+                pieces.delimited(tag, bytes.len())?;
+                pieces.append(bytes)
+            }
+            Elements::Integers { tag, tensor, len } => {
+                pieces.delimited(tag, len)?;
+                integers(&tensor, |value| pieces.varint(value))
+            }
+            Elements::Strings(tensor) => tensor.elements().try_for_each(|element| {
+                pieces.delimited(BYTES_CONTENTS, element.len())?;
+                pieces.append(element)
+            }),
+        }
+    }
+}
+
+/// Bytes of a field of `InferTensorContents`, or of any other with a number up to 15, whose value is so long.
+pub(super) fn delimited_len(len: usize) -> usize {
+    1 + encoded_len_varint(len as u64) + len
+}
+
+/// The number of the field for a datatype's elements.
+fn field_of(dtype: DType) -> Option<u32> {
+    Some(match dtype {
+        DType::Bool => 1,
+        DType::I8 | DType::I16 | DType::I32 => 2,
+        DType::I64 => 3,
+        DType::U8 | DType::U16 | DType::U32 => 4,
+        DType::U64 => 5,
+        DType::F32 => 6,
+        DType::F64 => 7,
+        // Floats of 16 bits travel raw.
+        _ => return None,
+    })
+}
+
+/// Each element of a tensor of integers or truth values as protobuf writes it: negative ones in 64 bits.
+fn integers(tensor: &Tensor, each: impl FnMut(u64) -> Result<(), ServiceError>) -> Result<(), ServiceError> {
+    fn go<const N: usize>(
+        tensor: &Tensor,
+        widen: fn([u8; N]) -> u64,
+        each: impl FnMut(u64) -> Result<(), ServiceError>,
+    ) -> Result<(), ServiceError> {
+        let (elements, _) = tensor.bytes().as_chunks::<N>();
+        elements.iter().copied().map(widen).try_for_each(each)
+    }
+    match tensor.spec().dtype() {
+        DType::Bool => go::<1>(tensor, |[byte]| u64::from(byte != 0), each),
+        DType::U8 => go::<1>(tensor, |[byte]| byte.into(), each),
+        DType::U16 => go(tensor, |bytes| u16::from_le_bytes(bytes).into(), each),
+        DType::U32 => go(tensor, |bytes| u32::from_le_bytes(bytes).into(), each),
+        DType::U64 => go(tensor, u64::from_le_bytes, each),
+        DType::I8 => go(
+            tensor,
+            |bytes| i64::from(i8::from_le_bytes(bytes)).cast_unsigned(),
+            each,
+        ),
+        DType::I16 => go(
+            tensor,
+            |bytes| i64::from(i16::from_le_bytes(bytes)).cast_unsigned(),
+            each,
+        ),
+        DType::I32 => go(
+            tensor,
+            |bytes| i64::from(i32::from_le_bytes(bytes)).cast_unsigned(),
+            each,
+        ),
+        DType::I64 => go(tensor, |bytes| i64::from_le_bytes(bytes).cast_unsigned(), each),
+        // Not integers.
+        _ => Ok(()),
+    }
+}

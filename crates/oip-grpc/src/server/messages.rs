@@ -1,0 +1,339 @@
+//! Messages as they come in a call's body: a flag, the length in four bytes (big-endian), the message.
+//!
+//! Each message has its lease from its first byte on, and no more memory than has come of it.
+
+use std::{error::Error, future::poll_fn, io, pin::Pin};
+
+use bytes::{Buf, Bytes};
+use http_body::Body;
+use oip_service::{ByteBudget, Charge, Lease, TimeLimits, compression::Compression};
+use oip_types::{ErrorCode, ServiceError, causes};
+use tokio::time::{Instant, timeout_at};
+use tonic::{Code, Status};
+
+use super::{GrpcConfig, status};
+
+/// Bytes before each message.
+pub(crate) const HEAD: usize = 5;
+
+/// The messages of a call.
+pub(crate) struct Messages<B> {
+    body: Pin<Box<B>>,
+    /// What has come of the body and belongs to no message yet.
+    part: Bytes,
+    incoming: Option<Incoming>,
+    compression: Option<Compression>,
+    limit: usize,
+    budget: ByteBudget,
+    time: TimeLimits,
+}
+
+/// A message that has come whole.
+pub(crate) struct Message {
+    pub(crate) lease: Lease,
+    /// How it is compressed, if it is.
+    pub(crate) compression: Option<Compression>,
+    /// The message, which keeps what it is charged.
+    pub(crate) bytes: Bytes,
+}
+
+/// A message that has begun.
+struct Incoming {
+    lease: Lease,
+    since: Instant,
+    head: [u8; HEAD],
+    head_len: usize,
+    /// What the head says, once it is whole.
+    frame: Option<(Option<Compression>, usize)>,
+    buffer: Vec<u8>,
+    charge: Charge,
+}
+
+impl<B> Messages<B>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// The messages of a body, which are compressed in this way where their flags say so.
+    pub(crate) fn new(body: B, compression: Option<Compression>, config: &GrpcConfig) -> Self {
+        Self {
+            body: Box::pin(body),
+            part: Bytes::new(),
+            incoming: None,
+            compression,
+            limit: config.max_message_bytes,
+            budget: config.budget.clone(),
+            time: config.time,
+        }
+    }
+
+    /// The next message, or `None` when there is none. May be dropped and called again.
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, Status> {
+        self.next_of(None).await
+    }
+
+    /// The only message of a call; what it takes is charged to the call's lease.
+    pub(crate) async fn only(&mut self, lease: &Lease) -> Result<Message, Status> {
+        let missing = || Status::internal("Missing request message.");
+        let message = self.next_of(Some(lease)).await?.ok_or_else(missing)?;
+        loop {
+            if !self.part.is_empty() {
+                return Err(Status::internal("expected one request message, found more"));
+            }
+            if !self.read_part().await? {
+                return Ok(message);
+            }
+        }
+    }
+
+    async fn next_of(&mut self, lease: Option<&Lease>) -> Result<Option<Message>, Status> {
+        loop {
+            if let Some(message) = self.take_message(lease)? {
+                return Ok(Some(message));
+            }
+            let is_open = match &self.incoming {
+                None => self.read_part().await?,
+                // Between messages a call may be silent, within one it may not.
+                Some(Incoming { since, .. }) => {
+                    let patience = since.checked_add(self.time.max);
+                    let part = self.read_part();
+                    match patience {
+                        None => part.await?,
+                        Some(end) => timeout_at(end, part)
+                            .await
+                            .unwrap_or_else(|_| Err(status::from_error(&too_slow())))?,
+                    }
+                }
+            };
+            if !is_open {
+                return match self.incoming {
+                    None => Ok(None),
+                    Some(_) => Err(Status::internal("Unexpected EOF decoding stream.")),
+                };
+            }
+        }
+    }
+
+    /// Reads the next part of the body; false at its end.
+    async fn read_part(&mut self) -> Result<bool, Status> {
+        let frame = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await;
+        match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
+            Some(Ok(Ok(part))) => {
+                self.part = part;
+                Ok(true)
+            }
+            // Trailers come last.
+            None | Some(Ok(Err(_))) => Ok(false),
+            Some(Err(error)) => {
+                let status = broken(error.into());
+                if status.code() == Code::Cancelled {
+                    self.incoming = None;
+                    return Ok(false);
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Goes over what has come, up to the end of a message.
+    fn take_message(&mut self, lease: Option<&Lease>) -> Result<Option<Message>, Status> {
+        if self.part.is_empty() {
+            return Ok(None);
+        }
+        let refused = |error: ServiceError| status::from_error(&error);
+        if self.incoming.is_none() {
+            let lease = match lease {
+                Some(lease) => lease.clone(),
+                None => Lease::new(&self.budget, &self.time),
+            };
+            self.incoming = Some(Incoming {
+                charge: lease.charge(HEAD as u64).map_err(refused)?,
+                lease,
+                since: Instant::now(),
+                head: [0; HEAD],
+                head_len: 0,
+                frame: None,
+                buffer: Vec::new(),
+            });
+        }
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(None);
+        };
+        let Some((compression, len)) = incoming.read_head(&mut self.part, self.compression, self.limit)?
+        else {
+            return Ok(None);
+        };
+        let used = self.part.len().min(len - incoming.buffer.len());
+        incoming.reserve(used, len).map_err(refused)?;
+        incoming.buffer.extend_from_slice(&self.part[..used]);
+        self.part.advance(used);
+        if incoming.buffer.len() < len {
+            return Ok(None);
+        }
+        Ok(self.incoming.take().map(|incoming| Message {
+            lease: incoming.lease,
+            compression,
+            bytes: incoming.charge.own(incoming.buffer),
+        }))
+    }
+}
+
+impl Incoming {
+    /// Reads the head, or goes on with it; `None` while it is not whole.
+    fn read_head(
+        &mut self,
+        part: &mut Bytes,
+        compression: Option<Compression>,
+        limit: usize,
+    ) -> Result<Option<(Option<Compression>, usize)>, Status> {
+        if self.frame.is_some() {
+            return Ok(self.frame);
+        }
+        let used = part.len().min(HEAD - self.head_len);
+        self.head[self.head_len..self.head_len + used].copy_from_slice(&part[..used]);
+        self.head_len += used;
+        part.advance(used);
+        if self.head_len < HEAD {
+            return Ok(None);
+        }
+        let [flag, len @ ..] = self.head;
+        let compression = match (flag, compression) {
+            (0, _) => None,
+            (1, Some(compression)) => Some(compression),
+            (1, None) => {
+                return Err(Status::internal(
+                    "protocol error: received message with compressed-flag but no grpc-encoding was specified",
+                ));
+            }
+            (flag, _) => {
+                return Err(Status::internal(format!(
+                    "protocol error: received message with invalid compression flag: {flag} (valid flags are 0 and \
+                     1), while sending request"
+                )));
+            }
+        };
+        let len = u32::from_be_bytes(len) as usize;
+        if len > limit {
+            return Err(Status::resource_exhausted(format!(
+                "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"
+            )));
+        }
+        self.frame = Some((compression, len));
+        Ok(self.frame)
+    }
+
+    /// Makes room for so many bytes of a message of `len`: what has come, doubled, but never more than the message.
+    fn reserve(&mut self, more: usize, len: usize) -> Result<(), ServiceError> {
+        let needed = self.buffer.len() + more;
+        if needed <= self.buffer.capacity() {
+            return Ok(());
+        }
+        let capacity = (2 * self.buffer.capacity()).min(len).max(needed);
+        self.charge.grow((capacity - self.buffer.capacity()) as u64)?;
+        let reserved = self.buffer.try_reserve_exact(capacity - self.buffer.len());
+        reserved.map_err(|error| {
+            ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
+        })
+    }
+}
+
+/// What a message that does not come is answered with.
+fn too_slow() -> ServiceError {
+    ServiceError::new(ErrorCode::SlowRequest, "the message came too slowly")
+}
+
+/// A body that could not be read to its end: too slow, or cut off.
+pub(crate) fn broken(error: Box<dyn Error + Send + Sync>) -> Status {
+    let is_slow = causes(&*error)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::TimedOut);
+    if is_slow {
+        return status::from_error(&too_slow());
+    }
+    Status::from_error(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        convert::Infallible,
+        task::{Context, Poll, Waker},
+    };
+
+    use http_body::Frame;
+
+    use super::*;
+
+    /// A body of parts, which stays open behind them.
+    struct Parts(VecDeque<Bytes>);
+
+    impl Body for Parts {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            match self.0.pop_front() {
+                Some(part) => Poll::Ready(Some(Ok(Frame::data(part)))),
+                None => Poll::Pending,
+            }
+        }
+    }
+
+    fn message(len: u32) -> Vec<u8> {
+        [&[0][..], &len.to_be_bytes(), &vec![7; len as usize]].concat()
+    }
+
+    /// LC-10: however a body is cut into parts, each message has what it came with, and nothing is kept for long.
+    #[tokio::test]
+    async fn lc_10_each_message_of_a_stream_has_its_own_bytes() {
+        let lens = [0u32, 3, 300, 1];
+        let body: Vec<u8> = lens.iter().flat_map(|len| message(*len)).collect();
+        for size in [1, 2, 5, 7, 300, body.len()] {
+            let config = GrpcConfig {
+                budget: ByteBudget::new(10_000),
+                ..GrpcConfig::default()
+            };
+            let mut parts: VecDeque<Bytes> = body.chunks(size).map(Bytes::copy_from_slice).collect();
+            parts.push_back(message(9)[..6].to_vec().into());
+            let mut messages = Messages::new(Parts(parts), None, &config);
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut next = |messages: &mut Messages<Parts>| std::pin::pin!(messages.next()).poll(&mut cx);
+            let mut held = Vec::new();
+            for len in lens {
+                let before = config.budget.used();
+                let Poll::Ready(Ok(Some(message))) = next(&mut messages) else {
+                    panic!("a message of {len} bytes in parts of {size}")
+                };
+                assert_eq!(message.bytes, vec![7; len as usize]);
+                assert_eq!(
+                    config.budget.used() - before,
+                    u64::from(len) + 5,
+                    "parts of {size}"
+                );
+                held.push(message);
+            }
+            drop(held);
+            assert_eq!(config.budget.used(), 0);
+            // Half a message.
+            assert!(next(&mut messages).is_pending());
+            assert_eq!(config.budget.used(), 6);
+            drop(messages);
+            assert_eq!(config.budget.used(), 0);
+        }
+    }
+
+    /// What a message claims to be is not allocated before it comes.
+    #[tokio::test]
+    async fn lengths_that_lie_take_nothing() {
+        let config = GrpcConfig::default();
+        let head = [&[0][..], &(64u32 << 20).to_be_bytes(), &[1, 2, 3]].concat();
+        let mut messages = Messages::new(Parts(VecDeque::from([head.into()])), None, &config);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(std::pin::pin!(messages.next()).poll(&mut cx).is_pending());
+        assert_eq!(config.budget.used(), 8);
+    }
+}

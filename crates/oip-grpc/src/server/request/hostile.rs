@@ -1,0 +1,239 @@
+//! Messages that are small on the wire and large in memory: reading one takes a small multiple of it, or is refused
+//! before anything is built.
+
+use bytes::Bytes;
+use oip_service::{ByteBudget, Lease, TimeLimits};
+use oip_types::{ErrorCode, Limits, NoSharedMemory};
+use prost::encoding;
+
+use super::{Effort, Failure, ReadRequest, Reader};
+use crate::server::GrpcOutput;
+
+const SIZE: usize = 4 << 20;
+
+fn read(message: &Bytes, lease: &Lease) -> Result<ReadRequest, Failure> {
+    let reader = Reader {
+        limits: &Limits {
+            tensor_bytes: 8 * SIZE,
+            ..Limits::default()
+        },
+        output: GrpcOutput::Mirror,
+        shared_memory: &NoSharedMemory,
+        lease,
+    };
+    reader.read(message, Effort::Any).map_err(|(_, failure)| failure)
+}
+
+/// What reading allocates at its peak, and what it comes to.
+fn peak(message: &Bytes) -> (usize, Result<ReadRequest, Failure>) {
+    let lease = Lease::unlimited();
+    let mut result = None;
+    let allocated = allocation_counter::measure(|| result = Some(read(message, &lease)));
+    (usize::try_from(allocated.bytes_max).unwrap(), result.unwrap())
+}
+
+fn code(result: Result<ReadRequest, Failure>) -> Option<ErrorCode> {
+    match result {
+        Ok(_) => None,
+        Err(Failure::Refused(error)) => Some(error.code()),
+        Err(failure) => panic!("{failure:?}"),
+    }
+}
+
+/// Bytes that are repeated until they make a message of about [`SIZE`] behind a model's name.
+fn repeated(part: &[u8]) -> Bytes {
+    let mut message = b"\x0a\x01m".to_vec();
+    message.extend(part.repeat(SIZE / part.len()));
+    message.into()
+}
+
+/// An input `x` with this datatype and shape, and whatever `rest` adds to it.
+fn with_input(datatype: &str, shape: &[u64], rest: &[u8]) -> Bytes {
+    let mut input = Vec::new();
+    encoding::string::encode(1, &"x".to_owned(), &mut input);
+    encoding::string::encode(2, &datatype.to_owned(), &mut input);
+    for dim in shape {
+        encoding::uint64::encode(3, dim, &mut input);
+    }
+    input.extend(rest);
+    let mut message = b"\x0a\x01m".to_vec();
+    encoding::bytes::encode(5, &input, &mut message);
+    message.into()
+}
+
+fn contents(tag: u32, packed: &[u8]) -> Vec<u8> {
+    let (mut field, mut contents) = (Vec::new(), Vec::new());
+    encoding::bytes::encode(tag, &packed.to_vec(), &mut field);
+    encoding::bytes::encode(5, &field, &mut contents);
+    contents
+}
+
+/// Empty inputs, outputs and raw contents, two bytes each: refused at the limit, with nothing but the outline's room.
+#[test]
+fn too_many_things_are_refused_before_they_are_built() {
+    for (part, message) in [
+        (
+            &[0x2a, 0][..],
+            "model 'm': too many inputs and outputs: the limit is 256, found 257 or more",
+        ),
+        (
+            &[0x32, 0],
+            "model 'm': too many inputs and outputs: the limit is 256, found 257 or more",
+        ),
+        (
+            &[0x3a, 0],
+            "model 'm': too many raw_input_contents: the limit is 256, found 257 or more",
+        ),
+    ] {
+        let (allocated, result) = peak(&repeated(part));
+        let Err(Failure::Refused(error)) = result else {
+            panic!("{result:?}")
+        };
+        assert_eq!(
+            (error.code(), error.message()),
+            (ErrorCode::InvalidArgument, message)
+        );
+        assert!(allocated < 256 << 10, "{allocated} bytes for {part:02x?}");
+    }
+}
+
+/// Parameters: no more are kept than the limit allows, of each input too.
+#[test]
+fn parameters_are_bounded() {
+    let mut entries = Vec::new();
+    for index in 0u32.. {
+        if entries.len() > SIZE {
+            break;
+        }
+        let mut entry = Vec::new();
+        encoding::string::encode(1, &format!("{index:x}"), &mut entry);
+        encoding::bytes::encode(2, &vec![8, 1], &mut entry);
+        encoding::bytes::encode(4, &entry, &mut entries);
+    }
+    let of_request = [b"\x0a\x01m", &entries[..]].concat().into();
+    let (allocated, result) = peak(&of_request);
+    assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
+    assert!(allocated < 256 << 10, "{allocated} bytes");
+    let (allocated, result) = peak(&with_input("FP32", &[1], &entries));
+    assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
+    assert!(allocated < 256 << 10, "{allocated} bytes");
+
+    // As many as are allowed, everywhere.
+    let mut message = b"\x0a\x01m".to_vec();
+    for _ in 0..255 {
+        let mut input = b"\x0a\x01x\x12\x04BOOL".to_vec();
+        for index in 0u32..256 {
+            let mut entry = Vec::new();
+            encoding::string::encode(1, &format!("{index:x}"), &mut entry);
+            encoding::bytes::encode(2, &vec![8, 1], &mut entry);
+            encoding::bytes::encode(4, &entry, &mut input);
+        }
+        encoding::bytes::encode(3, &vec![0], &mut input);
+        encoding::bytes::encode(5, &input, &mut message);
+    }
+    let message = Bytes::from(message);
+    let lease = Lease::unlimited();
+    let mut read_request = None;
+    let allocated = allocation_counter::measure(|| read_request = read(&message, &lease).ok());
+    let charged = read_request.expect("it is within all limits").charge.bytes();
+    assert!(
+        allocated.bytes_max <= charged + (64 << 10),
+        "{} bytes, {charged} charged",
+        allocated.bytes_max
+    );
+}
+
+/// Dimensions: only as many are kept as a tensor may have.
+#[test]
+fn packed_shapes_are_bounded() {
+    let mut shape = Vec::new();
+    encoding::bytes::encode(3, &vec![1; SIZE], &mut shape);
+    for rest in [shape, [0x18, 1].repeat(SIZE / 2)] {
+        let (allocated, result) = peak(&with_input("FP32", &[], &rest));
+        assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
+        assert!(allocated < 64 << 10, "{allocated} bytes");
+    }
+}
+
+/// Typed contents take what the tensor takes, and nothing beside.
+#[test]
+fn typed_contents_take_what_the_tensor_takes() {
+    let strings = {
+        let mut contents = Vec::new();
+        encoding::bytes::encode(5, &[0x42, 0].repeat(SIZE / 2), &mut contents);
+        contents
+    };
+    let numbers = SIZE as u64;
+    for (datatype, count, contents, expected) in [
+        ("INT64", numbers, contents(3, &vec![7; SIZE]), 8 * SIZE),
+        ("UINT64", numbers, contents(5, &vec![7; SIZE]), 8 * SIZE),
+        ("INT32", numbers, contents(2, &vec![7; SIZE]), 4 * SIZE),
+        ("UINT8", numbers, contents(4, &vec![7; SIZE]), SIZE),
+        ("BOOL", numbers, contents(1, &vec![1; SIZE]), SIZE),
+        ("BYTES", numbers / 2, strings, 2 * SIZE),
+        // As they are in the message.
+        ("FP32", numbers / 4, contents(6, &vec![7; SIZE]), 0),
+        ("FP64", numbers / 8, contents(7, &vec![7; SIZE]), 0),
+    ] {
+        let (allocated, result) = peak(&with_input(datatype, &[count], &contents));
+        assert_eq!(code(result), None, "{datatype}");
+        assert!(allocated < expected + (16 << 10), "{datatype}: {allocated} bytes");
+        // Another shape is noticed before anything is decoded.
+        let (allocated, result) = peak(&with_input(datatype, &[count + 1], &contents));
+        assert_eq!(code(result), Some(ErrorCode::InvalidArgument), "{datatype}");
+        assert!(allocated < 16 << 10, "{datatype}: {allocated} bytes");
+    }
+}
+
+/// Decoded tensors have the limit that JSON has.
+#[test]
+fn decoded_tensors_have_a_limit() {
+    let one_more = SIZE as u64 + 1;
+    let (allocated, result) = peak(&with_input(
+        "INT64",
+        &[one_more],
+        &contents(3, &vec![7; SIZE + 1]),
+    ));
+    assert_eq!(code(result), Some(ErrorCode::TooLarge));
+    assert!(allocated < 16 << 10, "{allocated} bytes");
+}
+
+/// What is decoded is asked of the lease first: for what can never fit, and for what does not fit now.
+#[test]
+fn decoded_tensors_are_charged() {
+    let message = with_input("INT64", &[1 << 20], &contents(3, &vec![7; 1 << 20]));
+    let budget = ByteBudget::new((8 << 20) - 1);
+    let lease = Lease::new(&budget, &TimeLimits::default());
+    assert_eq!(code(read(&message, &lease)), Some(ErrorCode::TooLarge));
+    let budget = ByteBudget::new(8 << 20);
+    let lease = Lease::new(&budget, &TimeLimits::default());
+    let other = Lease::new(&budget, &TimeLimits::default()).charge(1).unwrap();
+    assert_eq!(code(read(&message, &lease)), Some(ErrorCode::Overloaded));
+    drop(other);
+    let read = read(&message, &lease).unwrap();
+    assert_eq!(budget.used(), 8 << 20);
+    drop(read);
+    assert_eq!(budget.used(), 0);
+}
+
+/// Long names and parameters are charged too.
+#[test]
+fn names_are_charged() {
+    let mut input = Vec::new();
+    encoding::string::encode(1, &"n".repeat(2 << 20), &mut input);
+    let mut message = b"\x0a\x01m".to_vec();
+    encoding::bytes::encode(6, &input, &mut message);
+    let budget = ByteBudget::new(1 << 20);
+    let lease = Lease::new(&budget, &TimeLimits::default());
+    assert_eq!(code(read(&message.into(), &lease)), Some(ErrorCode::TooLarge));
+}
+
+/// Work ends when the client leaves.
+#[test]
+fn long_walks_end_with_their_client() {
+    let lease = Lease::unlimited();
+    drop(lease.guard());
+    // A field that is not known, again and again.
+    let message = repeated(&[0x78, 1]);
+    assert_eq!(code(read(&message, &lease)), Some(ErrorCode::Cancelled));
+}

@@ -1,0 +1,107 @@
+//! `ModelInfer`: one message in, one out.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    error::Error,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, header};
+use http_body::{Body, Frame};
+use oip_service::Lease;
+use oip_types::{ErrorCode, ServiceError};
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::{
+    answer::Envelope,
+    encoding,
+    inference::{Inference, Wanted},
+    messages::Messages,
+    status,
+};
+
+/// Answers a call.
+pub(crate) async fn call<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    answer(&inference, request)
+        .await
+        .unwrap_or_else(Status::into_http)
+}
+
+async fn answer<B>(
+    inference: &Arc<Inference>,
+    request: Request<B>,
+) -> Result<Response<tonic::body::Body>, Status>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let config = &inference.config;
+    let (head, body) = request.into_parts();
+    let own = encoding::of_request(&head.headers)?;
+    let wanted = Wanted {
+        timeout: status::timeout(&head.headers).map_err(|error| status::from_error(&error))?,
+        envelope: Envelope::Call,
+        compression: encoding::of_answer(&head.headers, own),
+    };
+    let lease = Lease::new(&config.budget, &config.time);
+    // If the client leaves, this future is dropped, and what works for it ends.
+    let guard = lease.guard();
+    let patience = wanted
+        .timeout
+        .map_or(config.time.max, |timeout| timeout.min(config.time.max));
+    let mut messages = Messages::new(body, own, config);
+    let message = timeout(patience, messages.only(&lease))
+        .await
+        .unwrap_or_else(|_| {
+            let message = "the deadline passed before the request was read";
+            Err(status::from_error(&ServiceError::new(
+                ErrorCode::DeadlineExceeded,
+                message,
+            )))
+        })?;
+    let pieces = inference.infer(message, wanted).await?;
+    guard.disarm();
+    let mut response = Response::new(tonic::body::Body::new(Answered {
+        pieces: pieces.into(),
+        trailers: Some(status::trailers(&Status::ok(""))),
+    }));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, status::CONTENT_TYPE);
+    if let Some(compression) = wanted.compression {
+        headers.insert(encoding::ENCODING, encoding::header_value(compression));
+    }
+    Ok(response)
+}
+
+/// An answer on its way out. Each piece keeps what it is charged until it is sent.
+struct Answered {
+    pieces: VecDeque<Bytes>,
+    trailers: Option<HeaderMap>,
+}
+
+impl Body for Answered {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.pieces.pop_front().map(Frame::data);
+        let frame = piece.or_else(|| self.trailers.take().map(Frame::trailers));
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.trailers.is_none()
+    }
+}
