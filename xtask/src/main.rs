@@ -17,6 +17,7 @@ mod schemas;
 mod sizes;
 mod tidy;
 mod workspace;
+mod zoo;
 
 use std::process::ExitCode;
 
@@ -52,6 +53,8 @@ enum Task {
     Soak(attack::SoakOptions),
     /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
     Interop(interop::Options),
+    /// Hold the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
+    Zoo(zoo::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
     Wheel(python::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Task::Attack(options) => attack::attack(&options),
         Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Zoo(options) => zoo::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),

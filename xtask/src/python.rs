@@ -107,7 +107,7 @@ fn build(options: &Options) -> Result<PathBuf> {
 }
 
 /// The Python of a virtual environment that has the requirements; filling it needs a network.
-fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
+pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
     let program = folder.join("bin/python");
     let installed = folder.join("installed.txt");
     if fs::read_to_string(&installed).is_ok_and(|installed| installed == requirements.join("\n")) {

@@ -138,12 +138,24 @@ impl Grpc {
         method: Method,
         is_compressed: bool,
     ) -> Result<(client::ResponseFuture, SendStream<Bytes>)> {
-        let mut request = Request::post(format!("http://127.0.0.1{}", method.path()))
+        let encoding = if is_compressed { "gzip" } else { "identity" };
+        self.begin_with(method, "grpc-encoding", encoding).await
+    }
+
+    /// Begins a call with one more header.
+    ///
+    /// # Errors
+    /// If the connection is closed.
+    pub async fn begin_with(
+        &self,
+        method: Method,
+        name: &str,
+        value: &str,
+    ) -> Result<(client::ResponseFuture, SendStream<Bytes>)> {
+        let request = Request::post(format!("http://127.0.0.1{}", method.path()))
             .header("content-type", "application/grpc")
-            .header("te", "trailers");
-        if is_compressed {
-            request = request.header("grpc-encoding", "gzip");
-        }
+            .header("te", "trailers")
+            .header(name, value);
         let mut send = self.send.clone().ready().await?;
         Ok(send.send_request(request.body(())?, false)?)
     }
@@ -187,11 +199,19 @@ impl Grpc {
     }
 }
 
+/// Sends one more message.
+///
+/// # Errors
+/// If the stream is closed.
+pub async fn write_message(stream: &mut SendStream<Bytes>, message: &Framed) -> Result<()> {
+    write(stream, message.bytes.clone(), false).await
+}
+
 /// Sends bytes as the server's windows allow.
 ///
 /// # Errors
 /// If the stream is closed.
-pub async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) -> Result<()> {
+async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) -> Result<()> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
         let room = poll_fn(|context| stream.poll_capacity(context)).await;

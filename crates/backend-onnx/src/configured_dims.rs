@@ -69,3 +69,37 @@ pub(crate) fn expected_shapes(inputs: &[Port], config: &ModelConfig) -> Vec<Vec<
     });
     shapes.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_types::DataType;
+
+    use super::*;
+
+    #[test]
+    fn preferred_batches_are_expected_where_nothing_else_is_free() {
+        let port = |dims| Port {
+            name: "x".to_owned(),
+            datatype: DataType::FP32,
+            dims: Some(dims),
+        };
+        let mut config = ModelConfig {
+            dynamic_batching: Some(Default::default()),
+            ..ModelConfig::default()
+        };
+        if let Some(batching) = &mut config.dynamic_batching {
+            batching.preferred_batch_size = vec![4, 8];
+        }
+        let rows = port(vec![Dim::Free, Dim::Fixed(3)]);
+        let shapes = expected_shapes(std::slice::from_ref(&rows), &config);
+        assert_eq!(
+            shapes,
+            [[Shape::new(&[4, 3]).unwrap()], [Shape::new(&[8, 3]).unwrap()]]
+        );
+        let free = port(vec![Dim::Free, Dim::Named("w".to_owned())]);
+        assert!(expected_shapes(&[free], &config).is_empty());
+        assert!(expected_shapes(&[rows], &ModelConfig::default()).is_empty());
+    }
+}

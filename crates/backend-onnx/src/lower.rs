@@ -121,11 +121,9 @@ impl Lowering<'_> {
         }
         let mut outputs = HashSet::new();
         for output in &graph.output {
+            // Some exporters name an output twice. It is one value, and is served once.
             if !outputs.insert(output.name.as_str()) {
-                return Err(ServiceError::invalid(format!(
-                    "output {} is named twice",
-                    Quoted(&output.name)
-                )));
+                continue;
             }
             let source = self.name(&scope, &output.name)?;
             // Only nodes' outputs: tract takes neither inputs nor what stands outside of an inner graph.

@@ -10,10 +10,7 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Shape;
 
-use crate::{
-    plan::{Plan, Planner, ended},
-    size::{MAX_BYTES, gib},
-};
+use crate::plan::{Plan, Planner, ended};
 
 /// Plans that are kept at a time.
 const MAX_PLANS: usize = 32;
@@ -77,7 +74,6 @@ impl ShapePlans {
     /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the model can't be run with these shapes; what the token
     /// says when it is cancelled while another plan is made.
     pub(crate) fn get(&self, shapes: &[Shape], cancel: &CancelToken) -> Result<Arc<Plan>, ServiceError> {
-        self.admit(shapes)?;
         let mut shelf = self.shelf();
         loop {
             if let Some(plan) = shelf.find(shapes) {
@@ -122,24 +118,6 @@ impl ShapePlans {
         plan
     }
 
-    /// Refuses shapes that no plan is made for. A dimension of nothing hides how large the others are.
-    fn admit(&self, shapes: &[Shape]) -> Result<(), ServiceError> {
-        let ports = &self.planner.signature().inputs;
-        for (port, shape) in ports.iter().zip(shapes) {
-            let element = port.datatype.dtype().map_or(1, |dtype| dtype.size() as u64);
-            let sizes = shape.dims().iter().map(|&dim| dim.max(1));
-            let bytes = sizes.fold(element, u64::saturating_mul);
-            if bytes > MAX_BYTES {
-                let (name, limit) = (tensor_core::Quoted(&port.name), MAX_BYTES >> 30);
-                return Err(ServiceError::invalid(format!(
-                    "input {name} has dimensions {shape}, which stand for {} where the limit is {limit} GiB",
-                    gib(bytes)
-                )));
-            }
-        }
-        Ok(())
-    }
-
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,4 +151,70 @@ fn refused(shapes: &[Shape], failure: &Failure) -> ServiceError {
             failure.0
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{lower, proto, signature::Signature};
+
+    fn plans() -> ShapePlans {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/fixtures/halved_and_doubled.onnx"
+        );
+        let model = proto::decode(&std::fs::read(path).unwrap().into()).unwrap();
+        let graph = model.graph.as_ref().unwrap();
+        let signature = Signature::of(&model, graph).unwrap();
+        let lowered = lower::lower(graph, &signature.opsets).unwrap();
+        ShapePlans::new(Planner::new(signature, lowered).unwrap())
+    }
+
+    fn image(width: u64) -> [Shape; 1] {
+        [Shape::new(&[1, 3, 2, width]).unwrap()]
+    }
+
+    #[test]
+    fn a_plan_is_made_once_for_all_who_wait_for_it() {
+        let plans = plans();
+        let token = CancelToken::new(None);
+        let made: Vec<Arc<Plan>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| plans.get(&image(4), &token).unwrap()))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(made.iter().all(|plan| Arc::ptr_eq(plan, &made[0])));
+        assert!(plans.has(&image(4)) && !plans.has(&image(6)));
+    }
+
+    #[test]
+    fn the_least_used_plan_goes() {
+        let plans = plans();
+        let token = CancelToken::new(None);
+        let first = plans.get(&image(2), &token).unwrap();
+        let second = plans.get(&image(4), &token).unwrap();
+        for width in 3..=MAX_PLANS as u64 {
+            plans.get(&image(2 * width), &token).unwrap();
+            // What is used stays.
+            assert!(Arc::ptr_eq(&first, &plans.get(&image(2), &token).unwrap()));
+        }
+        plans.get(&image(1000), &token).unwrap();
+        assert_eq!(plans.shelf().plans.len(), MAX_PLANS);
+        assert!(Arc::ptr_eq(&first, &plans.get(&image(2), &token).unwrap()));
+        assert!(!Arc::ptr_eq(&second, &plans.get(&image(4), &token).unwrap()));
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_remembered_and_not_ready() {
+        let plans = plans();
+        let token = CancelToken::new(None);
+        for _ in 0..2 {
+            assert!(plans.get(&image(3), &token).is_err());
+        }
+        assert!(!plans.has(&image(3)));
+        assert_eq!(plans.shelf().plans.len(), 1);
+    }
 }

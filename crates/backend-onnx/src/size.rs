@@ -1,5 +1,6 @@
 //! How large single values may become: a few bytes of a request can ask for a product of terabytes.
 
+use oip_types::{ServiceError, TensorValue};
 use tract_onnx::tract_hir::internal::*;
 
 use crate::ops::{BadInput, Refusal};
@@ -19,6 +20,20 @@ pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
         .into()),
         _ => Ok(()),
     }
+}
+
+/// Refuses a request's input before anything is made of it. A dimension of nothing hides how large the others are.
+pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
+    let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
+    let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));
+    let bytes = sizes.fold(element, u64::saturating_mul);
+    if bytes <= MAX_BYTES {
+        return Ok(());
+    }
+    let (shape, size, limit) = (value.shape(), gib(bytes), MAX_BYTES >> 30);
+    Err(ServiceError::invalid(format!(
+        "dimensions {shape} stand for {size}, the limit is {limit} GiB"
+    )))
 }
 
 /// The outputs of a node whose sizes depend on a request.

@@ -19,6 +19,7 @@ use crate::{
     proto::{self, ModelProto},
     shape_plans::ShapePlans,
     signature::Signature,
+    size,
     tract_limit::TractLimit,
     trial::{self, Fill},
 };
@@ -49,6 +50,7 @@ impl OnnxModel {
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let mut signature = Signature::of(model, graph)?;
         configured_dims::fix(&mut signature, &cx.config);
+        signature.remove_repeated_outputs();
         let lowered = lower::lower(graph, &signature.opsets)?;
         let planner = Planner::new(signature, lowered)?;
         let named_dims = NamedDims::of(&planner.signature().inputs);
@@ -83,7 +85,8 @@ impl Model for OnnxModel {
         for input in &self.metadata.inputs {
             let value = request.take_input(&input.name)?;
             shapes.push(value.shape().clone());
-            let tensor = convert::to_tract(&value)
+            let tensor = size::admit_input(&value)
+                .and_then(|()| convert::to_tract(&value))
                 .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
             inputs.push(tensor.into());
         }

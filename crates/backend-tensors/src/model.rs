@@ -147,6 +147,10 @@ struct Wanted<'r> {
 }
 
 impl Model for TensorsModel {
+    fn lends_memory(&self) -> bool {
+        true
+    }
+
     fn metadata(&self) -> &ModelMetadata {
         &self.metadata
     }

@@ -15,13 +15,12 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use oip_service::Charge;
 use oip_types::{
     ErrorCode, ServiceError,
-    rest::{EncodedBody, HEADER_LENGTH, error_body},
+    rest::{EncodedPieces, HEADER_LENGTH, error_body},
 };
 
-use crate::content_encoding::ContentEncoding;
+use crate::content_encoding::{ContentEncoding, name};
 
 /// The exact type that KServe's client looks for: no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -64,37 +63,34 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
     StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The answer to an inference: JSON, or JSON and then each binary tensor right from where it is.
-pub(crate) fn inference(body: EncodedBody, permits: Vec<Charge>) -> Response {
-    let header_length = body.header_length();
-    in_parts(body.into_parts().collect(), header_length, permits)
-}
-
-/// The compressed body of an answer to an inference.
-pub(crate) struct Compressed {
-    pub(crate) bytes: Bytes,
+/// The body of an answer to an inference, in the parts that are sent one by one.
+pub(crate) struct Encoded {
+    pub(crate) parts: Vec<Bytes>,
     /// Bytes of JSON before compression, when binary tensors follow.
     pub(crate) header_length: Option<usize>,
-    pub(crate) encoding: ContentEncoding,
+    pub(crate) encoding: Option<ContentEncoding>,
 }
 
-/// The same answer, compressed.
-pub(crate) fn compressed(body: Compressed, permits: Vec<Charge>) -> Response {
-    let mut response = in_parts([body.bytes].into(), body.header_length, permits);
-    let encoding = HeaderValue::from_static(body.encoding.name());
-    response.headers_mut().insert(CONTENT_ENCODING, encoding);
-    response
+impl Encoded {
+    /// JSON, or JSON and then each binary tensor right from where it is.
+    pub(crate) fn plain(body: EncodedPieces) -> Self {
+        Self {
+            header_length: body.header_length(),
+            parts: body.into_parts().collect(),
+            encoding: None,
+        }
+    }
 }
 
-fn in_parts(parts: VecDeque<Bytes>, header_length: Option<usize>, permits: Vec<Charge>) -> Response {
-    let body = Parts {
-        parts,
-        _permits: permits,
-    };
-    let mut response = Response::new(Body::new(body));
+/// The answer to an inference.
+pub(crate) fn inference(encoded: Encoded) -> Response {
+    let mut response = Response::new(Body::new(Parts(encoded.parts.into())));
     let headers = response.headers_mut();
     headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
-    match header_length {
+    if let Some(encoding) = encoded.encoding {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name(encoding)));
+    }
+    match encoded.header_length {
         None => headers.insert(CONTENT_TYPE, JSON),
         Some(length) => {
             headers.insert(HeaderName::from_static(HEADER_LENGTH), HeaderValue::from(length));
@@ -104,12 +100,9 @@ fn in_parts(parts: VecDeque<Bytes>, header_length: Option<usize>, permits: Vec<C
     response
 }
 
-/// A body of known length in several pieces that are sent one by one, without being joined.
-struct Parts {
-    parts: VecDeque<Bytes>,
-    /// Tensors of the request may be in the answer, so its bytes count until that is sent.
-    _permits: Vec<Charge>,
-}
+/// A body of known length in several pieces that are sent one by one, without being joined. Each is charged to the
+/// request until it has left.
+struct Parts(VecDeque<Bytes>);
 
 impl http_body::Body for Parts {
     type Data = Bytes;
@@ -119,14 +112,14 @@ impl http_body::Body for Parts {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.parts.pop_front().map(|part| Ok(Frame::data(part))))
+        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.parts.is_empty()
+        self.0.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.parts.iter().map(|part| part.len() as u64).sum())
+        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
     }
 }

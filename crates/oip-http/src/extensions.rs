@@ -6,7 +6,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use oip_service::extensions;
+use oip_service::{Lease, extensions};
 use oip_types::{
     ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -25,11 +25,14 @@ const MAX_BODY: usize = 1 << 20;
 
 /// The names of the models in the repository, each once.
 pub(crate) async fn models(State(app): State<App>) -> Response {
-    respond(extensions::index(&*app.service, false).map(|index| {
+    let service = app.service.clone();
+    let listed = elsewhere(&app, move || {
+        let index = extensions::index(&*service, false)?;
         let mut names: Vec<String> = index.into_iter().map(|entry| entry.name).collect();
         names.dedup();
-        ok(&json!({ "models": names }))
-    }))
+        Ok(ok(&json!({ "models": names })))
+    });
+    respond(listed.await)
 }
 
 pub(crate) async fn repository_index(State(app): State<App>, request: Request) -> Response {
@@ -40,7 +43,9 @@ async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
     extensions::repository(&*app.service)?;
     let body = small_body(app, request).await?;
     let is_ready_only = decode_index_request(&body, &app.config.limits)?;
-    extensions::index(&*app.service, is_ready_only).map(|index| ok(&index))
+    let service = app.service.clone();
+    let list = move || extensions::index(&*service, is_ready_only).map(|index| ok(&index));
+    elsewhere(app, list).await
 }
 
 /// There is one repository, and it has no name.
@@ -168,13 +173,28 @@ pub(crate) async fn trace_settings() -> Response {
     answer::error(&extensions::not_offered("trace"))
 }
 
+/// Does what reads folders or goes over all models, off the reactor's thread.
+async fn elsewhere(
+    app: &App,
+    work: impl FnOnce() -> Result<Response, ServiceError> + Send + 'static,
+) -> Result<Response, ServiceError> {
+    /// It counts as a small job.
+    const BYTES: u64 = 64 << 10;
+    let lease = Lease::new(&app.config.budget, &app.config.time);
+    let guard = lease.guard();
+    let answer = app.config.cpu.run(&lease, BYTES, work).await;
+    guard.disarm();
+    answer
+}
+
 async fn small_body(app: &App, request: Request) -> Result<Bytes, ServiceError> {
     let (head, body) = request.into_parts();
     let limit = app.config.max_body_bytes.min(MAX_BODY);
-    // What such a body holds is small, and gone before the answer is sent.
-    receive(app, &head.headers, body, limit)
-        .await
-        .map(|(body, _)| body)
+    let lease = Lease::new(&app.config.budget, &app.config.time);
+    let guard = lease.guard();
+    let body = receive(app, &head.headers, body, limit, &lease).await;
+    guard.disarm();
+    body
 }
 
 fn ok<T: serde::Serialize>(value: &T) -> Response {

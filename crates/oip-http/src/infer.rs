@@ -1,22 +1,26 @@
+//! The story of one inference: read, decode, run, encode, all within the lease of the request.
+
 use axum::{body::Body, extract::Request, http::HeaderMap, response::Response};
 use bytes::Bytes;
-use oip_service::{Charge, Lease, RequestContext, answer as answer_request};
+use oip_service::{
+    CpuPool, Lease, RequestContext, SharedInputs, answer as answer_request,
+    compression::{deflate, inflate},
+};
 use oip_types::{
     DataType, ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{
-        BinaryOutputs, DecodedRequest, EncodedBody, HEADER_LENGTH, decode_raw_request, decode_request_with,
-        encode_response, parse_header_length,
+        BinaryOutputs, DecodedRequest, EncodedPieces, HEADER_LENGTH, decode_raw_request, decode_request_with,
+        encode_response_within, parse_header_length,
     },
 };
-use tokio::{task::spawn_blocking, time::timeout_at};
+use tokio::time::timeout_at;
 
 use crate::{
-    answer::{self, Compressed},
+    answer::{self, Encoded},
     app::App,
-    content_encoding::ContentEncoding,
+    content_encoding::{self, ContentEncoding},
     negotiation::Wanted,
     read_body::read_body,
-    shared_memory::SharedInputs,
 };
 
 /// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
@@ -30,83 +34,56 @@ const LARGE_BYTES: usize = 1 << 20;
 /// Answers an inference request.
 pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
     let lease = Lease::new(&app.config.budget, &app.config.time);
+    // When the client leaves, this future is dropped: then all work for it ends.
+    let guard = lease.guard();
     let (head, body) = request.into_parts();
-    let limit = app.config.max_body_bytes;
-    let (body, permit) = receive(&app, &head.headers, body, limit).await?;
-    let mut permits = vec![permit];
-    let header_length = head.headers.get(HEADER_LENGTH);
-    let header_length = header_length
-        .map(|value| parse_header_length(value.as_bytes(), body.len()))
-        .transpose()?;
-
     let wanted = Wanted::from_headers(&head.headers);
-
-    let decoded = decode(&app, model, body, header_length).await;
-    let decoded = decoded.map_err(|error| error.within(model))?;
-    let (
-        DecodedRequest {
-            mut request,
-            mut binary_outputs,
-        },
-        more,
-    ) = decoded;
+    let decoded = async {
+        let limit = app.config.max_body_bytes;
+        let body = receive(&app, &head.headers, body, limit, &lease).await?;
+        let header_length = head.headers.get(HEADER_LENGTH);
+        let header_length = header_length
+            .map(|value| parse_header_length(value.as_bytes(), body.len()))
+            .transpose()?;
+        let decoded = decode(&app, model, body, header_length, &lease).await;
+        decoded.map_err(|error| error.within(model))
+    };
+    let DecodedRequest {
+        mut request,
+        mut binary_outputs,
+    } = in_time(&lease, model, decoded).await?;
     if wanted.json_only {
         binary_outputs = BinaryOutputs::all(false);
     }
-    permits.extend(more);
     request.id.get_or_insert_with(|| app.request_ids.next());
-    let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
-
-    let response = match cx.deadline() {
-        None => answer_request(&app.service, &app.config.cpu, request, cx).await,
-        Some(deadline) => {
-            let inference = answer_request(&app.service, &app.config.cpu, request, cx);
-            let passed =
-                |_| Err(ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed").within(model));
-            timeout_at(deadline.into(), inference)
-                .await
-                .unwrap_or_else(passed)
-        }
-    }?;
-    let body = encode(&app, response, binary_outputs)
-        .await
+    let overhead = lease.charge(request.overhead_bytes() as u64)?;
+    let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)
         .map_err(|error| error.within(model))?;
-    if body.len() > app.config.max_answer_bytes {
-        let (found, limit) = (body.len(), app.config.max_answer_bytes);
-        return Err(
-            ServiceError::internal(format!("the answer has {found} bytes, the limit is {limit}"))
-                .within(model),
-        );
-    }
-    let encoding = wanted.encoding(
-        body.len(),
-        body.header_length().is_some(),
-        app.config.min_compressed_bytes,
-    );
-    match encoding {
-        None => Ok(answer::inference(body, permits)),
-        Some(encoding) => Ok(answer::compressed(compress(body, encoding).await?, permits)),
-    }
+
+    let answered = async {
+        let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        drop(overhead);
+        let encoded = encode(&app, response, binary_outputs, wanted, &lease).await;
+        encoded.map_err(|error| error.within(model))
+    };
+    let encoded = in_time(&lease, model, answered).await?;
+    guard.disarm();
+    Ok(answer::inference(encoded))
 }
 
-/// Compresses an answer, off the reactor's thread where it takes long.
-async fn compress(body: EncodedBody, encoding: ContentEncoding) -> Result<Compressed, ServiceError> {
-    let is_large = body.len() > LARGE;
-    let compress = move || {
-        let header_length = body.header_length();
-        let bytes = encoding.encode(body.into_parts());
-        let failed = |error| ServiceError::internal("the answer could not be compressed").caused_by(error);
-        bytes.map_err(failed).map(|bytes| Compressed {
-            bytes,
-            header_length,
-            encoding,
-        })
+/// Waits for a part of the work until the deadline that the lease has now.
+async fn in_time<T>(
+    lease: &Lease,
+    model: ModelRef<'_>,
+    work: impl Future<Output = Result<T, ServiceError>>,
+) -> Result<T, ServiceError> {
+    let Some(deadline) = lease.deadline() else {
+        return work.await;
     };
-    if is_large {
-        spawn_blocking(compress).await.map_err(lost)?
-    } else {
-        compress()
-    }
+    timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
+        let passed = ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed");
+        Err(passed.within(model))
+    })
 }
 
 /// Reads the body and undoes its compression.
@@ -115,41 +92,46 @@ pub(crate) async fn receive(
     headers: &HeaderMap,
     body: Body,
     limit: usize,
-) -> Result<(Bytes, Charge), ServiceError> {
-    let encoding = ContentEncoding::from_headers(headers)?;
-    let (body, mut permit) = read_body(headers, body, limit, &app.config.budget).await?;
+    lease: &Lease,
+) -> Result<Bytes, ServiceError> {
+    let encoding = content_encoding::from_headers(headers)?;
+    let body = read_body(headers, body, limit, lease).await?;
     let Some(encoding) = encoding else {
-        return Ok((body, permit));
+        return Ok(body);
     };
-    let decoded = spawn_blocking(move || encoding.decode(&body, limit))
-        .await
-        .map_err(lost)??;
-    permit.grow(decoded.len() as u64)?;
-    Ok((decoded, permit))
+    // A small body may become a large one: this is the most that it can.
+    let bytes = (body.len() as u64).saturating_mul(1000).min(limit as u64);
+    let inflating = {
+        let lease = lease.clone();
+        move || inflate(&lease, encoding, &body, limit)
+    };
+    app.config.cpu.run(lease, bytes, inflating).await
 }
 
-/// Reads a request, and gives the permits for what of it is in shared memory.
+/// Reads a request, off the reactor's thread where that takes long.
 async fn decode(
     app: &App,
     model: ModelRef<'_>,
     body: Bytes,
     header_length: Option<usize>,
-) -> Result<(DecodedRequest, Vec<Charge>), ServiceError> {
+    lease: &Lease,
+) -> Result<DecodedRequest, ServiceError> {
     let json = header_length.unwrap_or(body.len());
-    if json <= LARGE && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model)) {
-        return decode_now(app, model, &body, header_length);
+    let is_quick = json <= LARGE
+        && !(body.len() - json > LARGE_BYTES && takes_bytes(app, model))
+        && !(app.service.shared_memory().is_some() && may_name_shared_memory(&body[..json]));
+    if is_quick {
+        return decode_now(app, model, &body, header_length, lease);
     }
-    let app = app.clone();
-    let (name, version) = (model.name().to_owned(), model.version().map(str::to_owned));
-    let decoding = move || {
-        decode_now(
-            &app,
-            ModelRef::new(&name, version.as_deref())?,
-            &body,
-            header_length,
-        )
+    let decoding = {
+        let (app, lease, body) = (app.clone(), lease.clone(), body.clone());
+        let (name, version) = (model.name().to_owned(), model.version().map(str::to_owned));
+        move || {
+            let model = ModelRef::new(&name, version.as_deref())?;
+            decode_now(&app, model, &body, header_length, &lease)
+        }
     };
-    spawn_blocking(decoding).await.map_err(lost)?
+    app.config.cpu.run(lease, body.len() as u64, decoding).await
 }
 
 /// Whether a model has inputs of BYTES. What is wrong with the model is said later.
@@ -161,40 +143,81 @@ fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
     })
 }
 
+/// Whether inputs may be in shared memory, from which they are copied.
+fn may_name_shared_memory(json: &[u8]) -> bool {
+    std::str::from_utf8(json).is_ok_and(|json| json.contains("shared_memory_region") || json.contains("\\u"))
+}
+
 fn decode_now(
     app: &App,
     model: ModelRef<'_>,
     body: &Bytes,
     header_length: Option<usize>,
-) -> Result<(DecodedRequest, Vec<Charge>), ServiceError> {
+    lease: &Lease,
+) -> Result<DecodedRequest, ServiceError> {
     if header_length == Some(0) {
         let metadata = app.service.model_metadata(model)?;
-        return decode_raw_request(model, &metadata, body).map(|decoded| (decoded, Vec::new()));
+        return decode_raw_request(model, &metadata, body, lease);
     }
-    let shared = SharedInputs::new(&*app.service, &app.config.budget);
-    let decoded = decode_request_with(model, body, header_length, &app.config.limits, &shared)?;
-    Ok((decoded, shared.into_permits()))
+    let shared = SharedInputs::new(&*app.service, lease);
+    decode_request_with(model, body, header_length, &app.config.limits, &shared, lease)
 }
 
+/// Encodes an answer and compresses it as the client wants, off the reactor's thread where that takes long.
 async fn encode(
     app: &App,
     response: InferResponse,
     binary_outputs: BinaryOutputs,
-) -> Result<EncodedBody, ServiceError> {
-    let non_finite = app.config.non_finite;
+    wanted: Wanted,
+    lease: &Lease,
+) -> Result<Encoded, ServiceError> {
+    let config = &app.config;
     let printed = response
         .outputs
         .iter()
-        .filter(|output| !binary_outputs.is_binary(&output.name));
-    if printed.map(|output| output.value.raw().len()).sum::<usize>() <= LARGE {
-        return encode_response(&response, &binary_outputs, non_finite);
-    }
-    spawn_blocking(move || encode_response(&response, &binary_outputs, non_finite))
-        .await
-        .map_err(lost)?
+        .filter(|output| output.shared_memory.is_none() && !binary_outputs.is_binary(&output.name));
+    let printed = printed.map(|output| output.value.raw().len()).sum::<usize>();
+    let encoding = {
+        let (non_finite, limit, lease) = (config.non_finite, config.max_answer_bytes, lease.clone());
+        move || encode_response_within(&response, &binary_outputs, non_finite, &lease, limit)
+    };
+    let body = run(&config.cpu, lease, printed, encoding).await?;
+    let chosen = wanted.encoding(
+        body.len(),
+        body.header_length().is_some(),
+        config.min_compressed_bytes,
+    );
+    let Some(chosen) = chosen else {
+        return Ok(Encoded::plain(body));
+    };
+    let bytes = body.len();
+    let compressing = {
+        let lease = lease.clone();
+        move || compress(&lease, body, chosen)
+    };
+    run(&config.cpu, lease, bytes, compressing).await
 }
 
-/// Work that was given to another thread and did not come back: it panicked, or the runtime is ending.
-fn lost(error: tokio::task::JoinError) -> ServiceError {
-    ServiceError::internal("the request was lost").caused_by(error)
+/// Compresses an answer. Each part of it is freed once it is compressed.
+fn compress(lease: &Lease, body: EncodedPieces, encoding: ContentEncoding) -> Result<Encoded, ServiceError> {
+    let header_length = body.header_length();
+    Ok(Encoded {
+        parts: deflate(lease, encoding, body.into_parts())?,
+        header_length,
+        encoding: Some(encoding),
+    })
+}
+
+/// Does some work on so many bytes, on the pool if they are many.
+async fn run<T: Send + 'static>(
+    cpu: &CpuPool,
+    lease: &Lease,
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
+) -> Result<T, ServiceError> {
+    if bytes <= LARGE {
+        work()
+    } else {
+        cpu.run(lease, bytes as u64, work).await
+    }
 }

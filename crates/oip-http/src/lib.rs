@@ -36,7 +36,7 @@
 //! ```
 //!
 //! Serve it with `oip-listen`, or with `axum::serve` behind something that protects it from slow clients. It needs a
-//! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed off the reactor's threads.
+//! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed by the threads of a [`CpuPool`](oip_service::CpuPool).
 //!
 //! `docs/oip.md` of the repository lists every endpoint, header and status.
 
@@ -54,7 +54,6 @@ mod panics;
 mod read_body;
 mod request_ids;
 mod routes;
-mod shared_memory;
 
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;

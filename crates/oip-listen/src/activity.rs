@@ -2,13 +2,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::{Limits, Protocol};
+use crate::{Limits, Protocol, send_pace::SendPace};
 
 /// What happens on one connection, as far as patience with it is concerned.
 ///
 /// The connection's reader, service and bodies report here; its watchdog asks until when to be patient.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity(Arc<Mutex<State>>);
+pub(crate) struct Activity(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limits: Limits,
+    state: Mutex<State>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -22,10 +28,23 @@ struct State {
     head_since: Option<Instant>,
     /// Whether any request was read.
     had_request: bool,
-    /// Answers of which a part was given out to be sent and the client has not made room for the next, with the time
-    /// since when.
-    waiting_for_reader: Vec<(u64, Instant)>,
+    /// Whether a request was answered before all of it was read, so that the connection ends.
+    has_unread_request: bool,
+    /// Answers that are being sent.
+    sending: Vec<Sending>,
     next_response: u64,
+}
+
+/// An answer that is being sent.
+#[derive(Debug)]
+struct Sending {
+    response: u64,
+    /// Pieces that were given out and have not left yet, and since when the client is waited for.
+    pieces: usize,
+    since: Instant,
+    pace: SendPace,
+    /// Whether all of it was given out.
+    is_ended: bool,
 }
 
 /// What to do with a connection now.
@@ -43,17 +62,26 @@ pub(crate) enum Verdict {
 const HTTP2_OPENING: u64 = 24 + 9;
 
 impl Activity {
-    pub(crate) fn new(protocol: Protocol) -> Self {
-        Self(Arc::new(Mutex::new(State {
+    pub(crate) fn new(protocol: Protocol, limits: &Limits) -> Self {
+        let state = State {
             protocol,
             bytes_read: 0,
             open_requests: 0,
             idle_since: Instant::now(),
             head_since: None,
             had_request: false,
-            waiting_for_reader: Vec::new(),
+            has_unread_request: false,
+            sending: Vec::new(),
             next_response: 0,
-        })))
+        };
+        Self(Arc::new(Shared {
+            limits: limits.clone(),
+            state: Mutex::new(state),
+        }))
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     /// Bytes came in.
@@ -63,6 +91,16 @@ impl Activity {
         if state.open_requests == 0 {
             state.head_since.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// A request was answered, and the rest of it will not be read.
+    pub(crate) fn request_left_unread(&self) {
+        self.lock().has_unread_request = true;
+    }
+
+    /// Whether the rest of a request that was answered may still be coming.
+    pub(crate) fn has_unread_request(&self) -> bool {
+        self.lock().has_unread_request
     }
 
     /// Whether a request is in work.
@@ -80,12 +118,13 @@ impl Activity {
         state.next_response
     }
 
-    /// A request's answer was sent or given up.
+    /// A request's answer was given out to be sent, or given up.
     pub(crate) fn request_ended(&self, response: u64) {
         let mut state = self.lock();
-        state
-            .waiting_for_reader
-            .retain(|(waiting, _)| *waiting != response);
+        state.sending.retain_mut(|sending| {
+            sending.is_ended |= sending.response == response;
+            !sending.is_ended || sending.pieces > 0
+        });
         state.open_requests = state.open_requests.saturating_sub(1);
         if state.open_requests == 0 {
             state.idle_since = Instant::now();
@@ -93,26 +132,57 @@ impl Activity {
         }
     }
 
-    /// A part of an answer was given out; from now on it is the client's turn.
-    pub(crate) fn part_given(&self, response: u64) {
+    /// A piece of an answer was given out; from now on it is the client's turn.
+    pub(crate) fn piece_given(&self, response: u64) {
         let mut state = self.lock();
-        state
-            .waiting_for_reader
-            .retain(|(waiting, _)| *waiting != response);
-        state.waiting_for_reader.push((response, Instant::now()));
+        let known = state
+            .sending
+            .iter_mut()
+            .find(|sending| sending.response == response);
+        match known {
+            Some(sending) => {
+                if sending.pieces == 0 {
+                    sending.since = Instant::now();
+                }
+                sending.pieces += 1;
+            }
+            None => state.sending.push(Sending {
+                response,
+                pieces: 1,
+                since: Instant::now(),
+                pace: SendPace::default(),
+                is_ended: false,
+            }),
+        }
     }
 
-    /// The client made room: from now on it is the service's turn.
-    pub(crate) fn part_wanted(&self, response: u64) {
-        self.lock()
-            .waiting_for_reader
-            .retain(|(waiting, _)| *waiting != response);
+    /// A piece of so many bytes has left.
+    pub(crate) fn piece_left(&self, response: u64, bytes: usize) {
+        let (now, mut state) = (Instant::now(), self.lock());
+        let place = state
+            .sending
+            .iter()
+            .position(|sending| sending.response == response);
+        let Some(place) = place else { return };
+        let sending = &mut state.sending[place];
+        sending.pace.taken(bytes, now - sending.since, &self.0.limits);
+        sending.pieces -= 1;
+        sending.since = now;
+        if sending.is_ended && sending.pieces == 0 {
+            state.sending.swap_remove(place);
+        }
     }
 
     /// What to do with the connection at `now`.
-    pub(crate) fn verdict(&self, now: Instant, limits: &Limits) -> Verdict {
+    pub(crate) fn verdict(&self, now: Instant) -> Verdict {
+        let limits = &self.0.limits;
         // A deadline can come nearer while it is waited for: an idle client starts a head and stops in the middle.
-        let look_again = now + limits.head_timeout.min(limits.write_timeout) / 4;
+        let look_again = now
+            + limits
+                .head_timeout
+                .min(limits.write_timeout)
+                .min(limits.send_rate_grace)
+                / 4;
         let patience = |deadline: Instant, verdict| {
             if now < deadline {
                 Verdict::WaitUntil(deadline.min(look_again))
@@ -121,8 +191,9 @@ impl Activity {
             }
         };
         let state = self.lock();
-        if let Some((_, since)) = state.waiting_for_reader.first() {
-            let deadline = *since + limits.write_timeout;
+        let waiting = state.sending.iter().filter(|sending| sending.pieces > 0);
+        let deadlines = waiting.map(|sending| sending.since + sending.pace.patience(limits));
+        if let Some(deadline) = deadlines.min() {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
         if state.open_requests > 0 {
@@ -158,7 +229,7 @@ impl Activity {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -171,7 +242,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn after(activity: &Activity, elapsed: Duration) -> Verdict {
-        activity.verdict(Instant::now() + elapsed, &Limits::default())
+        activity.verdict(Instant::now() + elapsed)
     }
 
     fn waits(activity: &Activity, elapsed: Duration) -> bool {
@@ -181,7 +252,7 @@ mod tests {
     #[test]
     fn a_silent_client_and_half_a_head_are_cut_after_the_head_timeout() {
         for half_a_head in [false, true] {
-            let activity = Activity::new(Protocol::Http1);
+            let activity = Activity::new(Protocol::Http1, &Limits::default());
             if half_a_head {
                 activity.read(10);
             }
@@ -192,7 +263,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_closed_after_the_idle_timeout() {
-        let activity = Activity::new(Protocol::Http1);
+        let activity = Activity::new(Protocol::Http1, &Limits::default());
         activity.read(10);
         let response = activity.request_started();
         assert!(
@@ -209,7 +280,7 @@ mod tests {
 
     #[test]
     fn an_http2_preface_alone_is_no_connection() {
-        let activity = Activity::new(Protocol::Http2);
+        let activity = Activity::new(Protocol::Http2, &Limits::default());
         activity.read(24);
         assert!(matches!(after(&activity, 21 * SECOND), Verdict::Cut(_)));
         activity.read(9);
@@ -219,14 +290,19 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_read_is_cut() {
-        let activity = Activity::new(Protocol::Http2);
+        let activity = Activity::new(Protocol::Http2, &Limits::default());
+        activity.read(100);
         let (stuck, other) = (activity.request_started(), activity.request_started());
-        activity.part_given(stuck);
-        activity.part_given(other);
-        activity.part_wanted(other);
+        activity.piece_given(stuck);
+        activity.piece_given(other);
+        activity.piece_left(other, 10);
         assert!(waits(&activity, 29 * SECOND));
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
+        // All of it was given out; it has not left yet.
         activity.request_ended(stuck);
-        assert!(waits(&activity, 1000 * SECOND));
+        activity.request_ended(other);
+        assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
+        activity.piece_left(stuck, 10);
+        assert!(waits(&activity, 74 * SECOND));
     }
 }

@@ -13,21 +13,33 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{Limits, activity::Activity};
+use crate::{Limits, Protocol, activity::Activity, leftover::Leftover};
 
 pin_project! {
     /// A request's body that fails when it comes too slowly.
     ///
     /// The failure is an [`std::io::Error`] of kind `TimedOut`.
     pub struct RequestBody {
-        #[pin]
-        inner: Incoming,
+        // Taken out when it is dropped before its end.
+        inner: Option<Incoming>,
+        leftover: Option<Leftover>,
         pace: Pace,
         // The time at which the next frame must be there; set when a frame is waited for.
         #[pin]
         deadline: Sleep,
         is_waiting: bool,
         is_conversation: bool,
+    }
+
+    impl PinnedDrop for RequestBody {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            if let (Some(leftover), Some(rest)) = (this.leftover, this.inner.take())
+                && !rest.is_end_stream()
+            {
+                leftover.put(rest);
+            }
+        }
     }
 }
 
@@ -43,7 +55,8 @@ struct Pace {
 }
 
 impl RequestBody {
-    pub(crate) fn new(inner: Incoming, path: &str, limits: &Limits) -> Self {
+    /// `leftover` gets what is not read.
+    pub(crate) fn new(inner: Incoming, path: &str, limits: &Limits, leftover: Option<Leftover>) -> Self {
         let pace = Pace {
             gap_timeout: limits.body_gap_timeout,
             min_rate: limits.min_body_rate,
@@ -53,7 +66,8 @@ impl RequestBody {
             received: 0,
         };
         Self {
-            inner,
+            inner: Some(inner),
+            leftover,
             pace,
             deadline: sleep_until(Instant::now()),
             is_waiting: false,
@@ -95,7 +109,10 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let mut this = self.project();
-        if let Poll::Ready(frame) = this.inner.poll_frame(cx) {
+        let Some(inner) = this.inner else {
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(frame) = Pin::new(inner).poll_frame(cx) {
             let bytes = frame
                 .as_ref()
                 .and_then(|frame| frame.as_ref().ok()?.data_ref().map(Bytes::len));
@@ -116,20 +133,35 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner
+            .as_ref()
+            .map_or(SizeHint::with_exact(0), Incoming::size_hint)
     }
 }
 
 pin_project! {
-    /// An answer's body that reports how it is taken.
+    /// An answer's body, in pieces of bounded size that report when they have left.
+    ///
+    /// Pieces are slices where the service's body gives [`Bytes`], so nothing is copied.
     pub struct ResponseBody<B> {
         #[pin]
         inner: B,
+        // What is left of a frame that was too large for one piece.
+        rest: Bytes,
+        piece_len: usize,
         report: Report,
+    }
+}
+
+/// Bytes of a piece. Over HTTP/2 each stream has one piece under way beyond what its client has made room for.
+const fn piece_len(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::Http1 => 256 << 10,
+        Protocol::Http2 => 64 << 10,
     }
 }
 
@@ -154,9 +186,45 @@ impl Drop for Report {
     }
 }
 
+impl Report {
+    /// A piece that reports when it has left.
+    fn piece(&self, bytes: Bytes) -> Bytes {
+        self.activity.piece_given(self.response);
+        Bytes::from_owner(Piece {
+            bytes,
+            activity: self.activity.clone(),
+            response: self.response,
+        })
+    }
+}
+
+/// A piece of an answer, dropped once it is written or given up.
+struct Piece {
+    bytes: Bytes,
+    activity: Activity,
+    response: u64,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.activity.piece_left(self.response, self.bytes.len());
+    }
+}
+
 impl<B> ResponseBody<B> {
-    pub(crate) fn new(inner: B, report: Report) -> Self {
-        Self { inner, report }
+    pub(crate) fn new(inner: B, report: Report, protocol: Protocol) -> Self {
+        Self {
+            inner,
+            rest: Bytes::new(),
+            piece_len: piece_len(protocol),
+            report,
+        }
     }
 }
 
@@ -164,27 +232,40 @@ impl<B: Body> Body for ResponseBody<B>
 where
     B::Data: Buf,
 {
-    type Data = B::Data;
+    type Data = Bytes;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
-        this.report.activity.part_wanted(this.report.response);
-        let frame = ready!(this.inner.poll_frame(cx));
-        if frame.is_some() {
-            this.report.activity.part_given(this.report.response);
+        if this.rest.is_empty() {
+            let frame = match ready!(this.inner.poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            };
+            let frame = frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
+            match frame.into_data() {
+                Ok(data) => *this.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
         }
-        Poll::Ready(frame)
+        let piece = this.rest.split_to(this.rest.len().min(*this.piece_len));
+        Poll::Ready(Some(Ok(Frame::data(this.report.piece(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.rest.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let (rest, mut hint) = (self.rest.len() as u64, self.inner.size_hint());
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
     }
 }

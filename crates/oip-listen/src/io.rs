@@ -14,19 +14,23 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use crate::activity::Activity;
+use crate::{activity::Activity, send_pace::SendPace};
 
 pin_project! {
-    /// A connection that reports what it reads, and fails when the other side takes nothing for too long.
+    /// A connection that reports what it reads, and fails when the other side takes too little for too long.
     pub(crate) struct WatchedStream {
         #[pin]
         stream: TcpStream,
         activity: Activity,
-        write_timeout: Duration,
+        pace: SendPace,
         // Runs while a write cannot go on.
         #[pin]
         stall: Sleep,
-        is_stalled: bool,
+        stalled_since: Option<Instant>,
+        // What is read and thrown away after an answer that came before its request was read.
+        #[pin]
+        linger: Sleep,
+        lingering: Lingering,
         // Runs once the client has said that it sends no more.
         #[pin]
         end_grace: Sleep,
@@ -38,36 +42,54 @@ pin_project! {
 /// in work is given the benefit of the doubt; then it is given up.
 const END_GRACE: Duration = Duration::from_millis(50);
 
+/// For so long the rest of a request that was answered early is read and thrown away.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes that are thrown away at most.
+const MAX_LINGER_BYTES: usize = 16 << 20;
+
+/// Whether what still comes is thrown away, and how much was.
+enum Lingering {
+    No,
+    Read(usize),
+}
+
 impl WatchedStream {
-    pub(crate) fn new(stream: TcpStream, activity: Activity, write_timeout: Duration) -> Self {
+    pub(crate) fn new(stream: TcpStream, activity: Activity) -> Self {
         let now = Instant::now();
-        let (stall, end_grace) = (sleep_until(now), sleep_until(now));
+        let (stall, linger, end_grace) = (sleep_until(now), sleep_until(now), sleep_until(now));
         Self {
             stream,
             activity,
-            write_timeout,
+            pace: SendPace::default(),
             stall,
-            is_stalled: false,
+            stalled_since: None,
+            linger,
+            lingering: Lingering::No,
             end_grace,
             has_ended: false,
         }
     }
 
-    /// Hands a write's result on, unless writes have been stuck for too long.
-    fn watch<T>(
+    /// Hands a write's result on, unless the client takes too little for too long.
+    fn watch(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         let mut this = self.project();
+        let limits = this.activity.limits();
         let result = write(this.stream, cx);
-        if result.is_ready() {
-            *this.is_stalled = false;
-            return result;
+        if let Poll::Ready(written) = result {
+            if let (Some(since), Ok(written)) = (this.stalled_since.take(), &written) {
+                this.pace.taken(*written, since.elapsed(), limits);
+            }
+            return Poll::Ready(written);
         }
-        if !*this.is_stalled {
-            *this.is_stalled = true;
-            this.stall.as_mut().reset(Instant::now() + *this.write_timeout);
+        if this.stalled_since.is_none() {
+            let now = Instant::now();
+            *this.stalled_since = Some(now);
+            this.stall.as_mut().reset(now + this.pace.patience(limits));
         }
         ready!(this.stall.poll(cx));
         Poll::Ready(Err(io::Error::new(
@@ -119,10 +141,32 @@ impl AsyncWrite for WatchedStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.watch(cx, AsyncWrite::poll_flush)
+        self.project().stream.poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.watch(cx, AsyncWrite::poll_shutdown)
+        let mut this = self.project();
+        ready!(this.stream.as_mut().poll_shutdown(cx))?;
+        if !this.activity.has_unread_request() || *this.has_ended {
+            return Poll::Ready(Ok(()));
+        }
+        // Closed now, the system would tell the client that its bytes were refused, and the client might drop the answer
+        // that it has not read yet.
+        if matches!(this.lingering, Lingering::No) {
+            *this.lingering = Lingering::Read(0);
+            this.linger.as_mut().reset(Instant::now() + LINGER);
+        }
+        let mut scratch = [0; 16 << 10];
+        while let Lingering::Read(read) = this.lingering {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match this.stream.as_mut().poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() && *read < MAX_LINGER_BYTES => {
+                    *read += buf.filled().len();
+                }
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => break,
+            }
+        }
+        this.linger.poll(cx).map(Ok)
     }
 }

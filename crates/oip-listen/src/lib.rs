@@ -11,7 +11,9 @@
 //! | keeps a connection open without requests | [`Limits::idle_timeout`] |
 //! | stops sending in the middle of a body | [`Limits::body_gap_timeout`] |
 //! | trickles a body | [`Limits::min_body_rate`], unless it is one of [`Limits::conversations`] |
-//! | does not read its answer | [`Limits::write_timeout`] |
+//! | does not read its answer, or one of its answers over HTTP/2 | [`Limits::write_timeout`] |
+//! | reads its answer slowly | [`Limits::min_send_rate`], [`Limits::send_rate_grace`] |
+//! | sends a body that the service does not read (HTTP/1) | a small rest is read, else the answer has `Connection: close` |
 //! | vanishes without a word (HTTP/2) | [`Limits::ping_interval`] |
 //! | opens more connections than there should be | [`Limits::connections`]: new ones wait |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
@@ -44,7 +46,9 @@
 mod activity;
 mod body;
 mod io;
+mod leftover;
 mod limits;
+mod send_pace;
 mod serve;
 mod shutdown;
 

@@ -20,6 +20,11 @@ pub struct Limits {
     pub body_rate_grace: Duration,
     /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
     pub write_timeout: Duration,
+    /// Bytes per second that a client must take of an answer on average, once [`Limits::send_rate_grace`] is used up
+    /// (16 KiB/s). What it takes faster does not count for later.
+    pub min_send_rate: u64,
+    /// For how long a client may be slower than that (30 s).
+    pub send_rate_grace: Duration,
     /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so (20 s).
     pub ping_interval: Duration,
     /// Connections at once; share one cap between listeners to bound them together (10,240).
@@ -28,10 +33,8 @@ pub struct Limits {
     pub max_streams: u32,
     /// Bytes of an HTTP/2 request's headers once decoded (16 KiB).
     pub max_header_list_bytes: u32,
-    /// Bytes that an HTTP/2 client may send before a service has read them, per stream and per connection (16 MiB).
-    ///
-    /// Smaller windows throttle large bodies to one window per round trip.
-    pub receive_window: u32,
+    /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
+    pub max_head_bytes: usize,
 }
 
 impl Default for Limits {
@@ -44,11 +47,13 @@ impl Default for Limits {
             conversations: &[],
             body_rate_grace: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
+            min_send_rate: 16 << 10,
+            send_rate_grace: Duration::from_secs(30),
             ping_interval: Duration::from_secs(20),
             connections: ConnectionCap::new(10_240),
             max_streams: 100,
             max_header_list_bytes: 16 << 10,
-            receive_window: 16 << 20,
+            max_head_bytes: 64 << 10,
         }
     }
 }

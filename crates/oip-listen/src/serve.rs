@@ -8,7 +8,10 @@ use std::{
 };
 
 use bytes::Buf;
-use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
+use http::{
+    HeaderValue, Request, Response, Version,
+    header::{CONNECTION, EXPECT},
+};
 use http_body::Body;
 use hyper::{
     body::Incoming,
@@ -28,6 +31,7 @@ use crate::{
     activity::{Activity, Verdict},
     body::Report,
     io::WatchedStream,
+    leftover::Leftover,
 };
 
 /// What is spoken on a listener's connections.
@@ -154,9 +158,9 @@ impl Connection {
     fn new(protocol: Protocol, limits: Limits, shutdown: Shutdown) -> Self {
         Self {
             protocol,
+            activity: Activity::new(protocol, &limits),
             limits,
             shutdown,
-            activity: Activity::new(protocol),
         }
     }
 
@@ -171,18 +175,32 @@ impl Connection {
     {
         // Answers are written in one piece; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
-        let stream = WatchedStream::new(stream, self.activity.clone(), self.limits.write_timeout);
+        let stream = WatchedStream::new(stream, self.activity.clone());
         let (activity, limits, shutdown) =
             (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
+        let protocol = self.protocol;
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let report = Report::new(&activity);
-            let (shutdown, is_http1) = (shutdown.clone(), request.version() < Version::HTTP_2);
+            let (shutdown, activity) = (shutdown.clone(), activity.clone());
             let (head, body) = request.into_parts();
-            let body = RequestBody::new(body, head.uri.path(), &limits);
+            let is_http1 = head.version < Version::HTTP_2;
+            // Over HTTP/2, and behind a body that has ended, the next request does not wait for this one.
+            let leftover = (is_http1 && !body.is_end_stream()).then(Leftover::default);
+            // A client that asks before it sends its body will not send it after another answer.
+            let will_send = !head.headers.contains_key(EXPECT);
+            let body = RequestBody::new(body, head.uri.path(), &limits, leftover.clone());
             let answer = service.clone().call(Request::from_parts(head, body));
             async move {
-                let mut response = answer.await?.map(|body| ResponseBody::new(body, report));
-                if is_http1 && shutdown.is_draining() {
+                let answer = answer.await?;
+                let is_read = match leftover {
+                    Some(leftover) => leftover.read(will_send).await,
+                    None => true,
+                };
+                if !is_read {
+                    activity.request_left_unread();
+                }
+                let mut response = answer.map(|body| ResponseBody::new(body, report, protocol));
+                if is_http1 && (shutdown.is_draining() || !is_read) {
                     response
                         .headers_mut()
                         .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -195,6 +213,7 @@ impl Connection {
                 let connection = http1::Builder::new()
                     // The watchdog has timers for heads that this one would only double.
                     .header_read_timeout(None)
+                    .max_buf_size(self.limits.max_head_bytes)
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 self.watch(connection, http1::Connection::graceful_shutdown).await
             }
@@ -206,8 +225,9 @@ impl Connection {
                     .keep_alive_timeout(limits.ping_interval)
                     .max_concurrent_streams(limits.max_streams)
                     .max_header_list_size(limits.max_header_list_bytes)
-                    .initial_stream_window_size(limits.receive_window)
-                    .initial_connection_window_size(limits.receive_window)
+                    // What a client sends before the service reads it is counted nowhere. A window that fits the
+                    // client's link is as fast as a large one, and holds as little as that link needs.
+                    .adaptive_window(true)
                     .max_frame_size(1 << 20)
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 self.watch(connection, http2::Connection::graceful_shutdown).await
@@ -237,7 +257,7 @@ impl Connection {
                     close(connection.as_mut());
                 }
                 () = self.shutdown.cutting() => return false,
-                () = sleep_until(wake) => match self.activity.verdict(Instant::now(), &self.limits) {
+                () = sleep_until(wake) => match self.activity.verdict(Instant::now()) {
                     Verdict::WaitUntil(deadline) => wake = deadline,
                     Verdict::Close if !is_closing => {
                         is_closing = true;

@@ -48,7 +48,7 @@ impl Config {
         };
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
-        let cpu = CpuPool::default();
+        let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
         let model_repository = options.model_repository.ok_or_else(|| {
             Failure::usage("no model repository: give --model-repository DIR (--help shows all options)")
         })?;
@@ -67,6 +67,13 @@ impl Config {
             max: duration(options.max_request_timeout, TimeLimits::default().max),
         };
         let max_request_size = options.max_request_size.map_or(64 << 20, |ByteSize(bytes)| bytes);
+        if budget.limit() < max_request_size {
+            return Err(Failure::usage(format!(
+                "--memory-budget ({} bytes) is less than --max-request-size ({max_request_size} bytes): the largest \
+                 requests could never be read; raise one or lower the other",
+                budget.limit()
+            )));
+        }
         let max_request_bytes = usize::try_from(max_request_size).unwrap_or(usize::MAX);
         let limits = oip_types::Limits {
             tensor_bytes: max_request_bytes,

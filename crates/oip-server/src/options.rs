@@ -92,10 +92,14 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,
 
-    /// Memory for requests in work, over both transports, and for rows of tensor files on their way; beyond it new ones
-    /// are refused [default: 512MiB]
+    /// Memory for requests and their answers, over both transports; beyond it new ones are refused. At least
+    /// --max-request-size [default: 512MiB]
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
+
+    /// Threads that read, print and compress large bodies [default: as many as the machine has cores]
+    #[arg(long, env = "OIP_CPU_THREADS", hide_env = true, value_name = "N")]
+    pub(crate) cpu_threads: Option<usize>,
 
     /// Whether models may be mapped rather than read, where their configuration wants it. This is your word that nobody
     /// writes to these files or truncates them while the server runs: it would end, or give wrong answers [default: false]
@@ -255,6 +259,7 @@ impl Options {
             #[cfg(feature = "tensors")]
             max_answer_size: self.max_answer_size.or(other.max_answer_size),
             memory_budget: self.memory_budget.or(other.memory_budget),
+            cpu_threads: self.cpu_threads.or(other.cpu_threads),
             allow_mapped_models: self.allow_mapped_models.or(other.allow_mapped_models),
             response_cache_byte_size: self.response_cache_byte_size.or(other.response_cache_byte_size),
             max_connections: self.max_connections.or(other.max_connections),

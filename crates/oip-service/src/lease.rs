@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_types::{ErrorCode, ServiceError};
+use oip_types::{ErrorCode, Grant, Memory, ServiceError};
 
 use crate::{ByteBudget, CancelGuard, CancelToken, TimeLimits};
 
@@ -203,6 +203,30 @@ impl Charge {
             buffer,
             _charge: self,
         })
+    }
+}
+
+impl Memory for Lease {
+    fn grant(&self, bytes: usize) -> Result<Box<dyn Grant>, ServiceError> {
+        Ok(Box::new(self.charge(bytes as u64)?))
+    }
+
+    fn check(&self) -> Result<(), ServiceError> {
+        Lease::check(self)
+    }
+}
+
+impl Grant for Charge {
+    fn grow(&mut self, bytes: usize) -> Result<(), ServiceError> {
+        Charge::grow(self, bytes as u64)
+    }
+
+    fn shrink_to(&mut self, bytes: usize) {
+        Charge::shrink_to(self, bytes as u64);
+    }
+
+    fn own(self: Box<Self>, buffer: Bytes) -> Bytes {
+        Charge::own(*self, buffer)
     }
 }
 

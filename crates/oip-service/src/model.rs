@@ -41,6 +41,12 @@ pub trait Model: Send + Sync + 'static {
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the input's values make no sense to the
     /// model; [`Internal`](oip_types::ErrorCode::Internal) when the model fails.
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError>;
+
+    /// Whether outputs may be memory that the model keeps, such as a table it was loaded with, or that it has charged to
+    /// a budget itself. Of such a model, only outputs that nobody else holds are charged to the request.
+    fn lends_memory(&self) -> bool {
+        false
+    }
 }
 
 /// What makes models out of files: one per kind of model.

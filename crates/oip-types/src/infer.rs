@@ -41,6 +41,27 @@ impl InferRequest {
         }
     }
 
+    /// Bytes of memory that it takes beside the elements of its tensors, about: names, parameters and the tables that
+    /// hold them.
+    #[must_use]
+    pub fn overhead_bytes(&self) -> usize {
+        /// An entry of a table, with what the table keeps free.
+        const ENTRY: usize = 128;
+        let parameters = |parameters: &Parameters| {
+            let entries = parameters.iter().map(|(name, value)| {
+                let text = value.as_str().map_or(0, str::len);
+                ENTRY + name.len() + text
+            });
+            entries.sum::<usize>()
+        };
+        let inputs = self.inputs.iter();
+        let inputs = inputs.map(|input| 2 * ENTRY + input.name.len() + parameters(&input.parameters));
+        let outputs = self.outputs.iter();
+        let outputs = outputs.map(|output| ENTRY + output.name.len() + parameters(&output.parameters));
+        let id = self.id.as_ref().map_or(0, String::len);
+        id + parameters(&self.parameters) + inputs.sum::<usize>() + outputs.sum::<usize>()
+    }
+
     /// Adds an input.
     #[must_use]
     pub fn with_input(mut self, name: impl Into<String>, value: impl Into<TensorValue>) -> Self {

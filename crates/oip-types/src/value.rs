@@ -82,6 +82,35 @@ impl TensorValue {
         }
     }
 
+    /// The same value with another handle on the same bytes: one that does something when they are freed.
+    ///
+    /// # Panics
+    /// When `wrap` gives other bytes than it got.
+    #[must_use]
+    pub fn with_handle(self, wrap: impl FnOnce(Bytes) -> Bytes) -> Self {
+        let place = self.raw().as_ptr_range();
+        let wrap = |bytes: Bytes| {
+            let wrapped = wrap(bytes);
+            assert!(
+                wrapped.as_ptr_range() == place || wrapped.is_empty() && place.is_empty(),
+                "a handle on the same bytes"
+            );
+            wrapped
+        };
+        match self {
+            Self::Fixed(tensor) => {
+                let spec = tensor.spec().clone();
+                // The length is the same, so this cannot be refused.
+                let tensor = Tensor::new(spec, wrap(tensor.into_bytes()));
+                Self::Fixed(tensor.unwrap_or_else(|_| unreachable!("the bytes are the same")))
+            }
+            Self::Bytes(tensor) => {
+                let shape = tensor.shape().clone();
+                Self::Bytes(BytesTensor::new_unchecked(shape, wrap(tensor.into_raw())))
+            }
+        }
+    }
+
     /// Gives the raw form away.
     #[must_use]
     pub fn into_raw(self) -> Bytes {

@@ -1,6 +1,6 @@
 //! Bodies over HTTP that grow when they are decompressed, or that hardly come.
 
-use std::{rc::Rc, time::Duration};
+use std::{future::Future, rc::Rc, time::Duration};
 
 use tokio::{
     task::JoinSet,
@@ -23,37 +23,44 @@ fn padded_echo(size: usize) -> Vec<u8> {
 }
 
 /// Clients that all at once send valid bodies which grow a thousandfold, and wait for their answers.
-pub async fn gzip_crowd(target: Target, scale: Scale, tally: Tally) {
-    crowd(target, scale, tally, || Duration::from_secs(120)).await;
+pub fn gzip_crowd(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
+    crowd(target, scale, tally, || Duration::from_secs(120))
 }
 
 /// The same, but each client leaves shortly after it has sent its body.
-pub async fn gzip_crowd_that_leaves(target: Target, scale: Scale, tally: Tally) {
+pub fn gzip_crowd_that_leaves(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let patience = || Duration::from_millis(fastrand::u64(5..500));
-    crowd(target, scale, tally, patience).await;
+    crowd(target, scale, tally, patience)
 }
 
-async fn crowd(target: Target, scale: Scale, tally: Tally, patience: impl Fn() -> Duration) {
+fn crowd(
+    target: Target,
+    scale: Scale,
+    tally: Tally,
+    patience: impl Fn() -> Duration,
+) -> impl Future<Output = ()> {
     let body = Rc::new(padded_echo(scale.request));
-    let mut clients = JoinSet::new();
-    for _ in 0..scale.crowd {
-        let (body, tally, patience) = (body.clone(), tally.clone(), patience());
-        clients.spawn_local(async move {
-            let Ok(mut http) = Http::connect(target.http).await else {
-                return tally.add("no connection");
-            };
-            // A server that refuses early may close before everything is sent.
-            let _ = http
-                .post(&infer_path(ECHO), "Content-Encoding: gzip\r\n", &body)
-                .await;
-            match timeout(patience, http.receive()).await {
-                Ok(Ok(answer)) => tally.add(answer.status),
-                Ok(Err(_)) => tally.add("closed"),
-                Err(_) => tally.add("left"),
-            }
-        });
+    async move {
+        let mut clients = JoinSet::new();
+        for _ in 0..scale.crowd {
+            let (body, tally, patience) = (body.clone(), tally.clone(), patience());
+            clients.spawn_local(async move {
+                let Ok(mut http) = Http::connect(target.http).await else {
+                    return tally.add("no connection");
+                };
+                // A server that refuses early may close before everything is sent.
+                let _ = http
+                    .post(&infer_path(ECHO), "Content-Encoding: gzip\r\n", &body)
+                    .await;
+                match timeout(patience, http.receive()).await {
+                    Ok(Ok(answer)) => tally.add(answer.status),
+                    Ok(Err(_)) => tally.add("closed"),
+                    Err(_) => tally.add("left"),
+                }
+            });
+        }
+        while clients.join_next().await.is_some() {}
     }
-    while clients.join_next().await.is_some() {}
 }
 
 /// Clients that announce bodies as large as the limit and send them just fast enough not to be cut: together they announce

@@ -1,5 +1,7 @@
 //! gRPC messages that are small on the wire and large, or slow to read, once decoded.
 
+use std::future::Future;
+
 use crate::{
     grpc::{Framed, Grpc, Method},
     protobuf::{field, request},
@@ -118,23 +120,33 @@ fn inside(path: &[u32], content: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Sends the bomb once compressed and once as it is, each on four streams of one connection.
-pub async fn bomb(target: Target, scale: Scale, tally: Tally, kind: &'static Bomb, method: Method) {
+/// Sends the bomb once compressed and once as it is, each on four streams of one connection. The messages are made before
+/// this returns.
+pub fn bomb(
+    target: Target,
+    scale: Scale,
+    tally: Tally,
+    kind: &Bomb,
+    method: Method,
+) -> impl Future<Output = ()> + use<> {
     // The frames around the content take some bytes of the limit.
     let message = (kind.message)(scale.request - 64);
-    for framed in [Framed::gzip(&message), Framed::plain(&message)] {
-        let Ok(grpc) = Grpc::connect(target.grpc).await else {
-            tally.add("no connection");
-            continue;
-        };
-        let call = || async {
-            match grpc.call(method, &framed).await {
-                // Errors of requests in a stream stand in its messages, and the stream ends well.
-                Ok(answer) if answer.code == 0 => tally.add("an answer"),
-                Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
-                Err(_) => tally.add("closed"),
-            }
-        };
-        tokio::join!(call(), call(), call(), call());
+    let messages = [Framed::gzip(&message), Framed::plain(&message)];
+    async move {
+        for framed in messages {
+            let Ok(grpc) = Grpc::connect(target.grpc).await else {
+                tally.add("no connection");
+                continue;
+            };
+            let call = || async {
+                match grpc.call(method, &framed).await {
+                    // Errors of requests in a stream stand in its messages, and the stream ends well.
+                    Ok(answer) if answer.code == 0 => tally.add("an answer"),
+                    Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
+                    Err(_) => tally.add("closed"),
+                }
+            };
+            tokio::join!(call(), call(), call(), call());
+        }
     }
 }

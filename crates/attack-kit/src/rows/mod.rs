@@ -1,6 +1,7 @@
 //! The attacks: each is a function that behaves badly until it is done or dropped, and counts what it was answered.
 
 mod bodies;
+mod connections;
 mod decoding;
 mod frames;
 mod readers;
@@ -17,6 +18,7 @@ use std::{
 use crate::server::Target;
 
 pub use bodies::{drip, gzip_crowd, gzip_crowd_that_leaves};
+pub use connections::{long_heads, long_heads_of_streams, unread_conversations};
 pub use decoding::{BOMBS, Bomb, bomb};
 pub use frames::{FLOODS, Flood, flood};
 pub use readers::{slow_json, slow_streams, unread_echoes};
@@ -113,7 +115,10 @@ pub struct Row {
     pub name: String,
     /// Options of the server beside the default ones.
     pub options: &'static [&'static str],
-    /// Begins it.
+    /// Whether it floods: then good clients need not keep half of their rate beside it. A flood keeps a processor busy at the client's side
+    /// alone, so that on a small machine their rate says little.
+    pub is_flood: bool,
+    /// Makes what is sent; the attack begins when the future is first polled.
     pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack>,
 }
 
@@ -127,6 +132,7 @@ pub fn all() -> Vec<Row> {
         Row {
             name: name.into(),
             options: &[],
+            is_flood: false,
             start: Box::new(move |target, scale, tally| Box::pin(start(target, scale, tally))),
         }
     }
@@ -146,12 +152,18 @@ pub fn all() -> Vec<Row> {
     rows.push(row("gzip bodies", gzip_crowd));
     rows.push(row("gzip bodies of clients that leave", gzip_crowd_that_leaves));
     rows.push(row("announced bodies that drip", drip));
+    rows.push(row("conversations that are not read", unread_conversations));
+    rows.push(row("heads without end", long_heads));
+    rows.push(row("streams with long heads", long_heads_of_streams));
     rows.push(Row {
         options: &["--system-shared-memory"],
         ..row("tensors in shared memory", shared_memory)
     });
     for kind in FLOODS {
-        rows.push(row(kind.name, move |target, _, tally| flood(target, tally, kind)));
+        rows.push(Row {
+            is_flood: true,
+            ..row(kind.name, move |target, _, tally| flood(target, tally, kind))
+        });
     }
     rows
 }

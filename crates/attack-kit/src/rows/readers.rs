@@ -1,6 +1,6 @@
 //! Clients that ask for large answers and do not read them, or a byte a second.
 
-use std::{rc::Rc, time::Duration};
+use std::{future::Future, rc::Rc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
 
@@ -77,30 +77,32 @@ pub async fn slow_streams(target: Target, _: Scale, tally: Tally) {
 }
 
 /// Clients that send large tensors in binary form to be given back, and never read.
-pub async fn unread_echoes(target: Target, scale: Scale, tally: Tally) {
+pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let (headers, body) = binary_echo(&vec![7; scale.request / 4 * 3]);
     let (headers, body) = (Rc::new(headers), Rc::new(body));
-    let mut clients = JoinSet::new();
-    for _ in 0..scale.readers {
-        let (headers, body, tally) = (headers.clone(), body.clone(), tally.clone());
-        let client = async move {
-            let mut http = Http::connect_small(target.http).await?;
-            http.post(&infer_path(ECHO), &headers, &body).await?;
-            let (status, _) = http.read_head().await?;
-            tally.add(status);
-            Ok::<_, std::io::Error>((status, http))
-        };
-        // One after the other, so that each finds room if the server thinks that it has some.
-        match client.await {
-            Ok((200, http)) => {
-                clients.spawn_local(async move {
-                    // Kept open until the attack is over.
-                    std::future::pending::<()>().await;
-                    drop(http);
-                });
+    async move {
+        let mut clients = JoinSet::new();
+        for _ in 0..scale.readers {
+            let (headers, body, tally) = (headers.clone(), body.clone(), tally.clone());
+            let client = async move {
+                let mut http = Http::connect_small(target.http).await?;
+                http.post(&infer_path(ECHO), &headers, &body).await?;
+                let (status, _) = http.read_head().await?;
+                tally.add(status);
+                Ok::<_, std::io::Error>((status, http))
+            };
+            // One after the other, so that each finds room if the server thinks that it has some.
+            match client.await {
+                Ok((200, http)) => {
+                    clients.spawn_local(async move {
+                        // Kept open until the attack is over.
+                        std::future::pending::<()>().await;
+                        drop(http);
+                    });
+                }
+                Ok(_) | Err(_) => sleep(PAUSE).await,
             }
-            Ok(_) | Err(_) => sleep(PAUSE).await,
         }
+        while clients.join_next().await.is_some() {}
     }
-    while clients.join_next().await.is_some() {}
 }

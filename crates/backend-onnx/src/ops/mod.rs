@@ -15,8 +15,10 @@ mod recurrent;
 mod reduce;
 mod registry;
 mod rule;
+mod sequences;
 mod slice;
 mod table;
+mod text;
 mod types;
 
 use std::fmt;

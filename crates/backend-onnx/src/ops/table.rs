@@ -5,7 +5,7 @@
 use super::{
     cast, conditions as when, elementwise, lookup, quantize, recurrent, reduce,
     rule::{Outputs, Rule, ml, op},
-    slice,
+    sequences, slice, text,
     types::Types,
 };
 use crate::ml;
@@ -83,6 +83,7 @@ pub(super) static RULES: &[Rule] = &[
     op("Ceil").of(FLOATS),
     op("Celu").since(12).takes(ALPHA).of(Types::F32).when(when::celu),
     op("Clip").takes(&["max", "min"]).of(NUMBERS),
+    op("Compress").since(9).takes(AXIS).own(sequences::compress),
     op("Concat").takes(AXIS),
     op("Constant").takes(&[
         "value",
@@ -356,6 +357,10 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .wide()
         .given(when::resize),
+    op("ReverseSequence")
+        .since(10)
+        .takes(&["batch_axis", "time_axis"])
+        .own(sequences::reverse_sequence),
     op("Round")
         .since(11)
         .of(FLOATS)
@@ -396,10 +401,28 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axis", "num_outputs", "split"]),
     op("Sqrt").of(FLOATS).wide(),
     op("Squeeze").takes(&["axes"]).given(when::squeeze),
+    op("StringNormalizer")
+        .since(10)
+        .takes(&["case_change_action", "is_case_sensitive", "locale", "stopwords"])
+        .own(text::string_normalizer),
     op("Sub").takes(LEGACY).of(NUMBERS),
     op("Sum").of(FLOATS).wide(),
     op("Tan").of(FLOATS).wide(),
     op("Tanh").of(FLOATS).wide(),
+    op("TfIdfVectorizer")
+        .since(9)
+        .takes(&[
+            "max_gram_length",
+            "max_skip_count",
+            "min_gram_length",
+            "mode",
+            "ngram_counts",
+            "ngram_indexes",
+            "pool_int64s",
+            "pool_strings",
+            "weights",
+        ])
+        .own(text::tf_idf),
     op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
     op("Tile").since(6).of(FIXED),
     op("TopK")

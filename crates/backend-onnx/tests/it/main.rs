@@ -4,6 +4,7 @@
 mod answers;
 mod damaged;
 mod onnx_runtime;
+mod plans;
 mod refusals;
 mod support;
 mod values;

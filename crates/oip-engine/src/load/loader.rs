@@ -250,4 +250,8 @@ impl Model for Narrowed {
         });
         Ok(outputs)
     }
+
+    fn lends_memory(&self) -> bool {
+        self.model.lends_memory()
+    }
 }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use futures_channel::oneshot;
-use oip_service::{CancelToken, Model, RequestContext};
+use oip_service::{CancelToken, Lease, Model, RequestContext};
 use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
@@ -63,6 +63,7 @@ pub(crate) struct Client {
     pub(crate) received: Instant,
     pub(crate) queued: Instant,
     pub(crate) cancel: CancelToken,
+    pub(crate) lease: Lease,
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 
@@ -220,6 +221,7 @@ impl Shared {
                 received: cx.received(),
                 queued,
                 cancel: cx.cancel().clone(),
+                lease: cx.lease().clone(),
                 answer,
             };
             Job { request, client }

@@ -2,6 +2,7 @@
 //! requests that come again.
 
 pub(crate) mod cache;
+pub(crate) mod charging;
 pub(crate) mod delivery;
 pub(crate) mod hang_watch;
 pub(crate) mod instances;

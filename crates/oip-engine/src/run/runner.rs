@@ -7,12 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::CancelToken;
+use oip_service::{CancelToken, Lease};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
     batching::{batch, independence, scheduler::Expiry},
     run::{
+        charging::{self, Inputs},
         delivery::{Answer, Finished, Run},
         instances::{Client, Job, Shared},
         statistics::Execution,
@@ -79,7 +80,7 @@ impl Shared {
         };
         let start = Instant::now();
         let wanted = request.outputs.clone();
-        let given = self.call(slot, request, &client.cancel);
+        let given = self.call(slot, request, &client.cancel, &client.lease);
         let called = Instant::now();
         let answer = given.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs));
         // What is only guessed to be a batch may have outputs of any length.
@@ -119,7 +120,17 @@ impl Shared {
             rows: rows.iter().fold(0, |sum, rows| sum.saturating_add(*rows)),
             ..Execution::default()
         };
-        let answers = self.run_rows(slot, &requests, &rows, &cancel, &mut execution, taken);
+        // What the batch takes belongs to all of its requests.
+        let Some(lease) = clients.first().map(|client| client.lease.for_shared_work()) else {
+            return;
+        };
+        let shared = Joined {
+            requests: &requests,
+            rows: &rows,
+            cancel: &cancel,
+            lease: &lease,
+        };
+        let answers = self.run_rows(slot, &shared, &mut execution, taken);
         match answers {
             Ok(answers) => {
                 self.recorder.execution(&execution);
@@ -154,17 +165,21 @@ impl Shared {
     fn run_rows(
         &self,
         slot: usize,
-        requests: &[InferRequest],
-        rows: &[u64],
-        cancel: &CancelToken,
+        batch: &Joined<'_>,
         execution: &mut Execution,
         taken: Instant,
     ) -> Result<Vec<Vec<InferOutput>>, ServiceError> {
-        let joined = batch::join(requests)?;
+        let Joined {
+            requests,
+            rows,
+            cancel,
+            lease,
+        } = *batch;
+        let joined = charging::join(lease, requests)?;
         let wanted = joined.outputs.clone();
         let start = Instant::now();
         execution.input = start - taken.min(start);
-        let given = self.call(slot, joined, cancel);
+        let given = self.call(slot, joined, cancel, lease);
         let called = Instant::now();
         execution.infer = called - start;
         let outputs = self.metadata.pick_outputs(&wanted, given?)?;
@@ -179,7 +194,7 @@ impl Shared {
             && let (Some(request), Some(answer)) = (requests.first(), answers.first())
         {
             let wanted = request.outputs.clone();
-            let alone = self.call(slot, request.clone(), cancel);
+            let alone = self.call(slot, request.clone(), cancel, lease);
             let alone = alone.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs))?;
             if !independence::agree(&alone, answer) {
                 let error = "a request gets another answer by itself than in a batch";
@@ -202,22 +217,32 @@ impl Shared {
         self.queue.stop_joining();
     }
 
-    /// Calls the model.
-    fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken) -> Answer {
+    /// Calls the model, and charges what it makes.
+    fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken, lease: &Lease) -> Answer {
+        let inputs = Inputs::of(&request);
         self.hang_watch.begin(slot, cancel);
         let outputs = catch_unwind(AssertUnwindSafe(|| self.model.infer(request, cancel)));
         let model = &self.metadata.name;
         if self.hang_watch.end(slot) {
             tracing::warn!(model, slot, "a thread that counted as lost is back");
         }
-        outputs.unwrap_or_else(|panic| {
+        let outputs = outputs.unwrap_or_else(|panic| {
             let cause = panic_message(&*panic);
             tracing::error!(model, cause, "a model panicked");
             Err(ServiceError::internal(
                 "it panicked; this request is lost, the next one will be tried",
             ))
-        })
+        })?;
+        charging::charge_outputs(lease, &inputs, self.model.lends_memory(), outputs)
     }
+}
+
+/// Requests that are run together.
+struct Joined<'b> {
+    requests: &'b [InferRequest],
+    rows: &'b [u64],
+    cancel: &'b CancelToken,
+    lease: &'b Lease,
 }
 
 fn expired(expiry: Expiry) -> ServiceError {

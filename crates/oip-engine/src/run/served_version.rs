@@ -10,6 +10,7 @@ use crate::{
     pipeline::{Pipeline, StepModels},
     run::{
         cache::{Generation, Key, ResponseCache},
+        charging::{Inputs, charge_outputs},
         delivery::Answer,
         instances::Instances,
         statistics::{Recorder, VersionMetrics},
@@ -108,6 +109,7 @@ impl ServedVersion {
         let start = Instant::now();
         let key = Key::new(self.generation(), &request);
         if let Some(outputs) = cache.get(&key) {
+            let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)?;
             self.recorder().hit(start.elapsed(), cx.received().elapsed());
             return Ok(outputs);
         }

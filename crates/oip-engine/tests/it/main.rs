@@ -7,6 +7,7 @@ mod configuration;
 mod control;
 mod functions;
 mod loading;
+mod memory;
 mod pipelines;
 mod polling;
 mod races;

@@ -52,6 +52,8 @@ where
         envelope: Envelope::Call,
         compression: encoding::of_answer(&head.headers, own),
     };
+    // The message may be long in coming, and headers are counted nowhere.
+    drop(head);
     let lease = Lease::new(&config.budget, &config.time);
     // If the client leaves, this future is dropped, and what works for it ends.
     let guard = lease.guard();

@@ -343,12 +343,12 @@ async fn ht_40_decoded_json_is_bounded() {
 /// LC-10: when all memory for bodies is taken, the next one is refused before it is read.
 #[tokio::test]
 async fn lc_10_bodies_share_a_budget() {
-    let budget = ByteBudget::new(1000);
+    let budget = ByteBudget::new(100_000);
     let (app, _) = app_with(HttpConfig {
         budget: budget.clone(),
         ..HttpConfig::default()
     });
-    let taken = budget.take(950).unwrap();
+    let taken = budget.take(99_950).unwrap();
     let headers = [("content-length", "100")];
     let answer = infer_with(&app, "identity_fp32", &headers, Body::new(Stalled)).await;
     assert_eq!(

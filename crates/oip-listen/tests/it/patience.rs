@@ -52,6 +52,25 @@ fn ht_01_half_a_head_is_cut() {
     server.canary();
 }
 
+/// HT-06: a head is refused when it fills its limit; one that is shorter is waited for.
+#[test]
+fn ht_06_long_heads_are_refused() {
+    const LIMIT: usize = 16 << 10;
+    let limits = Limits {
+        max_head_bytes: LIMIT,
+        ..Limits::default()
+    };
+    let server = Server::start(Protocol::Http1, limits);
+    let start = "GET /hello HTTP/1.1\r\nHost: x\r\nX-a: ";
+    let mut refused = server.send(&format!("{start}{}", "b".repeat(LIMIT - start.len())));
+    let answer = read_to_end(&mut refused);
+    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let mut accepted = server.send(&format!("{start}{}", "b".repeat(LIMIT / 2)));
+    accepted.write_all(b"\r\nConnection: close\r\n\r\n").unwrap();
+    let answer = read_to_end(&mut accepted);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 /// HT-01 on a connection that has had a request before.
 #[test]
 fn ht_01_half_a_second_head_is_cut() {

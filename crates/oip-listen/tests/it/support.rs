@@ -29,6 +29,7 @@ pub(crate) fn limits() -> Limits {
         min_body_rate: 1000,
         body_rate_grace: 2 * PATIENCE,
         write_timeout: PATIENCE,
+        min_send_rate: 0,
         ping_interval: PATIENCE,
         connections: ConnectionCap::new(100),
         ..Limits::default()
@@ -39,7 +40,7 @@ pub(crate) fn limits() -> Limits {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
-    /// Requests whose work was given up before it was done.
+    /// Requests whose work was given up before it was done, and large answers whose memory was freed.
     pub(crate) abandoned: Arc<AtomicUsize>,
     runtime: Runtime,
     task: tokio::task::JoinHandle<usize>,
@@ -103,12 +104,16 @@ impl Server {
     }
 }
 
-/// `/hello` answers at once, `/echo` with the body, `/big` with 32 MiB, `/slow` after five times the patience.
+/// `/hello` answers at once, `/echo` with the body, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
+/// counted when it is freed, `/slow` after five times the patience, `/refused` without reading the body.
 async fn answer(
     request: Request<RequestBody>,
     abandoned: Arc<AtomicUsize>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
+    if head.uri.path() == "/refused" {
+        return Ok(Response::builder().status(404).body("refused".into()).unwrap());
+    }
     let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
@@ -121,7 +126,8 @@ async fn answer(
     };
     let body = match head.uri.path() {
         "/echo" => body,
-        "/big" => vec![b'x'; 32 << 20].into(),
+        "/big" => Bytes::from_owner(Counted(vec![b'x'; 32 << 20], CountDrop(abandoned))),
+        "/small" => Bytes::from_owner(Counted(vec![b'x'; 50 << 10], CountDrop(abandoned))),
         "/slow" => {
             let guard = CountDrop(abandoned);
             tokio::time::sleep(5 * PATIENCE).await;
@@ -131,6 +137,18 @@ async fn answer(
         _ => Bytes::from("hello"),
     };
     Ok(Response::new(Full::new(body)))
+}
+
+/// Memory that is counted when it is freed.
+struct Counted(
+    Vec<u8>,
+    #[expect(dead_code, reason = "dropped with the memory")] CountDrop,
+);
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 struct CountDrop(Arc<AtomicUsize>);

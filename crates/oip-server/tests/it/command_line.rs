@@ -27,6 +27,10 @@ fn lc_07_wrong_options() {
             "invalid value '30' for '--request-timeout <TIME>'",
         ),
         (
+            &["--model-repository", folder, "--memory-budget", "63MiB"],
+            "--memory-budget (66060288 bytes) is less than --max-request-size (67108864 bytes)",
+        ),
+        (
             &["--model-repository", folder, "--max-request-size", "64MB"],
             "invalid value '64MB' for '--max-request-size <SIZE>'",
         ),

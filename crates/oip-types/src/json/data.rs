@@ -2,25 +2,33 @@ use bytes::Bytes;
 use tensor_core::{DType, Element, Shape, Tensor, bf16, f16};
 
 use super::{Cursor, Number, no_json_form, run::Run};
-use crate::{BytesTensor, DataType, ServiceError, TensorValue};
+use crate::{BytesTensor, DataType, Grant, Memory, ServiceError, TensorValue};
+
+/// What the tensors of a body may take once decoded.
+pub(crate) struct Room<'m> {
+    /// Bytes that are left of the limit for one body.
+    pub(crate) left: usize,
+    /// Asked before anything is allocated.
+    pub(crate) memory: &'m dyn Memory,
+}
 
 /// Reads the value of a tensor's `data` member straight into a buffer of its datatype.
 ///
 /// Data may be flat or nested to any regular depth up to `max_depth`; a nesting as deep as the shape's rank must be
-/// the shape. Never more than `budget` bytes are filled, and what is reserved ahead is bounded by what the text could
-/// hold. `budget` is reduced by what was used.
+/// the shape. Never more than what is left in `room` is filled, and what is reserved ahead is bounded by what the text
+/// could hold. `room` is reduced by what was used.
 pub(crate) fn read_data(
     cursor: &mut Cursor<'_>,
     datatype: DataType,
     shape: &Shape,
     max_depth: usize,
-    budget: &mut usize,
+    room: &mut Room<'_>,
 ) -> Result<TensorValue, ServiceError> {
     let mut reader = Reader {
         cursor,
         shape,
         max_depth,
-        budget,
+        room,
     };
     match datatype {
         DataType::Bytes => reader.strings(),
@@ -43,29 +51,34 @@ pub(crate) fn read_data(
     }
 }
 
-struct Reader<'r, 'a> {
+struct Reader<'r, 'a, 'm> {
     cursor: &'r mut Cursor<'a>,
     shape: &'r Shape,
     max_depth: usize,
-    budget: &'r mut usize,
+    room: &'r mut Room<'m>,
 }
 
-impl Reader<'_, '_> {
+impl Reader<'_, '_, '_> {
     fn elements<T: JsonElement>(&mut self) -> Result<TensorValue, ServiceError> {
         let expected = self.shape.element_count();
         let mut sink = Elements {
             elements: Vec::<T>::new(),
             expected: usize::try_from(expected).unwrap_or(usize::MAX),
-            allowed: *self.budget / size_of::<T>(),
+            allowed: self.room.left / size_of::<T>(),
             shape: self.shape,
         };
         // An element takes a character and a comma at least, so the text bounds what it can hold.
         let possible = expected.min(self.cursor.remaining() as u64 / 2 + 1) as usize;
-        let reserved = sink.elements.try_reserve_exact(possible.min(sink.allowed));
+        let possible = possible.min(sink.allowed);
+        let grant = self.room.memory.grant(possible * size_of::<T>())?;
+        let reserved = sink.elements.try_reserve_exact(possible);
         reserved.map_err(|_| too_large(self.shape, T::DTYPE.into()))?;
         self.walk(&mut sink)?;
-        *self.budget -= sink.elements.len() * size_of::<T>();
-        let tensor = Tensor::from_vec(self.shape.clone(), sink.elements);
+        self.room.left -= sink.elements.len() * size_of::<T>();
+        let tensor = Tensor::from_vec(self.shape.clone(), sink.elements).and_then(|tensor| {
+            let spec = tensor.spec().clone();
+            Tensor::new(spec, grant.own(tensor.into_bytes()))
+        });
         tensor
             .map(TensorValue::Fixed)
             .map_err(|error| ServiceError::invalid(error.to_string()))
@@ -76,12 +89,22 @@ impl Reader<'_, '_> {
         let mut sink = Strings {
             raw: Vec::new(),
             missing: expected,
-            allowed: *self.budget,
+            allowed: self.room.left,
             shape: self.shape,
+            grant: self.room.memory.grant(0)?,
         };
         self.walk(&mut sink)?;
-        *self.budget -= sink.raw.len();
-        BytesTensor::new(self.shape.clone(), Bytes::from(sink.raw)).map(TensorValue::Bytes)
+        let Strings {
+            mut raw, mut grant, ..
+        } = sink;
+        self.room.left -= raw.len();
+        // Doubling may have left much of the buffer empty.
+        if raw.capacity() - raw.len() > raw.len() / 8 {
+            raw.shrink_to_fit();
+            grant.shrink_to(raw.capacity());
+        }
+        let raw = grant.own(Bytes::from(raw));
+        BytesTensor::new(self.shape.clone(), raw).map(TensorValue::Bytes)
     }
 
     /// Walks the nested arrays, handing the elements to `sink`; checks nesting and count.
@@ -178,6 +201,20 @@ struct Strings<'s> {
     missing: u64,
     allowed: usize,
     shape: &'s Shape,
+    grant: Box<dyn Grant>,
+}
+
+impl Strings<'_> {
+    /// Makes room for so many bytes more.
+    fn reserve(&mut self, bytes: usize) -> Result<(), ServiceError> {
+        let (needed, capacity) = (self.raw.len() + bytes, self.raw.capacity());
+        if needed > capacity {
+            let capacity = needed.max((2 * capacity).clamp(64, self.allowed.max(64)));
+            self.grant.grow(capacity - self.raw.capacity())?;
+            self.raw.reserve_exact(capacity - self.raw.len());
+        }
+        Ok(())
+    }
 }
 
 impl Sink for Strings<'_> {
@@ -192,6 +229,7 @@ impl Sink for Strings<'_> {
             if self.raw.len() + BytesTensor::LENGTH_PREFIX + string.len() > self.allowed {
                 return Err(too_large(self.shape, DataType::Bytes));
             }
+            self.reserve(BytesTensor::LENGTH_PREFIX + string.len())?;
             BytesTensor::push_element(&mut self.raw, string.as_bytes())?;
             self.missing -= 1;
         }
@@ -423,7 +461,10 @@ mod tests {
             datatype,
             &Shape::new(dims).unwrap(),
             64,
-            &mut (1 << 20),
+            &mut Room {
+                left: 1 << 20,
+                memory: &crate::Unlimited,
+            },
         )?;
         cursor.finish()?;
         Ok(value)
@@ -609,14 +650,17 @@ mod tests {
     #[test]
     fn the_budget_and_the_text_bound_what_is_allocated() {
         let read = |dims: &[u64], text: &str, budget: usize| {
-            let mut budget = budget;
+            let mut room = Room {
+                left: budget,
+                memory: &crate::Unlimited,
+            };
             let mut cursor = Cursor::new(text.as_bytes()).unwrap();
             read_data(
                 &mut cursor,
                 DataType::INT64,
                 &Shape::new(dims).unwrap(),
                 64,
-                &mut budget,
+                &mut room,
             )
         };
         assert!(read(&[2], "[1,2]", 16).is_ok());

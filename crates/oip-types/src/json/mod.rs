@@ -10,9 +10,9 @@ mod run;
 mod write;
 
 pub(crate) use cursor::Cursor;
-pub(crate) use data::read_data;
+pub(crate) use data::{Room, read_data};
 pub(crate) use number::Number;
-pub(crate) use write::{Writer, write_data};
+pub(crate) use write::{Writer, answer_too_large, write_data};
 
 use crate::{DataType, ServiceError};
 

@@ -1,28 +1,151 @@
 use bytes::Bytes;
-use tensor_core::{DType, Tensor, bf16, f16};
+use tensor_core::{DType, Shape, Tensor, TensorSpec, TensorView, bf16, f16};
 
 use super::{
     no_json_form,
     print::{JsonPrint, ROOM},
 };
 
-use crate::{BytesTensor, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue};
+use crate::{BytesTensor, Grant, Memory, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue};
 
-/// Prints JSON onto the end of a buffer.
+/// Prints JSON onto the end of a buffer, or into pieces of bounded size.
 #[derive(Default)]
-pub(crate) struct Writer {
+pub(crate) struct Writer<'m> {
     out: Vec<u8>,
+    pieces: Option<Pieces<'m>>,
 }
 
-impl Writer {
+/// What was printed before the current buffer, and who allows memory for more.
+struct Pieces<'m> {
+    memory: &'m dyn Memory,
+    limit: usize,
+    done: Vec<Bytes>,
+    done_len: usize,
+    /// For the current buffer, and for how many bytes.
+    grant: Option<(Box<dyn Grant>, usize)>,
+}
+
+/// Bytes of a piece.
+const PIECE: usize = 256 << 10;
+
+impl Pieces<'_> {
+    /// Has memory allowed for the current buffer.
+    fn allow(&mut self, capacity: usize) -> Result<(), ServiceError> {
+        match &mut self.grant {
+            None => self.grant = Some((self.memory.grant(capacity)?, capacity)),
+            Some((grant, granted)) if capacity > *granted => {
+                grant.grow(capacity - *granted)?;
+                *granted = capacity;
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Puts the current buffer to those that are done.
+    fn finish(&mut self, mut out: Vec<u8>) -> Result<(), ServiceError> {
+        // Small texts that stand between large ones are written without asking.
+        self.allow(out.capacity())?;
+        let wasted = out.capacity() - out.len();
+        let is_worth_it = wasted > out.len() / 8 && wasted > 4096;
+        if is_worth_it {
+            out.shrink_to_fit();
+        }
+        self.done_len += out.len();
+        if let Some((mut grant, _)) = self.grant.take() {
+            grant.shrink_to(out.capacity());
+            self.done.push(grant.own(out.into()));
+        }
+        Ok(())
+    }
+}
+
+/// An answer that is larger than the server allows.
+pub(crate) fn answer_too_large(found: usize, limit: usize) -> ServiceError {
+    ServiceError::internal(format!(
+        "the answer has at least {found} bytes, the limit is {limit}"
+    ))
+}
+
+impl<'m> Writer<'m> {
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self {
             out: Vec::with_capacity(capacity),
+            pieces: None,
+        }
+    }
+
+    /// Prints into pieces that `memory` allows, up to about `limit` bytes.
+    pub(crate) fn in_pieces(memory: &'m dyn Memory, limit: usize) -> Self {
+        Self {
+            out: Vec::new(),
+            pieces: Some(Pieces {
+                memory,
+                limit,
+                done: Vec::new(),
+                done_len: 0,
+                grant: None,
+            }),
         }
     }
 
     pub(crate) fn into_bytes(self) -> Bytes {
         self.out.into()
+    }
+
+    /// The pieces of [`Writer::in_pieces`].
+    pub(crate) fn into_pieces(self) -> Result<Vec<Bytes>, ServiceError> {
+        let Some(mut pieces) = self.pieces else {
+            return Ok(vec![self.out.into()]);
+        };
+        pieces.finish(self.out)?;
+        Ok(pieces.done)
+    }
+
+    /// Makes room for about so many bytes, or for a part of them where pieces are smaller.
+    fn expect(&mut self, bytes: usize) -> Result<(), ServiceError> {
+        match self.pieces {
+            None => {
+                self.out.reserve(bytes);
+                Ok(())
+            }
+            Some(_) => self.room(bytes.min(PIECE / 2)),
+        }
+    }
+
+    /// Makes room for so many bytes, and a little more. To be called before anything that may be long is written.
+    ///
+    /// # Errors
+    /// When there is more than the limit already; what the memory says.
+    pub(crate) fn room(&mut self, bytes: usize) -> Result<(), ServiceError> {
+        /// Room for punctuation and names.
+        const MORE: usize = 256;
+        let needed = self.out.len() + bytes + MORE;
+        if needed <= self.out.capacity() {
+            return Ok(());
+        }
+        let Some(pieces) = &mut self.pieces else {
+            self.out.reserve(bytes);
+            return Ok(());
+        };
+        pieces.memory.check()?;
+        let found = pieces.done_len + self.out.len();
+        if found > pieces.limit {
+            return Err(answer_too_large(found, pieces.limit));
+        }
+        if needed <= PIECE {
+            let capacity = needed.next_power_of_two();
+            pieces.allow(capacity)?;
+            self.out.reserve_exact(capacity - self.out.len());
+        } else {
+            if !self.out.is_empty() {
+                pieces.finish(std::mem::take(&mut self.out))?;
+            }
+            let capacity = PIECE.max(bytes + MORE);
+            pieces.allow(capacity)?;
+            self.out = Vec::with_capacity(capacity);
+        }
+        Ok(())
     }
 
     /// Punctuation and names that need no escapes.
@@ -32,6 +155,29 @@ impl Writer {
 
     pub(crate) fn string(&mut self, text: &str) {
         self.out.push(b'"');
+        self.characters(text);
+        self.out.push(b'"');
+    }
+
+    /// A string of any length.
+    fn long_string(&mut self, text: &str) -> Result<(), ServiceError> {
+        /// Bytes of text that are written together.
+        const PART: usize = 4096;
+        self.out.push(b'"');
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(rest.floor_char_boundary(PART));
+            // A character can take six.
+            self.room(6 * part.len())?;
+            self.characters(part);
+            rest = after;
+        }
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    /// What stands between the quotes of a string.
+    fn characters(&mut self, text: &str) {
         let mut rest = text.as_bytes();
         while let Some(special) = rest
             .iter()
@@ -49,7 +195,6 @@ impl Writer {
             rest = &rest[special + 1..];
         }
         self.out.extend_from_slice(rest);
-        self.out.push(b'"');
     }
 
     pub(crate) fn integer(&mut self, value: impl itoa::Integer) {
@@ -93,7 +238,7 @@ impl Writer {
 
 /// Prints the elements of a tensor as one flat array.
 pub(crate) fn write_data(
-    writer: &mut Writer,
+    writer: &mut Writer<'_>,
     value: &TensorValue,
     non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
@@ -118,38 +263,63 @@ pub(crate) fn write_data(
     }
 }
 
-fn write_strings(writer: &mut Writer, tensor: &BytesTensor) -> Result<(), ServiceError> {
-    writer.out.reserve(tensor.raw().len());
-    let mut not_text = None;
-    writer.array(
-        tensor.iter().enumerate(),
-        |writer, (index, element)| match std::str::from_utf8(element) {
-            Ok(text) => writer.string(text),
-            Err(_) => not_text = not_text.or(Some(index)),
-        },
-    );
-    match not_text {
-        None => Ok(()),
-        Some(index) => Err(ServiceError::invalid(format!(
-            "element {index} is not UTF-8 and has no JSON form; request this output with \"binary_data\": true"
-        ))),
+fn write_strings(writer: &mut Writer<'_>, tensor: &BytesTensor) -> Result<(), ServiceError> {
+    writer.expect(tensor.raw().len())?;
+    writer.out.push(b'[');
+    for (index, element) in tensor.iter().enumerate() {
+        if index > 0 {
+            writer.out.push(b',');
+        }
+        let text = std::str::from_utf8(element).map_err(|_| {
+            ServiceError::invalid(format!(
+                "element {index} is not UTF-8 and has no JSON form; request this output with \"binary_data\": true"
+            ))
+        })?;
+        writer.room(0)?;
+        writer.long_string(text)?;
     }
+    writer.room(0)?;
+    writer.out.push(b']');
+    Ok(())
 }
 
 fn write_elements<T: JsonPrint>(
-    writer: &mut Writer,
+    writer: &mut Writer<'_>,
     tensor: &Tensor,
+    non_finite: NonFinite,
+) -> Result<(), ServiceError> {
+    /// Elements that are looked at together. Where their bytes are not aligned they are copied.
+    const CHUNK: usize = 4096;
+    let count = tensor.shape().element_count() as usize;
+    writer.expect(count * T::TYPICAL_LEN + 2)?;
+    writer.out.push(b'[');
+    let chunks = tensor.bytes().chunks(CHUNK * size_of::<T>());
+    for (chunk, bytes) in chunks.enumerate() {
+        let internal = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
+        let shape = Shape::vector((bytes.len() / size_of::<T>()) as u64);
+        let spec = TensorSpec::new(T::DTYPE, shape).map_err(|error| internal(&error))?;
+        let view = TensorView::new(spec, bytes).map_err(|error| internal(&error))?;
+        // The dtype was just matched, so the cast cannot refuse it.
+        let elements = view.to_cow::<T>().map_err(|error| internal(&error))?;
+        write_chunk(writer, &elements, chunk * CHUNK, non_finite)?;
+    }
+    // The comma after the last element closes the array.
+    match writer.out.last_mut() {
+        Some(last) if count > 0 => *last = b']',
+        _ => writer.out.push(b']'),
+    }
+    Ok(())
+}
+
+/// Prints elements with a comma behind each; `first` is the number of the first one.
+fn write_chunk<T: JsonPrint>(
+    writer: &mut Writer<'_>,
+    elements: &[T],
+    first: usize,
     non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
     /// Elements that take each step of printing together; their text fits a buffer that stays in the cache.
     const BLOCK: usize = 64;
-    let view = tensor.view();
-    // The dtype was just matched, so the cast cannot refuse it.
-    let elements = view
-        .to_cow::<T>()
-        .map_err(|error| ServiceError::internal(error.to_string()))?;
-    writer.out.reserve(elements.len() * T::TYPICAL_LEN + 2);
-    writer.out.push(b'[');
     let mut prepared = [T::Prepared::default(); BLOCK];
     let mut text = [0u8; BLOCK * ROOM];
     for (block, elements) in elements.chunks(BLOCK).enumerate() {
@@ -163,18 +333,15 @@ fn write_elements<T: JsonPrint>(
             };
             let printed = match T::print(*prepared, room) {
                 Some(printed) => printed,
-                None => print_non_finite(&element.to_string(), non_finite, room)
-                    .map_err(|error| error.within(format_args!("element {}", block * BLOCK + index)))?,
+                None => print_non_finite(&element.to_string(), non_finite, room).map_err(|error| {
+                    error.within(format_args!("element {}", first + block * BLOCK + index))
+                })?,
             };
             room[printed] = b',';
             len += printed + 1;
         }
+        writer.room(len)?;
         writer.out.extend_from_slice(&text[..len]);
-    }
-    // The comma after the last element closes the array.
-    match writer.out.last_mut() {
-        Some(last) if !elements.is_empty() => *last = b']',
-        _ => writer.out.push(b']'),
     }
     Ok(())
 }

@@ -80,6 +80,42 @@ impl EncodedBody {
     }
 }
 
+/// A body whose JSON was printed into pieces; see [`encode_response_within`](super::encode_response_within).
+#[derive(Clone, Debug)]
+pub struct EncodedPieces {
+    /// The JSON part, piece by piece.
+    pub json: Vec<Bytes>,
+    /// The binary part, tensor by tensor; empty for a body of JSON only.
+    pub binary: Vec<Bytes>,
+}
+
+impl EncodedPieces {
+    /// The value of [`HEADER_LENGTH`], `None` when no binary bytes follow and the header is to be left out.
+    #[must_use]
+    pub fn header_length(&self) -> Option<usize> {
+        let has_binary = self.binary.iter().any(|tensor| !tensor.is_empty());
+        has_binary.then(|| self.json.iter().map(Bytes::len).sum())
+    }
+
+    /// Bytes of the whole body.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.json.iter().chain(&self.binary).map(Bytes::len).sum()
+    }
+
+    /// Whether there is nothing at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The parts in order: the pieces of JSON, then each tensor that has bytes.
+    pub fn into_parts(self) -> impl Iterator<Item = Bytes> {
+        let parts = self.json.into_iter().chain(self.binary);
+        parts.filter(|part| !part.is_empty())
+    }
+}
+
 /// Reads the value of [`HEADER_LENGTH`] for a body of `body_len` bytes. A value of 0 announces a raw binary request: see
 /// [`decode_raw_request`](super::decode_raw_request).
 ///

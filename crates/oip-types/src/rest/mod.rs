@@ -37,7 +37,7 @@ mod request;
 mod response;
 mod tensor;
 
-pub use body::{EncodedBody, HEADER_LENGTH, NonFinite, parse_header_length};
+pub use body::{EncodedBody, EncodedPieces, HEADER_LENGTH, NonFinite, parse_header_length};
 pub use control::{decode_index_request, decode_log_settings, decode_parameters, decode_region};
 pub(crate) use metadata::{config_datatype, datatype_name, pattern_dims};
 pub use metadata::{error_body, json_body};
@@ -45,4 +45,4 @@ pub use raw::decode_raw_request;
 pub use request::{
     BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, decode_request_with, encode_request,
 };
-pub use response::{decode_response, encode_response};
+pub use response::{decode_response, encode_response, encode_response_within};

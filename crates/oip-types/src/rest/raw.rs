@@ -2,7 +2,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tensor_core::{Quoted, Shape};
 
 use super::{BinaryOutputs, DecodedRequest};
-use crate::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata, TensorValue};
+use crate::{
+    DataType, InferRequest, Memory, ModelMetadata, ModelRef, ServiceError, TensorMetadata, TensorValue,
+};
 
 /// Reads a raw binary request: all of the body is the data of the model's one input, and all outputs are wanted as
 /// binary data. Such a request has a [`HEADER_LENGTH`](super::HEADER_LENGTH) of 0.
@@ -12,35 +14,38 @@ use crate::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, Tenso
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the model has another number of inputs than one, more
-/// dimensions are free, or the number of bytes fits no size of the free one.
+/// dimensions are free, or the number of bytes fits no size of the free one; what `memory` says, which is asked before
+/// BYTES are copied.
 pub fn decode_raw_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
     body: &Bytes,
+    memory: &dyn Memory,
 ) -> Result<DecodedRequest, ServiceError> {
     let [input] = &metadata.inputs[..] else {
         let found = metadata.inputs.len();
         let message = format!("expected a model with one input for a raw binary request, found {found}");
         return Err(ServiceError::invalid(message));
     };
-    let value =
-        read(input, body).map_err(|error| error.within(format_args!("input {}", Quoted(&input.name))))?;
+    let value = read(input, body, memory)
+        .map_err(|error| error.within(format_args!("input {}", Quoted(&input.name))))?;
     Ok(DecodedRequest {
         request: InferRequest::new(model).with_input(&input.name, value),
         binary_outputs: BinaryOutputs::all(true),
     })
 }
 
-fn read(input: &TensorMetadata, body: &Bytes) -> Result<TensorValue, ServiceError> {
+fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<TensorValue, ServiceError> {
     match input.datatype {
         DataType::Bytes => {
             let shape = shape(input, 1)?;
             // Bodies are bounded far below.
             let len = u32::try_from(body.len()).map_err(|_| ServiceError::invalid("it is too long"))?;
+            let grant = memory.grant(4 + body.len())?;
             let mut raw = BytesMut::with_capacity(4 + body.len());
             raw.put_u32_le(len);
             raw.extend_from_slice(body);
-            TensorValue::from_raw(DataType::Bytes, shape, raw.freeze())
+            TensorValue::from_raw(DataType::Bytes, shape, grant.own(raw.freeze()))
         }
         DataType::Fixed(dtype) => {
             let (len, size) = (body.len() as u64, dtype.size() as u64);
@@ -99,7 +104,7 @@ mod tests {
             outputs: vec![],
         };
         let model = ModelRef::new("m", None).unwrap();
-        let mut decoded = decode_raw_request(model, &metadata, &Bytes::from_static(body))?;
+        let mut decoded = decode_raw_request(model, &metadata, &Bytes::from_static(body), &crate::Unlimited)?;
         assert!(decoded.binary_outputs.is_binary("y"));
         decoded.request.take_input("x")
     }

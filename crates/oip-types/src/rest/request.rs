@@ -6,8 +6,8 @@ use super::{
     tensor::{Destination, TensorReader, missing, read_name, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferInput, InferRequest, Limits, ModelRef, NoSharedMemory, NonFinite, ParameterValue, ReadSharedMemory,
-    RequestedOutput, ServiceError, check_parameter_name,
+    InferInput, InferRequest, Limits, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue,
+    ReadSharedMemory, RequestedOutput, ServiceError, Unlimited, check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
 };
@@ -70,13 +70,13 @@ pub fn decode_request(
     header_length: Option<usize>,
     limits: &Limits,
 ) -> Result<DecodedRequest, ServiceError> {
-    decode_request_with(model, body, header_length, limits, &NoSharedMemory)
+    decode_request_with(model, body, header_length, limits, &NoSharedMemory, &Unlimited)
 }
 
-/// [`decode_request`] for servers that offer shared memory: inputs may be there.
+/// [`decode_request`] for servers: inputs may be in shared memory, and `memory` is asked before tensors are allocated.
 ///
 /// # Errors
-/// As [`decode_request`], and what `shared_memory` says.
+/// As [`decode_request`], and what `shared_memory` and `memory` say.
 ///
 /// # Panics
 /// As [`decode_request`].
@@ -86,10 +86,11 @@ pub fn decode_request_with(
     header_length: Option<usize>,
     limits: &Limits,
     shared_memory: &dyn ReadSharedMemory,
+    memory: &dyn Memory,
 ) -> Result<DecodedRequest, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..), shared_memory);
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), shared_memory, memory);
     let (mut id, mut parameters, mut inputs, mut outputs) = (None, None, None, None);
     cursor.object(|cursor, member| match &*member {
         "id" => set_once(&mut id, &member, read_id(cursor, limits)?),

@@ -2,12 +2,13 @@ use bytes::Bytes;
 use tensor_core::Quoted;
 
 use super::{
-    BinaryOutputs, EncodedBody,
+    BinaryOutputs, EncodedBody, EncodedPieces,
     tensor::{Destination, TensorReader, missing, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferOutput, InferResponse, Limits, NoSharedMemory, NonFinite, Parameters, ServiceError,
-    json::{Cursor, Writer},
+    InferOutput, InferResponse, Limits, Memory, NoSharedMemory, NonFinite, Parameters, ServiceError,
+    Unlimited,
+    json::{Cursor, Writer, answer_too_large},
 };
 
 /// Encodes an inference response; binary outputs are not copied.
@@ -21,6 +22,45 @@ pub fn encode_response(
     non_finite: NonFinite,
 ) -> Result<EncodedBody, ServiceError> {
     let mut writer = Writer::with_capacity(256);
+    let binary = write_response(&mut writer, response, binary_outputs, non_finite)?;
+    Ok(EncodedBody {
+        json: writer.into_bytes(),
+        binary,
+    })
+}
+
+/// [`encode_response`] within a limit of bytes and with memory that somebody bounds: the JSON is printed into pieces,
+/// each of them allowed before it is allocated, and printing stops where the answer becomes too large.
+///
+/// # Errors
+/// As [`encode_response`]; [`Internal`](crate::ErrorCode::Internal) when the answer has more than `limit` bytes; what
+/// `memory` says.
+pub fn encode_response_within(
+    response: &InferResponse,
+    binary_outputs: &BinaryOutputs,
+    non_finite: NonFinite,
+    memory: &dyn Memory,
+    limit: usize,
+) -> Result<EncodedPieces, ServiceError> {
+    let mut writer = Writer::in_pieces(memory, limit);
+    let binary = write_response(&mut writer, response, binary_outputs, non_finite)?;
+    let pieces = EncodedPieces {
+        json: writer.into_pieces()?,
+        binary,
+    };
+    match pieces.len() {
+        found if found > limit => Err(answer_too_large(found, limit)),
+        _ => Ok(pieces),
+    }
+}
+
+/// Writes the JSON part and gives the binary one.
+fn write_response(
+    writer: &mut Writer<'_>,
+    response: &InferResponse,
+    binary_outputs: &BinaryOutputs,
+    non_finite: NonFinite,
+) -> Result<Vec<Bytes>, ServiceError> {
     let mut binary = Vec::new();
     writer.raw("{");
     if let Some(id) = &response.id {
@@ -41,6 +81,9 @@ pub fn encode_response(
     writer.raw(",\"outputs\":");
     let mut failed = Ok(());
     writer.array(&response.outputs, |writer, output| {
+        if failed.is_err() {
+            return;
+        }
         let none = Parameters::new();
         let (destination, parameters) = match &output.shared_memory {
             Some(slice) => (Destination::SharedMemory(slice), &none),
@@ -57,10 +100,7 @@ pub fn encode_response(
     });
     failed?;
     writer.raw("}");
-    Ok(EncodedBody {
-        json: writer.into_bytes(),
-        binary,
-    })
+    Ok(binary)
 }
 
 /// Decodes the body of an inference response.
@@ -80,7 +120,7 @@ pub fn decode_response(
 ) -> Result<InferResponse, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..), &NoSharedMemory);
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), &NoSharedMemory, &Unlimited);
     let (mut model_name, mut model_version, mut id) = (None, None, None);
     let (mut parameters, mut outputs) = (None, None);
     cursor.object(|cursor, member| match &*member {

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use tensor_core::{Quoted, Shape};
 
 use crate::{
-    DataType, Limits, NonFinite, ParameterValue, Parameters, ReadSharedMemory, ServiceError,
+    DataType, Limits, Memory, NonFinite, ParameterValue, Parameters, ReadSharedMemory, ServiceError,
     SharedMemorySlice, TensorValue,
-    json::{Cursor, Writer, read_data, write_data},
+    json::{Cursor, Room, Writer, read_data, write_data},
 };
 
 /// Says how many bytes of the body's binary part belong to a tensor.
@@ -20,8 +20,8 @@ const FORMS: &str = "\"data\", \"binary_data_size\" and \"shared_memory_region\"
 /// Reads the tensors of one body: first from the JSON, in order, and from the binary part behind it.
 pub(super) struct TensorReader<'l> {
     limits: &'l Limits,
-    /// Bytes that JSON data may still take once decoded.
-    budget: usize,
+    /// What JSON data may still take once decoded.
+    room: Room<'l>,
     /// The binary part that is not yet handed out.
     binary: Bytes,
     shared_memory: &'l dyn ReadSharedMemory,
@@ -35,10 +35,18 @@ pub(super) struct NamedTensor {
 }
 
 impl<'l> TensorReader<'l> {
-    pub(super) fn new(limits: &'l Limits, binary: Bytes, shared_memory: &'l dyn ReadSharedMemory) -> Self {
+    pub(super) fn new(
+        limits: &'l Limits,
+        binary: Bytes,
+        shared_memory: &'l dyn ReadSharedMemory,
+        memory: &'l dyn Memory,
+    ) -> Self {
         Self {
             limits,
-            budget: limits.tensor_bytes,
+            room: Room {
+                left: limits.tensor_bytes,
+                memory,
+            },
             binary,
             shared_memory,
         }
@@ -125,8 +133,8 @@ impl<'a> Fields<'a> {
             "data" => {
                 let data = match (self.datatype, &self.shape) {
                     (Some(datatype), Some(shape)) => {
-                        let budget = &mut tensors.budget;
-                        Data::Read(read_data(cursor, datatype, shape, limits.json_depth, budget)?)
+                        let room = &mut tensors.room;
+                        Data::Read(read_data(cursor, datatype, shape, limits.json_depth, room)?)
                     }
                     _ => {
                         let start = cursor.position();
@@ -171,8 +179,8 @@ impl<'a> Fields<'a> {
             }
             (Some(Data::Read(value)), None, None) => Ok(value),
             (Some(Data::Later(start)), None, None) => {
-                let (depth, budget) = (tensors.limits.json_depth, &mut tensors.budget);
-                read_data(&mut cursor.at(start), datatype, &shape, depth, budget)
+                let (depth, room) = (tensors.limits.json_depth, &mut tensors.room);
+                read_data(&mut cursor.at(start), datatype, &shape, depth, room)
             }
             _ => Err(ServiceError::invalid(format!(
                 "expected only one of {FORMS}, found several"
@@ -294,12 +302,13 @@ pub(super) enum Destination<'d> {
 
 /// Writes the tensor object.
 pub(super) fn write_tensor(
-    writer: &mut Writer,
+    writer: &mut Writer<'_>,
     destination: Destination<'_>,
     name: &str,
     value: &TensorValue,
     parameters: &Parameters,
 ) -> Result<(), ServiceError> {
+    writer.room(0)?;
     writer.raw("{\"name\":");
     writer.string(name);
     writer.raw(",\"datatype\":\"");

@@ -1,6 +1,7 @@
 //! Bodies of the REST transport, through the public interface.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod memory;
 mod requests;
 mod responses;
 mod round_trips;

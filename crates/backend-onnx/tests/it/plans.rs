@@ -1,0 +1,118 @@
+//! Plans for shapes: made when a shape comes, for good shapes and for hostile ones.
+
+use std::{sync::Arc, time::Instant};
+
+use backend_onnx::OnnxBackend;
+use oip_service::{Backend, LoadContext, Model};
+use oip_types::{
+    DataType, ErrorCode, InferRequest, ModelConfig, ModelRef,
+    model_config::{InputConfig, InputFormat},
+};
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Runtime, file, infer, source};
+
+/// An image of ones.
+fn image(dims: &[u64]) -> InferRequest {
+    let shape = Shape::new(dims).unwrap();
+    let ones = vec![1f32; shape.element_count() as usize];
+    let tensor = Tensor::from_vec(shape, ones).unwrap();
+    InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", tensor)
+}
+
+fn refusal(model: &dyn Model, dims: &[u64]) -> String {
+    let error = infer(model, image(dims)).unwrap_err();
+    assert_eq!(
+        error.code(),
+        ErrorCode::InvalidArgument,
+        "{dims:?}: {}",
+        error.report()
+    );
+    error.to_string()
+}
+
+/// What fits only for even sizes is the client's mistake for odd ones, each time, and harms no other request.
+#[test]
+fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
+    let model = Runtime::Tract.model("halved_and_doubled");
+    for _ in 0..2 {
+        let message = refusal(&*model, &[1, 3, 5, 6]);
+        let expected = "the model cannot be run with inputs of the shapes [1, 3, 5, 6]:";
+        assert!(
+            message.contains(expected) && message.contains("(Concat)"),
+            "{message}"
+        );
+        assert!(!message.contains("node~"), "{message}");
+        let outputs = infer(&*model, image(&[1, 3, 4, 6])).unwrap();
+        assert_eq!(outputs[0].value.shape().dims(), [1, 6, 4, 6]);
+    }
+}
+
+/// A dimension of nothing lets others say what they like: no plan is made for terabytes.
+#[test]
+fn large_dimensions_beside_an_empty_one_are_refused() {
+    let model = Runtime::Tract.model("halved_and_doubled");
+    let started = Instant::now();
+    for dims in [[0, 3, 1 << 30, 1 << 30], [0, 3, u64::MAX, 2], [1, 3, 0, 1 << 40]] {
+        let message = refusal(&*model, &dims);
+        assert!(message.contains("the limit is 4 GiB"), "{message}");
+    }
+    assert!(started.elapsed().as_secs() < 60);
+}
+
+/// More shapes than plans are kept: each is answered, again when it has been forgotten.
+#[test]
+fn shapes_without_end_are_answered() {
+    let model = Runtime::Tract.model("halved_and_doubled");
+    for round in 0..2 {
+        for height in 1..50 {
+            let dims = [1, 3, 2 * height, 2];
+            let outputs = infer(&*model, image(&dims)).unwrap();
+            assert_eq!(
+                outputs[0].value.shape().dims(),
+                [1, 6, 2 * height, 2],
+                "round {round}"
+            );
+        }
+    }
+}
+
+/// What is said of an output is true for all sizes.
+#[test]
+fn metadata_fixes_only_what_the_file_does() {
+    let model = Runtime::Tract.model("halved_and_doubled");
+    let metadata = model.metadata();
+    assert_eq!(metadata.inputs[0].shape.dims(), [None, Some(3), None, None]);
+    assert_eq!(metadata.outputs[0].shape.dims(), [None, Some(6), None, None]);
+}
+
+#[test]
+fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
+    let input = InputConfig {
+        name: "x".to_owned(),
+        data_type: DataType::FP32,
+        format: InputFormat::None,
+        dims: vec![3, 4, -1],
+        reshape: None,
+        is_shape_tensor: false,
+        allow_ragged_batch: false,
+        optional: false,
+    };
+    let config = ModelConfig {
+        max_batch_size: 8,
+        input: vec![input],
+        ..ModelConfig::default()
+    };
+    let context = LoadContext {
+        config: Arc::new(config),
+        ..LoadContext::default()
+    };
+    let loaded = OnnxBackend::new().load(&source(file("halved_and_doubled.onnx")), &context);
+    let model = loaded.unwrap();
+    assert_eq!(
+        model.metadata().inputs[0].shape.dims(),
+        [None, Some(3), Some(4), None]
+    );
+    let outputs = infer(&*model, image(&[2, 3, 4, 2])).unwrap();
+    assert_eq!(outputs[0].value.shape().dims(), [2, 6, 4, 2]);
+}

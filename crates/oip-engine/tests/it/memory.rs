@@ -1,0 +1,86 @@
+//! What models make counts against the budget of the requests it is made for.
+
+use std::{
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use futures_executor::block_on;
+use oip_service::{ByteBudget, InferenceService, Lease, RequestContext, TimeLimits};
+use oip_types::{ErrorCode, InferRequest, InferResponse, ServiceError};
+
+use crate::{
+    functions::{Answer, double, engine, gated, one_instance, out},
+    support::request,
+};
+
+fn ask<'e>(engine: &'e oip_engine::Engine, budget: &ByteBudget, request: InferRequest) -> Answer<'e> {
+    let lease = Lease::new(budget, &TimeLimits::default());
+    let time = TimeLimits {
+        default: Duration::from_secs(60),
+        ..TimeLimits::default()
+    };
+    let cx = RequestContext::for_request(&request, &lease, None, &time).unwrap();
+    engine.infer(request, cx)
+}
+
+fn code(answer: Result<InferResponse, ServiceError>) -> Result<(), ErrorCode> {
+    answer.map(drop).map_err(|error| error.code())
+}
+
+#[test]
+fn outputs_count_until_they_are_dropped_and_refusals_say_which_kind() {
+    let (engine, _folder) = engine(one_instance(), |_, _| out(vec![7; 1000]));
+    let budget = ByteBudget::new(9000);
+    let first = block_on(ask(&engine, &budget, request("m", None, 1))).unwrap();
+    assert_eq!(budget.used(), 4000);
+    let second = block_on(ask(&engine, &budget, request("m", None, 1))).unwrap();
+    assert_eq!(budget.used(), 8000);
+    let refused = block_on(ask(&engine, &budget, request("m", None, 1)));
+    assert_eq!(code(refused), Err(ErrorCode::Overloaded));
+    let slice = first.outputs[0].value.raw().slice(..4);
+    drop((first, second));
+    assert_eq!(budget.used(), 4000, "a slice keeps all of it");
+    drop(slice);
+    assert_eq!(budget.used(), 0);
+    let never = ask(&engine, &ByteBudget::new(3000), request("m", None, 1));
+    assert_eq!(code(block_on(never)), Err(ErrorCode::TooLarge));
+}
+
+/// The answers of a batch are slices of one buffer, which counts once, and as long as any of them is kept.
+#[test]
+fn a_batch_counts_once_until_its_last_answer_is_dropped() {
+    let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
+    let budget = ByteBudget::new(1 << 20);
+    // The first batch of different requests is compared with a single run; this is the second.
+    for round in 0..2 {
+        let held = gate.hold(&engine);
+        let mut answers: Vec<Answer<'_>> = (0..4)
+            .map(|value| ask(&engine, &budget, request("m", None, value)))
+            .collect();
+        for answer in &mut answers {
+            assert!(
+                answer
+                    .as_mut()
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_pending()
+            );
+        }
+        gate.open();
+        block_on(held).unwrap();
+        let mut answers: Vec<InferResponse> = answers
+            .into_iter()
+            .map(|answer| block_on(answer).unwrap())
+            .collect();
+        assert_eq!(
+            batches.lock().unwrap().last().unwrap().len(),
+            if round == 0 { 1 } else { 4 }
+        );
+        let last = answers.pop().unwrap();
+        assert_eq!(budget.used(), 16, "four rows of four bytes");
+        drop(answers);
+        assert_eq!(budget.used(), 16);
+        drop(last);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,267 @@
+//! The memory of a request: charged before it is there, given back with the last byte, whatever the end.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::Future,
+    io::Write,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, StatusCode},
+    response::Response,
+};
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use oip_http::HttpConfig;
+use oip_service::{ByteBudget, TimeLimits};
+use tower::ServiceExt;
+
+use crate::support::{app_with, infer, infer_binary, infer_with, x};
+
+fn app_within(limit: u64, config: HttpConfig) -> (Router, ByteBudget) {
+    let budget = ByteBudget::new(limit);
+    let (app, _) = app_with(HttpConfig {
+        budget: budget.clone(),
+        ..config
+    });
+    (app, budget)
+}
+
+fn gzip(data: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(data).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Sends a body of so many bytes to a model that gives it back, and leaves the answer's body unread.
+async fn echo_unread(app: &Router, bytes: usize, accept_json: bool) -> Response {
+    let json = format!(
+        r#"{{"parameters":{{"binary_data_output":{}}},"inputs":[{{"name":"x","datatype":"BOOL","shape":[{bytes}],"parameters":{{"binary_data_size":{bytes}}}}}]}}"#,
+        !accept_json
+    );
+    let request = Request::post("/v2/models/identity_bool/infer")
+        .header("host", "x")
+        .header("inference-header-content-length", json.len())
+        .body(Body::from([json.as_bytes(), &vec![1; bytes]].concat()))
+        .unwrap();
+    app.clone().oneshot(request).await.unwrap()
+}
+
+/// What a client does not read stays counted, until it is gone.
+#[tokio::test]
+async fn answers_that_are_not_read_count() {
+    const BYTES: usize = 3 << 20;
+    let (app, budget) = app_within(8 << 20, HttpConfig::default());
+    let first = echo_unread(&app, BYTES, false).await;
+    assert_eq!(first.status(), StatusCode::OK);
+    assert!(budget.used() >= BYTES as u64);
+    let second = echo_unread(&app, BYTES, false).await;
+    assert_eq!(second.status(), StatusCode::OK);
+    let third = echo_unread(&app, BYTES, false).await;
+    assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(third.headers()["retry-after"], "1");
+    drop(third);
+
+    // A frame that was taken counts until it is dropped.
+    let mut body = first.into_body();
+    let mut frames = VecDeque::new();
+    while let Some(frame) = body.frame().await {
+        frames.extend(frame.unwrap().into_data());
+    }
+    drop(body);
+    assert!(budget.used() >= 2 * BYTES as u64);
+    let tail = frames.pop_back().unwrap();
+    let last_byte = tail.slice(tail.len() - 1..);
+    drop((frames, tail));
+    assert!(budget.used() >= 2 * BYTES as u64, "a slice keeps all of it");
+    drop(last_byte);
+    assert!(budget.used() < 2 * BYTES as u64);
+    drop(second);
+    assert_eq!(budget.used(), 0);
+}
+
+/// JSON is six times the tensor: it is printed within the memory there is, or not at all.
+#[tokio::test]
+async fn large_json_is_printed_within_the_budget() {
+    const BYTES: usize = 2 << 20;
+    let (app, budget) = app_within(20 << 20, HttpConfig::default());
+    let first = echo_unread(&app, BYTES, true).await;
+    assert_eq!(first.status(), StatusCode::OK);
+    let used = budget.used();
+    assert!(used >= 5 * BYTES as u64 && used <= 20 << 20, "{used}");
+    let second = echo_unread(&app, BYTES, true).await;
+    assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
+    drop(second);
+    let text = first.into_body().collect().await.unwrap().to_bytes();
+    assert!(text.ends_with(b"true]}]}"));
+    assert_eq!(budget.used(), 0);
+
+    // Never, however long one waits.
+    let (app, budget) = app_within(8 << 20, HttpConfig::default());
+    let answer = echo_unread(&app, BYTES, true).await;
+    assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(!answer.headers().contains_key("retry-after"));
+    drop(answer);
+    assert_eq!(budget.used(), 0);
+}
+
+/// What becomes of a small body counts before it is there.
+#[tokio::test]
+async fn bombs_are_stopped_by_the_budget() {
+    let bomb = gzip(&vec![b' '; 32 << 20]);
+    let gzip = [("content-encoding", "gzip")];
+    let (app, budget) = app_within(16 << 20, HttpConfig::default());
+    let answer = infer_with(&app, "identity_fp32", &gzip, bomb.clone().into()).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
+    let taken = budget.take(12 << 20).unwrap();
+    let answer = infer_with(&app, "identity_fp32", &gzip, bomb.into()).await;
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    // Small requests find room still.
+    let answer = infer(&app, "identity_fp32", &x("FP32", "[1]", "[1]")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    drop((answer, taken));
+    assert_eq!(budget.used(), 0);
+}
+
+/// A body of which a part comes, and then nothing.
+struct Stalls(Option<Bytes>);
+
+impl http_body::Body for Stalls {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.take() {
+            Some(part) => Poll::Ready(Some(Ok(Frame::data(part)))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Clients that announce much and send little take no room from others.
+#[tokio::test]
+async fn an_announced_length_takes_no_room() {
+    let (app, budget) = app_within(64 << 20, HttpConfig::default());
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let request = Request::post("/v2/models/identity_fp32/infer")
+            .header("host", "x")
+            .header("content-length", 40 << 20)
+            .body(Body::new(Stalls(Some(vec![b' '; 1000].into()))))
+            .unwrap();
+        let mut answer = Box::pin(app.clone().oneshot(request));
+        assert!(
+            answer
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        waiting.push(answer);
+    }
+    assert_eq!(budget.used(), 8 * 1000);
+    let answer = echo_unread(&app, 30 << 20, false).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    drop((answer, waiting));
+    assert_eq!(budget.used(), 0);
+}
+
+/// Time counts from the first byte, also while the body comes.
+#[tokio::test]
+async fn a_body_that_never_ends_is_answered_at_the_deadline() {
+    let time = TimeLimits {
+        default: Duration::from_millis(20),
+        max: Duration::from_millis(50),
+    };
+    let (app, budget) = app_within(
+        1 << 20,
+        HttpConfig {
+            time,
+            ..HttpConfig::default()
+        },
+    );
+    let stalled = Body::new(Stalls(Some(vec![b' '; 1000].into())));
+    let answer = infer_with(&app, "identity_fp32", &[], stalled).await;
+    assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(budget.used(), 0);
+}
+
+/// Every way in which a request can end gives back all that it held.
+#[tokio::test]
+async fn every_end_gives_everything_back() {
+    let (app, budget) = app_within(
+        4 << 20,
+        HttpConfig {
+            time: TimeLimits {
+                default: Duration::from_secs(2),
+                ..TimeLimits::default()
+            },
+            ..HttpConfig::default()
+        },
+    );
+    let json = x("FP32", "[1]", "[1]");
+    let large = format!("[{}]", vec!["1"; 100_000].join(","));
+    let large = x("FP32", "[100000]", &large);
+    let cases = [
+        ("identity_fp32", json.as_str(), 200),
+        ("identity_fp32", large.as_str(), 200),
+        ("identity_fp32", "{", 400),
+        ("identity_int8", json.as_str(), 400),
+        ("not_there", json.as_str(), 404),
+        ("failing", json.as_str(), 500),
+        ("failing", large.as_str(), 500),
+        ("busy", json.as_str(), 429),
+        ("slow", large.as_str(), 504),
+    ];
+    for (model, body, status) in cases {
+        let answer = infer(&app, model, body).await;
+        assert_eq!(answer.status.as_u16(), status, "{model}: {}", answer.text());
+        drop(answer);
+        assert_eq!(budget.used(), 0, "{model}");
+    }
+    for encoding in ["gzip", "deflate"] {
+        let headers = [("accept-encoding", encoding)];
+        let answer = infer_with(&app, "identity_fp32", &headers, large.clone().into()).await;
+        assert_eq!(
+            (answer.status, answer.header("content-encoding")),
+            (StatusCode::OK, Some(encoding))
+        );
+        assert!(budget.used() > 0);
+        drop(answer);
+        assert_eq!(budget.used(), 0);
+    }
+    let answer = infer_binary(&app, "identity_bytes", r#"{"inputs":[]}"#, b"left over").await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(budget.used(), 0);
+
+    // A client that leaves while its request is run, and one that leaves while its body comes.
+    for body in [
+        Body::from(large),
+        Body::new(Stalls(Some(vec![b' '; 1000].into()))),
+    ] {
+        let request = Request::post("/v2/models/slow/infer")
+            .header("host", "x")
+            .body(body)
+            .unwrap();
+        let answering = tokio::spawn(app.clone().oneshot(request));
+        while budget.used() == 0 {
+            tokio::task::yield_now().await;
+        }
+        answering.abort();
+        assert!(answering.await.is_err());
+        // Work that has begun ends by itself.
+        while budget.used() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What a service leaves unread of a request over HTTP/1, where the next request stands behind it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::Body;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+/// Where a body goes that is dropped before its end.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leftover(Arc<Mutex<Option<Incoming>>>);
+
+/// Bytes of a rest that is read so that the connection can go on.
+const MAX_BYTES: u64 = 64 << 10;
+
+/// How long such a rest may take to come.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+impl Leftover {
+    pub(crate) fn put(&self, rest: Incoming) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
+    }
+
+    /// Reads what was left, if that is little and the client is sending it. Returns whether nothing is left.
+    ///
+    /// Clients send a head and its body in two writes and do not expect the connection to end between them.
+    pub(crate) async fn read(&self, is_coming: bool) -> bool {
+        let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut rest) = rest else { return true };
+        if !is_coming {
+            return false;
+        }
+        let reading = async {
+            let mut read = 0;
+            while !rest.is_end_stream() {
+                if read + rest.size_hint().lower() > MAX_BYTES {
+                    return false;
+                }
+                match std::future::poll_fn(|cx| std::pin::Pin::new(&mut rest).poll_frame(cx)).await {
+                    Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len) as u64,
+                    Some(Err(_)) => return false,
+                    None => break,
+                }
+            }
+            true
+        };
+        timeout_at(Instant::now() + PATIENCE, reading)
+            .await
+            .unwrap_or(false)
+    }
+}

@@ -1,0 +1,62 @@
+//! How fast clients must take their answers.
+
+use std::time::Duration;
+
+use crate::Limits;
+
+/// How far one client is behind the slowest pace at which it may read.
+///
+/// What it reads faster is not kept for later: the system buffers megabytes at once, and a client that stops behind them
+/// would otherwise have minutes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SendPace {
+    behind: Duration,
+}
+
+impl SendPace {
+    /// The client took some bytes after so long.
+    pub(crate) fn taken(&mut self, bytes: usize, waited: Duration, limits: &Limits) {
+        if limits.min_send_rate > 0 {
+            let worth = Duration::from_secs_f64(bytes as f64 / limits.min_send_rate as f64);
+            self.behind = (self.behind + waited).saturating_sub(worth);
+        }
+    }
+
+    /// How long the client may take for the next bytes.
+    pub(crate) fn patience(&self, limits: &Limits) -> Duration {
+        limits
+            .send_rate_grace
+            .saturating_sub(self.behind)
+            .min(limits.write_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_readers_use_up_their_grace_and_fast_ones_earn_no_more() {
+        let limits = Limits {
+            min_send_rate: 1000,
+            send_rate_grace: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
+            ..Limits::default()
+        };
+        let second = Duration::from_secs(1);
+        let mut pace = SendPace::default();
+        pace.taken(1 << 30, second, &limits);
+        assert_eq!(pace.patience(&limits), 10 * second);
+        for _ in 0..9 {
+            pace.taken(0, second, &limits);
+        }
+        assert_eq!(pace.patience(&limits), second);
+        pace.taken(4000, second, &limits);
+        assert_eq!(pace.patience(&limits), 4 * second);
+        // Exactly as fast as it must be.
+        for _ in 0..100 {
+            pace.taken(1000, second, &limits);
+        }
+        assert_eq!(pace.patience(&limits), 4 * second);
+    }
+}

@@ -1,0 +1,196 @@
+//! Memory is asked for before it is allocated, in both directions.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+use oip_types::{
+    BytesTensor, ErrorCode, Grant, InferOutput, InferResponse, Limits, Memory, ModelRef, NoSharedMemory,
+    Parameters, ServiceError, TensorValue,
+    rest::{self, BinaryOutputs, NonFinite},
+};
+use tensor_core::{Shape, Tensor};
+
+fn response(outputs: Vec<InferOutput>) -> InferResponse {
+    InferResponse {
+        model_name: "m".into(),
+        model_version: None,
+        id: None,
+        parameters: Parameters::new(),
+        outputs,
+    }
+}
+
+/// Memory of so many bytes, and how many are in use.
+struct Bounded {
+    limit: usize,
+    used: Arc<AtomicUsize>,
+    most: AtomicUsize,
+}
+
+struct Part(Arc<AtomicUsize>, usize, usize);
+
+impl Memory for Bounded {
+    fn grant(&self, bytes: usize) -> Result<Box<dyn Grant>, ServiceError> {
+        let mut part = Part(self.used.clone(), 0, self.limit);
+        part.grow(bytes)?;
+        self.most
+            .fetch_max(self.used.load(Ordering::SeqCst), Ordering::SeqCst);
+        Ok(Box::new(part))
+    }
+}
+
+impl Grant for Part {
+    fn grow(&mut self, bytes: usize) -> Result<(), ServiceError> {
+        if self.0.load(Ordering::SeqCst) + bytes > self.2 {
+            return Err(ServiceError::new(ErrorCode::Overloaded, "no room"));
+        }
+        self.0.fetch_add(bytes, Ordering::SeqCst);
+        self.1 += bytes;
+        Ok(())
+    }
+
+    fn shrink_to(&mut self, bytes: usize) {
+        let less = self.1.saturating_sub(bytes);
+        self.0.fetch_sub(less, Ordering::SeqCst);
+        self.1 -= less;
+    }
+
+    fn own(self: Box<Self>, buffer: Bytes) -> Bytes {
+        assert!(self.1 >= buffer.len(), "{} bytes for {}", self.1, buffer.len());
+        Bytes::from_owner(Owned(buffer, self))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
+
+struct Owned(
+    Bytes,
+    #[expect(dead_code, reason = "dropped with the buffer")] Box<Part>,
+);
+
+impl AsRef<[u8]> for Owned {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn bounded(limit: usize) -> Bounded {
+    Bounded {
+        limit,
+        used: Arc::default(),
+        most: AtomicUsize::new(0),
+    }
+}
+
+/// Answers that are printed into pieces are those that are printed at once, whatever is in them.
+#[test]
+fn answers_in_pieces_have_the_same_bytes() {
+    let text = "a\"\n\u{1}é漢".repeat(40_000);
+    let texts = BytesTensor::from_elements(Shape::vector(3), ["", &text, "b"]).unwrap();
+    let many = BytesTensor::from_elements(Shape::vector(100_000), vec!["x"; 100_000]).unwrap();
+    let bools = Tensor::from_vec(Shape::vector(300_000), vec![true; 300_000]).unwrap();
+    let floats: Vec<f64> = (0..60_000).map(|number| f64::from(number) / 7.0).collect();
+    let floats = Tensor::from_vec(Shape::vector(60_000), floats).unwrap();
+    // Not aligned to its elements.
+    let unaligned = [&[0][..], floats.bytes()].concat();
+    let unaligned = Tensor::new(floats.spec().clone(), Bytes::from(unaligned).slice(1..)).unwrap();
+    let empty = Tensor::from_vec(Shape::vector(0), Vec::<i8>::new()).unwrap();
+    let outputs: Vec<TensorValue> = vec![
+        texts.into(),
+        empty.into(),
+        bools.into(),
+        many.into(),
+        floats.into(),
+        unaligned.into(),
+        Tensor::scalar(7u8).into(),
+    ];
+    let outputs = outputs.into_iter().enumerate();
+    let outputs: Vec<InferOutput> = outputs
+        .map(|(index, value)| InferOutput::new(format!("y{index}"), value))
+        .collect();
+    for outputs in [vec![], outputs[6..].to_vec(), outputs] {
+        let response = response(outputs);
+        let binary = BinaryOutputs::all(false);
+        let whole = rest::encode_response(&response, &binary, NonFinite::Null).unwrap();
+        let memory = bounded(usize::MAX);
+        let pieces =
+            rest::encode_response_within(&response, &binary, NonFinite::Null, &memory, usize::MAX).unwrap();
+        assert_eq!(pieces.len(), whole.len());
+        assert!(pieces.json.iter().all(|piece| piece.len() <= 256 << 10));
+        assert!(pieces.json.concat() == whole.json);
+        let used = memory.used.load(Ordering::SeqCst);
+        assert!(
+            used >= pieces.len() && used <= pieces.len() * 5 / 4 + 4096,
+            "{used}"
+        );
+        drop(pieces);
+        assert_eq!(memory.used.load(Ordering::SeqCst), 0);
+    }
+}
+
+/// Printing asks before it allocates, and stops where the memory or the limit ends.
+#[test]
+fn printing_stops_at_the_limit_and_where_memory_ends() {
+    let bools = Tensor::from_vec(Shape::vector(4 << 20), vec![false; 4 << 20]).unwrap();
+    let response = response(vec![InferOutput::new("y", bools)]);
+    let binary = BinaryOutputs::all(false);
+    let print = |memory: &Bounded, limit| {
+        let printed = rest::encode_response_within(&response, &binary, NonFinite::Null, memory, limit);
+        let refused = printed.err().map(|error| error.code());
+        assert_eq!(memory.used.load(Ordering::SeqCst), 0);
+        refused
+    };
+    let memory = bounded(2 << 20);
+    assert_eq!(print(&memory, usize::MAX), Some(ErrorCode::Overloaded));
+    assert!(memory.most.load(Ordering::SeqCst) <= 2 << 20);
+    let memory = bounded(usize::MAX);
+    assert_eq!(print(&memory, 1 << 20), Some(ErrorCode::Internal));
+    assert!(
+        memory.most.load(Ordering::SeqCst) <= (1 << 20) + (512 << 10),
+        "it went on"
+    );
+}
+
+/// Decoding asks before it allocates.
+#[test]
+fn decoding_asks_before_it_allocates() {
+    let model = ModelRef::new("m", None).unwrap();
+    let numbers = format!("[{}]", vec!["1"; 100_000].join(","));
+    let texts = format!("[{}]", vec!["\"\""; 100_000].join(","));
+    for (datatype, data, takes) in [("INT64", &numbers, 800_000), ("BYTES", &texts, 400_000)] {
+        let body = format!(
+            r#"{{"inputs":[{{"name":"x","datatype":"{datatype}","shape":[100000],"data":{data}}}]}}"#
+        );
+        let decode = |memory: &Bounded| {
+            rest::decode_request_with(
+                model,
+                &Bytes::from(body.clone()),
+                None,
+                &Limits::default(),
+                &NoSharedMemory,
+                memory,
+            )
+        };
+        let memory = bounded(2 * takes);
+        let decoded = decode(&memory).unwrap();
+        assert_eq!(decoded.request.inputs[0].value.raw().len(), takes);
+        let used = memory.used.load(Ordering::SeqCst);
+        assert!(used >= takes && used <= takes * 9 / 8, "{used}");
+        drop(decoded);
+        assert_eq!(memory.used.load(Ordering::SeqCst), 0);
+        let memory = bounded(takes - 1);
+        assert_eq!(
+            decode(&memory).unwrap_err().code(),
+            ErrorCode::Overloaded,
+            "{datatype}"
+        );
+        assert_eq!(memory.used.load(Ordering::SeqCst), 0);
+    }
+}
