@@ -103,6 +103,7 @@ fn load(backend: &OnnxBackend, path: &Path) -> Box<dyn Model> {
         version: "1".into(),
         path: path.into(),
         content: std::fs::read(path).unwrap().into(),
+        beside: vec![],
     };
     backend.load(&source, &LoadContext::default()).unwrap()
 }

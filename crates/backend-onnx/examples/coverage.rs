@@ -280,6 +280,7 @@ fn run_case(case: &Case, change: Change) -> Outcome {
         version: "1".into(),
         path: case.model.clone(),
         content,
+        beside: vec![],
     };
     let model = match OnnxBackend::new().load(&source, &LoadContext::default()) {
         Ok(model) => model,

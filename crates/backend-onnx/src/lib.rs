@@ -24,6 +24,7 @@
 //!     version: "1".into(),
 //!     content: std::fs::read(&path)?.into(),
 //!     path,
+//!     beside: vec![],
 //! };
 //! let model = OnnxBackend::new().load(&source, &LoadContext::default())?;
 //!
@@ -41,16 +42,19 @@ mod configured_dims;
 mod convert;
 mod dims;
 mod dtype;
+mod external;
 mod input_check;
 mod lower;
 mod ml;
 mod model;
 mod onnx_runtime;
 mod ops;
+mod other_formats;
 mod output_metadata;
 mod payload;
 mod plan;
 mod proto;
+mod rewrite;
 mod scan;
 mod shape_plans;
 mod signature;

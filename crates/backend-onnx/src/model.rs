@@ -1,10 +1,12 @@
+use bytes::Bytes;
 use oip_service::{Backend, LoadContext, Model, ModelSource};
 use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
+    external,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    proto, tract_limit,
+    proto, rewrite, tract_limit,
     tract_model::OnnxModel,
 };
 
@@ -67,13 +69,19 @@ impl Backend for OnnxBackend {
         &["model.onnx"]
     }
 
+    fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        external::names(&proto::decode(content)?)
+    }
+
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let runtime = self.choose(&cx.config)?;
-        let model = proto::decode(&source.content)?;
+        let mut model = proto::decode(&source.content)?;
+        external::take_in(&mut model, &source.beside)?;
+        rewrite::cut_zip_maps(&mut model);
         let (loaded, name): (Box<dyn Model>, _) = match runtime {
             Some(runtime) => {
                 let threads = threads(&cx.config)?;
-                let loaded = OrtModel::load(runtime, source, &model, threads)?;
+                let loaded = OrtModel::load(runtime, source, &model, threads, cx.deadline)?;
                 (Box::new(loaded), "onnxruntime")
             }
             None => {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use oip_types::ServiceError;
 use prost::Message;
 
-use crate::scan;
+use crate::{other_formats, scan};
 
 #[allow(
     clippy::all,
@@ -23,6 +23,9 @@ pub(crate) use generated::*;
 pub(crate) fn decode(content: &Bytes) -> Result<ModelProto, ServiceError> {
     if content.is_empty() {
         return Err(ServiceError::invalid("the file is empty"));
+    }
+    if let Some(explanation) = other_formats::explain(content) {
+        return Err(ServiceError::invalid(explanation));
     }
     scan::check(content)?;
     ModelProto::decode(content.clone())

@@ -33,6 +33,7 @@ fn main() {
         version: "1".to_owned(),
         path: "model.safetensors".into(),
         content,
+        beside: vec![],
     };
     let model = TensorsBackend::new()
         .load(&source, &LoadContext::default())

@@ -35,7 +35,8 @@
 //!     name: "words".into(),
 //!     version: "1".into(),
 //!     path: "models/words/1/model.safetensors".into(),
-//!     content: file.into(), // with one tensor, `embed`, FP32[3, 2]
+//!     content: file.into(), // with one tensor, `embed`, FP32[3, 2],
+//!     beside: vec![],
 //! };
 //! let model = TensorsBackend::new().load(&source, &LoadContext::default())?;
 //!

@@ -85,6 +85,7 @@ fn digits(runtime: &Runtime) {
         version: "1".into(),
         path: version.join("model.onnx"),
         content: content.into(),
+        beside: vec![],
     };
     let backend = OnnxBackend::default();
     let model: Arc<dyn Model> = Arc::from(backend.load(&source, &LoadContext::default()).unwrap());

@@ -17,6 +17,10 @@ use crate::{
 /// for people.
 pub(crate) const WORKER: &str = "worker";
 
+/// Instead of a library's path: it is looked for.
+#[cfg(feature = "onnx")]
+const AUTO: &str = "auto";
+
 /// Everything that backends are made from.
 #[derive(Clone)]
 pub(crate) struct BackendConfig {
@@ -56,17 +60,34 @@ impl BackendConfig {
     /// The server's backends, by the files they load. Models of all of them can have processes of their own; only those
     /// that bring code, which ONNX files do and tensor files do not, have them by a word for all.
     pub(crate) fn isolated(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
+        let found = self.with_library_found();
         let isolation = |brings_code: bool| {
-            let config = self.clone();
+            let config = found.clone();
             Isolation::new(move || config.worker())
                 .by_default(self.isolate_models && brings_code)
                 .memory_limit(self.memory_limit)
         };
-        let backends = self.plain()?.into_iter().map(|backend| {
+        let backends = found.plain()?.into_iter().map(|backend| {
             let isolation = isolation(backend.name() != "tensors");
             Arc::new(IsolatedBackend::new(backend, isolation)) as Arc<dyn Backend>
         });
         Ok(backends.collect())
+    }
+
+    /// With the path of a library instead of the wish to look for one, so that workers have the same.
+    fn with_library_found(&self) -> Self {
+        #[cfg(feature = "onnx")]
+        if self.onnxruntime.as_deref() == Some(std::path::Path::new(AUTO)) {
+            let found = backend_onnx::OnnxRuntime::find();
+            if let Err(error) = &found {
+                tracing::info!(reason = error.message(), "ONNX models run on tract alone");
+            }
+            return Self {
+                onnxruntime: found.ok().map(|runtime| runtime.path().to_owned()),
+                ..self.clone()
+            };
+        }
+        self.clone()
     }
 
     /// The backends themselves.

@@ -164,8 +164,9 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 
-    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of tract;
-    /// `ORT_DYLIB_PATH` in the environment does the same
+    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of tract, or `auto` to
+    /// look for one: beside the program, by `ORT_DYLIB_PATH`, in the active virtual environment, among python3's packages and
+    /// the system's libraries. Without this option `ORT_DYLIB_PATH` in the environment names it
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 

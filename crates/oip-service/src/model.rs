@@ -64,6 +64,16 @@ pub trait Backend: Send + Sync + 'static {
     /// the first is taken.
     fn file_names(&self) -> &[&str];
 
+    /// The names of the files in the same folder that a model with this content needs, such as its weights. They are
+    /// opened under the same rules as the model's own file, and given to [`Backend::load`].
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the content cannot be read, or asks for what is not
+    /// in its folder.
+    fn files_beside(&self, _content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        Ok(vec![])
+    }
+
     /// Loads a model. May take long and may panic: the engine calls it on a thread of its own and catches both.
     ///
     /// # Errors
@@ -83,6 +93,8 @@ pub struct ModelSource {
     pub path: PathBuf,
     /// The model file's content, read once: what happens to the file afterwards does not matter.
     pub content: Bytes,
+    /// The other files that [`Backend::files_beside`] asked for, by their names.
+    pub beside: Vec<(String, Bytes)>,
 }
 
 /// Under which conditions a model is loaded.

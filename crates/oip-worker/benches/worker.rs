@@ -103,6 +103,7 @@ fn load(is_isolated: bool) -> Box<dyn Model> {
         version: "1".into(),
         path: "model.echo".into(),
         content: Vec::new().into(),
+        beside: vec![],
     };
     backend.load(&source, &LoadContext::default()).unwrap()
 }

@@ -2,6 +2,7 @@
 
 use std::{process::Command, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError, model_config::parse_size,
@@ -108,6 +109,10 @@ impl Backend for IsolatedBackend {
         self.inner.file_names()
     }
 
+    fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        self.inner.files_beside(content)
+    }
+
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let mut config = ModelConfig::clone(&cx.config);
         let wish = Wish::take(&mut config)?;
@@ -122,7 +127,8 @@ impl Backend for IsolatedBackend {
             return self.inner.load(source, &LoadContext { config, ..cx.clone() });
         }
         let memory_limit = wish.memory_limit.or(self.isolation.memory_limit);
-        let length = source.content.len() as u64;
+        let beside = source.beside.iter().map(|(_, content)| content.len() as u64);
+        let length = source.content.len() as u64 + beside.sum::<u64>();
         if let Some(limit) = memory_limit.filter(|limit| length >= *limit) {
             return Err(ServiceError::invalid(format!(
                 "its file has {length} bytes, and its process may use {} of memory",

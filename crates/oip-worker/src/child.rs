@@ -235,11 +235,21 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
             let message = format!("the worker program has no backend {}", Quoted(&order.backend));
             ServiceError::internal(message)
         })?;
+    let mut content = content;
+    let all: u64 = order.beside.iter().map(|(_, length)| length).sum();
+    let own = (content.len() as u64).checked_sub(all);
+    let own = own.ok_or_else(|| ServiceError::internal("the files are shorter than was said"))?;
+    let mut rest = content.split_off(own as usize);
+    let beside = order.beside.iter();
+    let beside = beside
+        .map(|(name, length)| (name.clone(), rest.split_to(*length as usize)))
+        .collect();
     let source = ModelSource {
         name: order.name.clone(),
         version: order.version.clone(),
         path: PathBuf::from(&order.path),
         content,
+        beside,
     };
     let cx = LoadContext {
         deadline: order

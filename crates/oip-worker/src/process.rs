@@ -147,13 +147,19 @@ impl Worker {
             name: source.name.clone(),
             version: source.version.clone(),
             path: source.path.to_string_lossy().into_owned(),
+            beside: source
+                .beside
+                .iter()
+                .map(|(name, content)| (name.clone(), content.len() as u64))
+                .collect(),
             config: recipe.config.clone(),
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             patience: recipe.patience.map(|patience| patience.as_millis() as u64),
         };
-        let content: &[Bytes] = std::slice::from_ref(&source.content);
-        connection.send(Kind::Load, 0, &rest::json_body(&order), content, go_on)?;
+        let beside = source.beside.iter().map(|(_, content)| content.clone());
+        let content: Vec<Bytes> = [source.content.clone()].into_iter().chain(beside).collect();
+        connection.send(Kind::Load, 0, &rest::json_body(&order), &content, go_on)?;
         let head = connection.head(go_on)?;
         let json = self.json(head, go_on)?;
         match head.kind {

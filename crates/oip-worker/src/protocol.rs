@@ -101,7 +101,7 @@ pub(crate) struct Hello {
     pub(crate) protocol: u32,
 }
 
-/// A model to be loaded. Its file's content is the binary part.
+/// A model to be loaded. Its file's content is the binary part, and behind it the other files'.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) backend: String,
@@ -109,6 +109,8 @@ pub(crate) struct Load {
     pub(crate) version: String,
     /// As text: a path that is none is not looked beside.
     pub(crate) path: String,
+    /// The names and lengths of the other files, in their order.
+    pub(crate) beside: Vec<(String, u64)>,
     pub(crate) config: ModelConfig,
     /// Bytes that it may take.
     pub(crate) memory_limit: Option<u64>,

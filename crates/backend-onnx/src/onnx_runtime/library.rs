@@ -8,6 +8,8 @@ use std::{
 use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
+use super::find;
+
 /// ONNX Runtime, loaded into the process from a library of the operator's choice.
 ///
 /// A process can have one: what is loaded stays until it ends.
@@ -67,6 +69,26 @@ impl OnnxRuntime {
         };
         *loaded = Some(runtime.clone());
         Ok(runtime)
+    }
+
+    /// Looks for a library where one usually is, and loads the first that is new enough: beside this program, where
+    /// `ORT_DYLIB_PATH` says, in the active virtual environment, among `python3`'s packages, and where the system has its
+    /// libraries. `python3` is run to tell where its packages are.
+    ///
+    /// # Errors
+    /// What was found and why each was not taken, or that nothing was found.
+    pub fn find() -> Result<Self, ServiceError> {
+        let mut refused = Vec::new();
+        for path in find::candidates() {
+            match Self::load(&path) {
+                Ok(runtime) => return Ok(runtime),
+                Err(error) => refused.push(error.message().to_owned()),
+            }
+        }
+        Err(ServiceError::invalid(match refused.is_empty() {
+            true => format!("no library of ONNX Runtime was found {}", find::PLACES),
+            false => refused.join("; "),
+        }))
     }
 
     /// The library's file.

@@ -1,5 +1,7 @@
 //! Models run by ONNX Runtime, a library that the operator names when the server starts.
 
+mod find;
+mod first_answer;
 mod library;
 mod model;
 mod session;

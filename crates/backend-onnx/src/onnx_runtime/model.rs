@@ -1,4 +1,7 @@
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
 
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
@@ -6,10 +9,12 @@ use oip_types::{
 };
 use onnx_session::SharedSession;
 use ort::value::{Outlet, ValueType};
+use prost::Message;
 use tensor_core::{Quoted, Shape};
 
 use super::{
     OnnxRuntime,
+    first_answer::first_answer,
     session::{self, Runs},
     tensors,
     watch::watch,
@@ -18,6 +23,7 @@ use crate::{
     dims::NamedDims,
     plan::ended,
     proto::{self, GraphProto, ModelProto},
+    rewrite,
     signature::{Port, Signature},
     size::{MAX_BYTES, gib},
     structure,
@@ -39,6 +45,7 @@ impl OrtModel {
         source: &ModelSource,
         model: &ModelProto,
         threads: usize,
+        deadline: Option<Instant>,
     ) -> Result<Self, ServiceError> {
         let graph = model
             .graph
@@ -47,14 +54,25 @@ impl OrtModel {
         let signature = Signature::of(model, graph)?;
         // Before the library reads it: that is C++, in our own process.
         structure::check(model)?;
-        let session = session::open(runtime, &source.content, &signature.inputs, threads)?;
+        let content = match rewrite::without_claims(model) {
+            Some(model) if model.encoded_len() <= MAX_FILE => model.encode_to_vec().into(),
+            Some(_) => {
+                return Err(ServiceError::invalid(
+                    "the model and its external data are larger than 2 GiB together, which ONNX Runtime is not given in one \
+                     piece; set runtime to 'tract' in the model's configuration",
+                ));
+            }
+            None => source.content.clone(),
+        };
+        let session = session::open(runtime, &content, &signature.inputs, threads)?;
+        drop(content);
         let inputs = ports("input", &signature.inputs, session.inputs())?;
         let outputs = ports("output", &signature.outputs, session.outputs())?;
         let outputs = match has_ml(graph) {
             true => outputs_by_tract(source, model).unwrap_or(outputs),
             false => outputs,
         };
-        Ok(Self {
+        let mut loaded = Self {
             metadata: ModelMetadata {
                 name: source.name.clone(),
                 versions: vec![source.version.clone()],
@@ -65,7 +83,39 @@ impl OrtModel {
             named_dims: NamedDims::of(&signature.inputs),
             session,
             runs: Runs::new(),
-        })
+        };
+        let answer = first_answer(&loaded, &signature.inputs, deadline);
+        loaded.learn(answer.as_deref(), &signature.outputs);
+        Ok(loaded)
+    }
+
+    /// Completes what is said of outputs by what was seen of them, and tells where the file is wrong.
+    fn learn(&mut self, answer: Option<&[InferOutput]>, declared: &[Port]) {
+        for (index, (output, port)) in self.metadata.outputs.iter_mut().zip(declared).enumerate() {
+            let seen = answer.and_then(|outputs| outputs.get(index));
+            let seen = seen.map(|seen| seen.value.shape().clone());
+            if let Some(seen) = &seen {
+                let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
+                // Its dimensions were these once; how many there are is the same for all inputs, almost surely.
+                if is_unknown || !output.shape.matches(seen) {
+                    output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
+                }
+            }
+            let declared = port.pattern();
+            let is_wrong = match (&declared, &seen) {
+                (Some(declared), Some(seen)) => !declared.matches(seen),
+                _ => false,
+            };
+            if let (true, Some(declared)) = (is_wrong, declared) {
+                tracing::warn!(
+                    model = self.metadata.name,
+                    output = output.name,
+                    %declared,
+                    served = %output.shape,
+                    "the file is wrong about an output's dimensions"
+                );
+            }
+        }
     }
 }
 
@@ -111,6 +161,9 @@ impl Model for OrtModel {
     }
 }
 
+/// The largest model that ONNX Runtime reads: its files are protocol buffers, whose lengths have 31 bits.
+const MAX_FILE: usize = i32::MAX as usize;
+
 /// Whether a graph has operators of scikit-learn's kind, whose dimensions ONNX Runtime does not work out: it believes the
 /// file, and exporters are often wrong.
 fn has_ml(graph: &GraphProto) -> bool {
@@ -148,8 +201,9 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
                     Quoted(&port.name)
                 )));
             }
-            None if known.is_empty() => ShapePattern::with_any_leading(vec![]),
-            Some(declared) if role == "input" || declared.dims().len() != known.len() => declared,
+            Some(declared) if role == "input" => declared,
+            // What it says of outputs is not known to the session, and may be wrong.
+            _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };
         Ok(TensorMetadata::with_shape(&port.name, port.datatype, shape))

@@ -44,14 +44,6 @@ pub(super) fn batch_normalization(node: Attributes<'_>, opset: i64) -> Verdict {
     Ok(())
 }
 
-/// tract scales wrongly.
-pub(super) fn celu(node: Attributes<'_>, _: i64) -> Verdict {
-    if node.float("alpha", 1.0) != 1.0 {
-        return refuse("an alpha other than 1 is not supported");
-    }
-    Ok(())
-}
-
 /// tract ignores the output shape's part in the padding, and panics at automatic padding.
 pub(super) fn conv_transpose(node: Attributes<'_>, _: i64) -> Verdict {
     if node.has("output_shape") {

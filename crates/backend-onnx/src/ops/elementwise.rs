@@ -1,6 +1,6 @@
 //! Element by element: what tract lacks for some types, or gets wrong.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
@@ -9,51 +9,6 @@ use super::{
     attributes::Attributes,
     kernel::{Fact, Kernel, kernel},
 };
-
-/// Functions of one FP64.
-pub(crate) fn double(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
-    let attributes = Attributes(node);
-    let function: Box<dyn Fn(f64) -> f64 + Send + Sync> = match node.op_type.as_str() {
-        "Sigmoid" => Box::new(|x| 1.0 / (1.0 + (-x).exp())),
-        "Tanh" => Box::new(f64::tanh),
-        "Round" => Box::new(f64::round_ties_even),
-        "HardSwish" => Box::new(|x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
-        "LeakyRelu" => {
-            let alpha = f64::from(attributes.float("alpha", 0.01));
-            Box::new(move |x| if x < 0.0 { alpha * x } else { x })
-        }
-        other => bail!("{other} of FP64 is not supported"),
-    };
-    Ok(kernel(Double { function }))
-}
-
-struct Double {
-    function: Box<dyn Fn(f64) -> f64 + Send + Sync>,
-}
-
-impl fmt::Debug for Double {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Double")
-    }
-}
-
-impl Kernel for Double {
-    fn name(&self) -> &'static str {
-        "Double"
-    }
-
-    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        Ok(vec![inputs[0].with(DatumType::F64)])
-    }
-
-    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let values = elements::<f64>(&inputs[0])?
-            .iter()
-            .map(|&x| (self.function)(x))
-            .collect();
-        Ok(tvec![tensor(inputs[0].shape(), values)?])
-    }
-}
 
 /// `LogSoftmax`: tract takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
 pub(crate) fn log_softmax(
@@ -135,12 +90,98 @@ fn normalize(values: &mut [f64], count: usize, inner: usize) {
                 .step_by(inner)
                 .map(|x| (x - greatest).exp())
                 .sum();
-            let log_sum = greatest + sum.ln();
+            let log_sum = sum.ln();
             block[lane..]
                 .iter_mut()
                 .step_by(inner)
-                .for_each(|x| *x -= log_sum);
+                .for_each(|x| *x = (*x - greatest) - log_sum);
         }
+    }
+}
+
+/// `Max` and `Min` of floats, where tract's lose NaN.
+pub(crate) fn extremum(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Extremum {
+        is_max: node.op_type == "Max",
+    }))
+}
+
+#[derive(Debug)]
+struct Extremum {
+    is_max: bool,
+}
+
+impl Kernel for Extremum {
+    fn name(&self) -> &'static str {
+        "Extremum"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let datum_type = inputs[0].datum_type;
+        ensure!(
+            inputs.iter().all(|input| input.datum_type == datum_type),
+            "the inputs have different types"
+        );
+        let shapes: Vec<_> = inputs.iter().map(|input| &input.shape).collect();
+        let shape = tract_core::broadcast::multi_broadcast(&shapes)?;
+        Ok(vec![Fact::new(datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        macro_rules! fold {
+            ($T:ty) => {{
+                let mut extremum = (*inputs[0]).clone();
+                for other in &inputs[1..] {
+                    extremum = broadcast::<$T>(&extremum, other, |a, b| {
+                        let is_first = if self.is_max { a > b } else { a < b };
+                        if is_first || a.is_nan() { a } else { b }
+                    })?;
+                }
+                extremum
+            }};
+        }
+        Ok(tvec![match inputs[0].datum_type() {
+            DatumType::F64 => fold!(f64),
+            _ => fold!(f32),
+        }])
+    }
+}
+
+/// `IsNaN` and `IsInf` of FP64.
+pub(crate) fn special(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let is_infinity = node.op_type == "IsInf";
+    Ok(kernel(Special {
+        nan: !is_infinity,
+        positive: is_infinity && attributes.int("detect_positive", 1) != 0,
+        negative: is_infinity && attributes.int("detect_negative", 1) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct Special {
+    nan: bool,
+    positive: bool,
+    negative: bool,
+}
+
+impl Kernel for Special {
+    fn name(&self) -> &'static str {
+        "Special"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        Ok(vec![inputs[0].with(DatumType::Bool)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let is_meant = |&x: &f64| {
+            self.nan && x.is_nan()
+                || self.positive && x == f64::INFINITY
+                || self.negative && x == f64::NEG_INFINITY
+        };
+        let values = elements::<f64>(&inputs[0])?.iter().map(is_meant).collect();
+        Ok(tvec![tensor(inputs[0].shape(), values)?])
     }
 }
 

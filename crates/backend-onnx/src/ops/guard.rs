@@ -120,9 +120,12 @@ impl Guarded {
         use tract_core::ops::cast::cast;
         let widening = self.guard.widening;
         let mut wide = mapping.clone();
+        let mut types = Vec::with_capacity(node.inputs.len());
         for (index, input) in node.inputs.iter().enumerate() {
             let fact = target.outlet_fact(mapping[input])?.clone();
-            let Some(wider) = widening.of(fact.datum_type) else {
+            let wider = widening.of(fact.datum_type);
+            types.push(wider.unwrap_or(fact.datum_type));
+            let Some(wider) = wider else {
                 continue;
             };
             let name = format!("{}.wide-{index}", node.name);
@@ -145,7 +148,8 @@ impl Guarded {
         }
         let name = node.name.clone();
         node.name.push_str(".widened");
-        let mut outputs = self.inner.to_typed(source, &node, target, &wide)?;
+        let op = self.instead(&types).unwrap_or(&*self.inner);
+        let mut outputs = op.to_typed(source, &node, target, &wide)?;
         for (index, (output, narrow)) in outputs.iter_mut().zip(narrow).enumerate() {
             if let Some(narrow) = narrow {
                 *output = target.wire_node(format!("{name}.narrow-{index}"), cast(narrow), &[*output])?[0];

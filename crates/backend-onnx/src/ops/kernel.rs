@@ -96,6 +96,11 @@ pub(crate) fn kernel(kernel: impl Kernel) -> Box<dyn InferenceOp> {
     Box::new(KernelOp(Arc::new(kernel)))
 }
 
+/// Wraps a kernel for a plan whose types are known.
+pub(crate) fn typed(kernel: impl Kernel) -> impl TypedOp {
+    KernelOp(Arc::new(kernel))
+}
+
 #[derive(Clone, Debug)]
 struct KernelOp(Arc<dyn Kernel>);
 

@@ -1,6 +1,7 @@
 //! Operators: which are known, how tract's are held to what ONNX means, and those that are computed here.
 
 pub(crate) mod access;
+mod activation;
 mod attributes;
 mod branch;
 mod cast;
@@ -9,6 +10,7 @@ mod elementwise;
 mod guard;
 mod kernel;
 mod lookup;
+mod normalize;
 mod output;
 mod quantize;
 mod recurrent;
@@ -20,6 +22,7 @@ mod slice;
 mod table;
 mod text;
 mod types;
+mod vector;
 
 use std::fmt;
 

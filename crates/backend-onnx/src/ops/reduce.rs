@@ -1,4 +1,5 @@
-//! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here.
+//! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here. And
+//! `ReduceLogSumExp`, which overflows in tract.
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractRes
         "ReduceProd" => Fold::Product,
         "ReduceMax" => Fold::Max,
         "ReduceMin" => Fold::Min,
+        "ReduceLogSumExp" => Fold::LogSumExp,
         _ => bail!(Limit("is not supported for integers".to_owned())),
     };
     let has_axes_input = opset >= 18 || (opset >= 13 && fold == Fold::Sum);
@@ -43,6 +45,8 @@ enum Fold {
     Product,
     Max,
     Min,
+    /// Of floats.
+    LogSumExp,
 }
 
 #[derive(Debug)]
@@ -112,6 +116,15 @@ impl Kernel for Reduce {
                         let folded = self.fold(&bits, input.shape(), &reduced)?;
                         self.shaped(input.shape(), &reduced, folded.into_iter().map(|bit: u8| bit != 0).collect())
                     }
+                    DatumType::F32 => {
+                        let wide: Vec<f64> = elements::<f32>(input)?.iter().map(|&x| x.into()).collect();
+                        let folded = log_sum_exp(&wide, input.shape(), &reduced);
+                        self.shaped(input.shape(), &reduced, folded.into_iter().map(|x| x as f32).collect())
+                    }
+                    DatumType::F64 => {
+                        let folded = log_sum_exp(elements::<f64>(input)?, input.shape(), &reduced);
+                        self.shaped(input.shape(), &reduced, folded)
+                    }
                     $(DatumType::$name => {
                         let folded = self.fold::<$type>(elements(input)?, input.shape(), &reduced)?;
                         self.shaped(input.shape(), &reduced, folded)
@@ -143,14 +156,7 @@ impl Reduce {
             _ => T::ZERO,
         };
         let mut folded = vec![start; groups];
-        let mut place = vec![0usize; shape.len()];
-        for &value in input {
-            let kept = place
-                .iter()
-                .zip(shape)
-                .zip(reduced)
-                .filter(|(_, reduced)| !**reduced);
-            let group = kept.fold(0, |index, ((&at, &dim), _)| index * dim + at);
+        for (&value, group) in input.iter().zip(self::groups(shape, reduced)) {
             let slot = &mut folded[group];
             *slot = match self.fold {
                 Fold::Sum | Fold::Mean => slot.add(value),
@@ -159,14 +165,8 @@ impl Reduce {
                 Fold::Product => slot.times(value),
                 Fold::Max => value.max(*slot),
                 Fold::Min => value.min(*slot),
+                Fold::LogSumExp => bail!("ReduceLogSumExp of integers"),
             };
-            for (at, &dim) in place.iter_mut().zip(shape).rev() {
-                *at += 1;
-                if *at < dim {
-                    break;
-                }
-                *at = 0;
-            }
         }
         if self.fold == Fold::Mean {
             folded.iter_mut().for_each(|sum| *sum = sum.divided(count));
@@ -185,6 +185,49 @@ impl Reduce {
             .collect();
         tensor(&shape, folded)
     }
+}
+
+/// To which group each element belongs, in row-major order, without end.
+pub(super) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
+    let mut place = vec![0usize; shape.len()];
+    std::iter::repeat_with(move || {
+        let kept = place
+            .iter()
+            .zip(shape)
+            .zip(reduced)
+            .filter(|(_, reduced)| !**reduced);
+        let group = kept.fold(0, |index, ((&at, &dim), _)| index * dim + at);
+        for (at, &dim) in place.iter_mut().zip(shape).rev() {
+            *at += 1;
+            if *at < dim {
+                break;
+            }
+            *at = 0;
+        }
+        group
+    })
+}
+
+/// The logarithm of the sum of exponentials, each of the distance to the largest, so that none overflows.
+fn log_sum_exp(input: &[f64], shape: &[usize], reduced: &[bool]) -> Vec<f64> {
+    let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
+    let count: usize = kept.map(|(&dim, _)| dim).product();
+    let mut greatest = vec![f64::NEG_INFINITY; count];
+    for (&x, group) in input.iter().zip(groups(shape, reduced)) {
+        greatest[group] = greatest[group].max(x);
+    }
+    // Distances to an infinity are no numbers; the sum is infinite or zero by itself then.
+    for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
+        *greatest = 0.0;
+    }
+    let mut sums = vec![0.0; count];
+    for (&x, group) in input.iter().zip(groups(shape, reduced)) {
+        sums[group] += (x - greatest[group]).exp();
+    }
+    sums.iter()
+        .zip(greatest)
+        .map(|(sum, greatest)| sum.ln() + greatest)
+        .collect()
 }
 
 /// Arithmetic that wraps, as NumPy's does.

@@ -3,7 +3,8 @@
 //! table for readers.
 
 use super::{
-    cast, conditions as when, elementwise, lookup, quantize, recurrent, reduce,
+    activation::{self, activation},
+    cast, conditions as when, elementwise, lookup, normalize, quantize, recurrent, reduce,
     rule::{Outputs, Rule, ml, op},
     sequences, slice, text,
     types::Types,
@@ -40,7 +41,11 @@ const CONV: &[&str] = &[
 pub(super) static RULES: &[Rule] = &[
     op("Abs").of(NUMBERS),
     op("Acos").of(FLOATS).wide(),
-    op("Acosh").since(9).of(FLOATS).wide(),
+    op("Acosh")
+        .since(9)
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Add").takes(LEGACY).of(NUMBERS),
     op("And").takes(LEGACY).of(Types::BOOL),
     op("ArgMax")
@@ -50,7 +55,11 @@ pub(super) static RULES: &[Rule] = &[
         .takes(ARG)
         .of(FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
     op("Asin").of(FLOATS).wide(),
-    op("Asinh").since(9).of(FLOATS).wide(),
+    op("Asinh")
+        .since(9)
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Atan").of(FLOATS).wide(),
     op("Atanh").since(9).of(FLOATS).wide(),
     op("AveragePool")
@@ -81,8 +90,17 @@ pub(super) static RULES: &[Rule] = &[
     op("Cast").takes(&["saturate", "to"]).instead(ALL, cast::cast),
     op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
     op("Ceil").of(FLOATS),
-    op("Celu").since(12).takes(ALPHA).of(Types::F32).when(when::celu),
-    op("Clip").takes(&["max", "min"]).of(NUMBERS),
+    op("Celu")
+        .since(12)
+        .takes(ALPHA)
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
+    op("Clip")
+        .takes(&["max", "min"])
+        .of(NUMBERS)
+        .wide()
+        .instead(activation::TYPES, activation::clip),
     op("Compress").since(9).takes(AXIS).own(sequences::compress),
     op("Concat").takes(AXIS),
     op("Constant").takes(&[
@@ -145,13 +163,21 @@ pub(super) static RULES: &[Rule] = &[
         .of(FACTORS)
         .wide()
         .when(when::einsum),
-    op("Elu").takes(ALPHA).of(FLOATS).wide(),
+    op("Elu")
+        .takes(ALPHA)
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Equal")
         .takes(LEGACY)
         .of(NUMBERS.and(Types::STRING))
         .given(when::comparison),
-    op("Erf").since(9).of(SHORT_FLOATS).wide(),
-    op("Exp").of(FLOATS).wide(),
+    op("Erf")
+        .since(9)
+        .of(SHORT_FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
+    op("Exp").of(FLOATS).wide().instead(activation::TYPES, activation),
     op("Expand").since(8),
     op("EyeLike").since(9).takes(&["dtype", "k"]),
     op("Flatten").takes(AXIS),
@@ -175,7 +201,8 @@ pub(super) static RULES: &[Rule] = &[
         .since(20)
         .takes(&["approximate"])
         .of(SHORT_FLOATS)
-        .wide(),
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Gemm")
         .takes(&["alpha", "beta", "broadcast", "transA", "transB"])
         .of(SHORT_FLOATS)
@@ -194,26 +221,39 @@ pub(super) static RULES: &[Rule] = &[
         .since(18)
         .takes(&["epsilon", "num_groups", "stash_type"])
         .of(FLOATS)
-        .wide(),
+        .wide()
+        .instead(Types::F32, normalize::normalize),
     op("HammingWindow").since(17).takes(WINDOW),
     op("HannWindow").since(17).takes(WINDOW),
-    op("HardSigmoid").takes(&["alpha", "beta"]).of(FLOATS).wide(),
+    op("HardSigmoid")
+        .takes(&["alpha", "beta"])
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("HardSwish")
         .since(14)
         .of(FLOATS)
         .wide()
-        .instead(Types::F64, elementwise::double),
+        .instead(activation::TYPES, activation),
     op("Hardmax").takes(AXIS).of(FLOATS),
     op("Identity"),
     op("If")
         .gives(Outputs::AsNamed)
         .takes(&["else_branch", "then_branch"]),
-    op("InstanceNormalization").takes(&["epsilon"]).of(FLOATS).wide(),
+    op("InstanceNormalization")
+        .takes(&["epsilon"])
+        .of(FLOATS)
+        .wide()
+        .instead(Types::F32, normalize::normalize),
     op("IsInf")
         .since(10)
         .takes(&["detect_negative", "detect_positive"])
-        .of(FLOATS),
-    op("IsNaN").since(9).of(FLOATS),
+        .of(FLOATS)
+        .instead(Types::F64, elementwise::special),
+    op("IsNaN")
+        .since(9)
+        .of(FLOATS)
+        .instead(Types::F64, elementwise::special),
     op("LRN")
         .takes(&["alpha", "beta", "bias", "size"])
         .of(FLOATS)
@@ -236,12 +276,13 @@ pub(super) static RULES: &[Rule] = &[
         .since(17)
         .takes(&["axis", "epsilon", "stash_type"])
         .of(FLOATS)
-        .wide(),
+        .wide()
+        .instead(Types::F32, normalize::normalize),
     op("LeakyRelu")
         .takes(ALPHA)
         .of(FLOATS)
         .wide()
-        .instead(Types::F64, elementwise::double),
+        .instead(activation::TYPES, activation),
     op("Less").takes(LEGACY).of(NUMBERS).given(when::comparison),
     op("LessOrEqual").since(12).of(NUMBERS).given(when::comparison),
     op("Log").of(FLOATS).wide(),
@@ -249,7 +290,10 @@ pub(super) static RULES: &[Rule] = &[
     op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
     op("MatMul").of(FACTORS).wide(),
     op("MatMulInteger").since(10),
-    op("Max").of(NUMBERS),
+    op("Max")
+        .of(NUMBERS)
+        .wide()
+        .instead(activation::TYPES, elementwise::extremum),
     op("MaxPool")
         .gives(Outputs::Optional)
         .takes(&[
@@ -268,10 +312,18 @@ pub(super) static RULES: &[Rule] = &[
         .since(9)
         .takes(&["axes"])
         .of(FLOATS)
-        .wide(),
+        .wide()
+        .instead(Types::F32, normalize::normalize),
     op("MelWeightMatrix").since(17).takes(&["output_datatype"]),
-    op("Min").of(NUMBERS),
-    op("Mish").since(18).of(FLOATS).wide(),
+    op("Min")
+        .of(NUMBERS)
+        .wide()
+        .instead(activation::TYPES, elementwise::extremum),
+    op("Mish")
+        .since(18)
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Mod").since(10).takes(&["fmod"]).own(elementwise::remainder),
     op("Mul").takes(LEGACY).of(NUMBERS),
     op("Neg").of(FLOATS.and(Types::SIGNED)),
@@ -311,7 +363,11 @@ pub(super) static RULES: &[Rule] = &[
         .instead(WHOLE, reduce::reduce),
     op("ReduceL2").takes(REDUCE).of(FLOATS).wide(),
     op("ReduceLogSum").takes(REDUCE).of(FLOATS).wide(),
-    op("ReduceLogSumExp").takes(REDUCE).of(FLOATS).wide(),
+    op("ReduceLogSumExp")
+        .takes(REDUCE)
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, reduce::reduce),
     op("ReduceMax")
         .takes(REDUCE)
         .of(FIXED)
@@ -340,7 +396,10 @@ pub(super) static RULES: &[Rule] = &[
         .of(NUMBERS)
         .wide()
         .instead(WHOLE, reduce::reduce),
-    op("Relu").of(FLOATS.and(Types::SIGNED)),
+    op("Relu")
+        .of(FLOATS.and(Types::SIGNED))
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Reshape").since(5).takes(&["allowzero"]),
     op("Resize")
         .since(11)
@@ -364,7 +423,7 @@ pub(super) static RULES: &[Rule] = &[
     op("Round")
         .since(11)
         .of(FLOATS)
-        .instead(Types::F64, elementwise::double),
+        .instead(activation::TYPES, activation),
     op("STFT").since(17).takes(&["onesided"]).of(FLOATS).single(),
     op("Scan").since(9).gives(Outputs::AsNamed).takes(&[
         "body",
@@ -380,20 +439,31 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axis", "reduction"])
         .of(NUMBERS),
     op("ScatterND").since(11).takes(&["reduction"]).of(NUMBERS),
-    op("Selu").takes(&["alpha", "gamma"]).of(FLOATS).wide(),
+    op("Selu")
+        .takes(&["alpha", "gamma"])
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Shape").takes(&["end", "start"]),
     op("Shrink").since(9).takes(&["bias", "lambd"]).of(FLOATS).wide(),
     op("Sigmoid")
         .of(FLOATS)
         .wide()
-        .instead(Types::F64, elementwise::double),
-    op("Sign").since(9).of(FLOATS.and(Types::SIGNED)),
+        .instead(activation::TYPES, activation),
+    op("Sign")
+        .since(9)
+        .of(FLOATS.and(Types::SIGNED))
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Sin").of(FLOATS).wide(),
     op("Sinh").since(9).of(FLOATS).wide(),
     op("Size"),
     op("Slice").takes(&["axes", "ends", "starts"]).own(slice::slice),
     op("Softmax").takes(AXIS).of(FLOATS).wide(),
-    op("Softplus").of(FLOATS).wide(),
+    op("Softplus")
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("Softsign").of(FLOATS).wide(),
     op("SpaceToDepth").takes(&["blocksize"]).of(FIXED),
     op("Split")
@@ -408,7 +478,10 @@ pub(super) static RULES: &[Rule] = &[
     op("Sub").takes(LEGACY).of(NUMBERS),
     op("Sum").of(FLOATS).wide(),
     op("Tan").of(FLOATS).wide(),
-    op("Tanh").of(FLOATS).wide(),
+    op("Tanh")
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, activation),
     op("TfIdfVectorizer")
         .since(9)
         .takes(&[

@@ -3,6 +3,8 @@
 
 mod answers;
 mod damaged;
+mod external;
+mod extremes;
 mod onnx_runtime;
 mod plans;
 mod refusals;

@@ -91,6 +91,7 @@ pub(crate) fn source(content: impl Into<Bytes>) -> ModelSource {
         version: "1".to_owned(),
         path: PathBuf::from("m/1/model.onnx"),
         content: content.into(),
+        beside: vec![],
     }
 }
 

@@ -109,6 +109,7 @@ fn the_deadline_ends_loading() {
         version: "1".to_owned(),
         path: "/nowhere/model.zt".into(),
         content: ztensor(&TensorOptions::default()),
+        beside: vec![],
     };
     let mut cx = oip_service::LoadContext::default();
     cx.deadline.replace(std::time::Instant::now());

@@ -38,6 +38,7 @@ pub(crate) fn load_with(
         version: "1".to_owned(),
         path: path.to_owned(),
         content,
+        beside: vec![],
     };
     backend.load(&source, &LoadContext::default())
 }

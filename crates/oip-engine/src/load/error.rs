@@ -12,6 +12,8 @@ use crate::{batching::scheduler::PolicyError, load::warm_up::WarmUpError, pipeli
 /// Why a file of a repository cannot be used. Tells the file's name, and not where it leads.
 #[derive(Debug, Error)]
 pub(crate) enum FileError {
+    #[error("it asks for {}, which is not the name of a file in its folder", Quoted(name))]
+    NoName { name: String },
     #[error("{0}")]
     Name(#[source] ServiceError),
     #[error("{name} cannot be opened: {}", source.kind())]

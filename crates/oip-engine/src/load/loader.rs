@@ -154,15 +154,24 @@ fn prepare(
     deadline: Instant,
     defaults: Defaults,
 ) -> Result<Prepared, LoadError> {
-    let content = job
-        .folder
-        .open_model(file, mapping.filter(|_| job.written.is_mapped))?;
+    let mapping = mapping.filter(|_| job.written.is_mapped);
+    let content = job.folder.open_model(file, mapping)?;
     let backend = &file.backend;
+    let names = guarded(&job.name, "looking for the files it needs", || {
+        let names = backend.files_beside(&content);
+        names.map_err(LoadError::Backend)
+    })?;
+    let mut beside = Vec::with_capacity(names.len());
+    for name in names {
+        let content = job.folder.open_beside(file, &name, mapping)?;
+        beside.push((name, content));
+    }
     let source = ModelSource {
         name: job.name.clone(),
         version: job.version.clone().unwrap_or_default(),
         path: file.path.clone(),
         content,
+        beside,
     };
     let cx = LoadContext {
         deadline: Some(deadline),

@@ -1,6 +1,6 @@
 use std::{
     fmt, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -159,6 +159,8 @@ pub(crate) struct FoundFile {
     below: PathBuf,
     /// What it is called outside of this program.
     pub(crate) path: PathBuf,
+    /// The folder where it was found, which links are not resolved in.
+    folder: PathBuf,
     pub(crate) backend: Arc<dyn Backend>,
 }
 
@@ -222,19 +224,44 @@ impl ModelFolder {
     /// # Errors
     /// What is wrong with the file.
     pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
-        if let Some(promise) = mapping {
-            return map(&self.root, &file.below, promise);
+        self.open(&file.below, mapping)
+    }
+
+    /// Opens another file in the folder of a model's file, under the same rules.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the file.
+    pub(crate) fn open_beside(
+        &self,
+        file: &FoundFile,
+        name: &str,
+        mapping: Option<Promise>,
+    ) -> Result<Bytes, FileError> {
+        let mut parts = Path::new(name).components();
+        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !is_name || name.ends_with('/') {
+            return Err(FileError::NoName {
+                name: name.to_owned(),
+            });
         }
-        let length = self.root.stat(&file.below).map_or(0, |stat| length(&stat));
+        let below = resolve(&self.root, &file.folder.join(name))?;
+        self.open(&below, mapping)
+    }
+
+    fn open(&self, below: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+        if let Some(promise) = mapping {
+            return map(&self.root, below, promise);
+        }
+        let length = self.root.stat(below).map_or(0, |stat| length(&stat));
         let available = available_memory().unwrap_or(u64::MAX);
         if length > available {
             return Err(FileError::NoMemory {
-                name: FileError::name(&file.below),
+                name: FileError::name(below),
                 length,
                 left: available,
             });
         }
-        read(&self.root, &file.below, available)
+        read(&self.root, below, available)
     }
 
     /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
@@ -388,6 +415,7 @@ impl ModelFolder {
                 resolve(&self.root, &named).map(|below| FoundFile {
                     path: self.root.path(&below),
                     below,
+                    folder: folder.to_owned(),
                     backend,
                 })
             })

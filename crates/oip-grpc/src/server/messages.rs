@@ -222,13 +222,14 @@ impl Incoming {
         Ok(self.frame)
     }
 
-    /// Makes room for so many bytes of a message of `len`: what has come, doubled, but never more than the message.
+    /// Makes room for so many bytes of a message of `len`: four times what has come, but never more than the message. A
+    /// client that claims much and sends little holds little, and few large messages are moved while they grow.
     fn reserve(&mut self, more: usize, len: usize) -> Result<(), ServiceError> {
         let needed = self.buffer.len() + more;
         if needed <= self.buffer.capacity() {
             return Ok(());
         }
-        let capacity = (2 * self.buffer.capacity()).min(len).max(needed);
+        let capacity = (4 * self.buffer.capacity()).min(len).max(needed);
         self.charge.grow((capacity - self.buffer.capacity()) as u64)?;
         let reserved = self.buffer.try_reserve_exact(capacity - self.buffer.len());
         reserved.map_err(|error| {

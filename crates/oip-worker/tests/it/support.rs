@@ -105,6 +105,7 @@ pub(crate) fn load_as(
         version: "1".into(),
         path: "model.deed".into(),
         content: deed.to_owned().into(),
+        beside: vec![],
     };
     let parameter = |value: &str| ConfigParameter {
         string_value: value.to_owned(),

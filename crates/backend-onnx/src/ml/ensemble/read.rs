@@ -202,29 +202,50 @@ struct Layout {
     roots: Vec<u32>,
     /// By the node's place in the lists, the number of a leaf.
     leaves: HashMap<usize, u32>,
+    /// By the node's place in the lists, where it was laid out.
+    placed: HashMap<usize, u32>,
     /// Nodes that are to be laid out: their place in the lists, and here.
     open: Vec<(usize, u32)>,
 }
 
 impl Layout {
-    /// Finds the roots: the one node of each tree that is no other's child.
+    /// Finds the roots: the one node of each tree that is no other's child. A node may be the child of several, as
+    /// `LightGBM`'s splits by categories are written: a chain of comparisons with one way out. Circles there must not be.
     fn new(lists: &Lists<'_>) -> TractResult<Self> {
-        let mut is_child = vec![false; lists.modes.len()];
-        for parent in 0..lists.modes.len() {
+        let count = lists.modes.len();
+        let children = |parent: usize| -> TractResult<Option<[usize; 2]>> {
             if lists.modes[parent].is_none() {
-                continue;
+                return Ok(None);
             }
-            for node in [lists.yes[parent], lists.no[parent]] {
-                if std::mem::replace(&mut is_child[lists.child(parent, node)?], true) {
-                    let tree = lists.trees[parent];
-                    bail!(Refusal(format!("reaches node {node} of tree {tree} on two ways")));
+            let child = |node: i64| lists.child(parent, node);
+            Ok(Some([child(lists.yes[parent])?, child(lists.no[parent])?]))
+        };
+        let mut parents = vec![0u32; count];
+        for parent in 0..count {
+            for child in children(parent)?.into_iter().flatten() {
+                parents[child] += 1;
+            }
+        }
+        let is_child: Vec<bool> = parents.iter().map(|&parents| parents > 0).collect();
+        let mut ready: Vec<usize> = (0..count).filter(|&node| !is_child[node]).collect();
+        let mut reached = 0;
+        while let Some(node) = ready.pop() {
+            reached += 1;
+            for child in children(node)?.into_iter().flatten() {
+                parents[child] -= 1;
+                if parents[child] == 0 {
+                    ready.push(child);
                 }
             }
+        }
+        if reached != count {
+            bail!(Refusal("has nodes that go round in a circle".to_owned()));
         }
         let mut layout = Self {
             nodes: Vec::with_capacity(lists.modes.len()),
             roots: Vec::new(),
             leaves: HashMap::new(),
+            placed: HashMap::new(),
             open: Vec::new(),
         };
         let mut rooted: HashMap<i64, usize> = HashMap::new();
@@ -241,8 +262,7 @@ impl Layout {
         }
     }
 
-    /// Lays out all trees. Since every node but the roots is some node's only child, this ends, and reaches all nodes
-    /// unless some of them go round in a circle.
+    /// Lays out all trees: each node once, and copies of it, with the same children, where it is another's child too.
     fn place(&mut self, lists: &Lists<'_>) -> TractResult<()> {
         for index in 0..self.roots.len() {
             let root = self.reserve(1);
@@ -252,13 +272,15 @@ impl Layout {
                 self.place_node(lists, place, slot)?;
             }
         }
-        if self.nodes.len() != lists.modes.len() {
-            bail!(Refusal("has nodes that go round in a circle".to_owned()));
-        }
         Ok(())
     }
 
     fn place_node(&mut self, lists: &Lists<'_>, place: usize, slot: u32) -> TractResult<()> {
+        if let Some(&first) = self.placed.get(&place) {
+            self.nodes[slot as usize] = self.nodes[first as usize];
+            return Ok(());
+        }
+        self.placed.insert(place, slot);
         let Some(mode) = lists.modes[place] else {
             let leaf = self.leaves.len() as u32;
             self.leaves.insert(place, leaf);

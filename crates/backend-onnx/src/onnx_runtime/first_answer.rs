@@ -1,0 +1,48 @@
+//! What a model answers to inputs that are made up: how many dimensions its outputs really have.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use oip_service::{CancelToken, Model};
+use oip_types::{BytesTensor, DataType, InferOutput, InferRequest, ModelRef, TensorValue};
+use tensor_core::{Shape, Tensor, TensorSpec};
+
+use crate::{signature::Port, trial};
+
+/// How long the tries of one model may take together.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The first answer that comes, `None` if none does: the library's errors do not tell values that a model cannot take from
+/// a model that can take none.
+pub(super) fn first_answer(
+    model: &dyn Model,
+    inputs: &[Port],
+    deadline: Option<Instant>,
+) -> Option<Vec<InferOutput>> {
+    let last = Instant::now() + PATIENCE;
+    let token = CancelToken::new(Some(deadline.map_or(last, |deadline| deadline.min(last))));
+    trial::shapes(inputs)
+        .into_iter()
+        .take_while(|_| !token.is_cancelled())
+        .find_map(|shapes| model.infer(request(inputs, shapes)?, &token).ok())
+}
+
+fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
+    let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
+    for (port, shape) in inputs.iter().zip(shapes) {
+        let value: TensorValue = match port.datatype {
+            DataType::Bytes => {
+                let count = usize::try_from(shape.element_count()).ok()?;
+                let strings = BytesTensor::from_elements(shape, std::iter::repeat_n(b"a", count));
+                strings.ok()?.into()
+            }
+            DataType::Fixed(dtype) => {
+                let spec = TensorSpec::new(dtype, shape).ok()?;
+                let zeros = vec![0u8; usize::try_from(spec.byte_len()).ok()?];
+                Tensor::new(spec, Bytes::from(zeros)).ok()?.into()
+            }
+        };
+        request = request.with_input(&port.name, value);
+    }
+    Some(request)
+}

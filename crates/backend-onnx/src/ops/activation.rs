@@ -1,0 +1,326 @@
+//! Activation functions. tract's lose NaN, overflow where the result does not, or stop short of their limits.
+
+use std::{fmt, sync::Arc};
+
+use tract_onnx::{
+    model::ParsingContext,
+    pb::NodeProto,
+    tract_core::ops::element_wise::{ElementWiseMiniOp, ElementWiseOp},
+    tract_hir::{internal::*, ops::element_wise::ElementWiseIntoHir},
+};
+
+use super::{
+    attributes::Attributes,
+    kernel::{Fact, Kernel, typed},
+    types::Types,
+    vector,
+};
+
+/// What is computed here; FP16 is widened before.
+pub(super) const TYPES: Types = Types::F32.and(Types::F64);
+
+/// Any of the functions, by the operator's name.
+pub(crate) fn activation(
+    context: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let float = |name: &str, default: f32| attributes.float(name, default);
+    let old = context.onnx_operator_set_version < 6;
+    let function = match node.op_type.as_str() {
+        "Relu" => Function::Relu,
+        "Sigmoid" => Function::Sigmoid,
+        "Tanh" => Function::Tanh,
+        "Softplus" => Function::Softplus,
+        "Erf" => Function::Erf,
+        "Exp" => Function::Exp,
+        "Mish" => Function::Mish,
+        "Gelu" if attributes.text("approximate", "none") == "tanh" => Function::GeluByTanh,
+        "Gelu" => Function::Gelu,
+        "Elu" => Function::Elu {
+            alpha: float("alpha", 1.0),
+        },
+        "Celu" => Function::Celu {
+            alpha: float("alpha", 1.0),
+        },
+        "Selu" => Function::Selu {
+            alpha: float("alpha", if old { 1.6732 } else { 1.673_263_2 }),
+            gamma: float("gamma", if old { 1.0507 } else { 1.050_701 }),
+        },
+        "LeakyRelu" => Function::LeakyRelu {
+            alpha: float("alpha", 0.01),
+        },
+        "HardSigmoid" => Function::HardSigmoid {
+            alpha: float("alpha", 0.2),
+            beta: float("beta", 0.5),
+        },
+        "HardSwish" => Function::HardSwish,
+        "Round" => Function::Round,
+        "Sign" => Function::Sign,
+        "Asinh" => Function::Asinh,
+        "Acosh" => Function::Acosh,
+        other => bail!("{other} is no activation"),
+    };
+    Ok(ElementWiseOp(Box::new(Activation(function)), None).into_hir())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    Relu,
+    Sigmoid,
+    Tanh,
+    Softplus,
+    Erf,
+    Exp,
+    Mish,
+    Gelu,
+    GeluByTanh,
+    Elu { alpha: f32 },
+    Celu { alpha: f32 },
+    Selu { alpha: f32, gamma: f32 },
+    LeakyRelu { alpha: f32 },
+    HardSigmoid { alpha: f32, beta: f32 },
+    HardSwish,
+    Round,
+    Sign,
+    Asinh,
+    Acosh,
+    Clip { low: f64, high: f64 },
+}
+
+impl Function {
+    fn single(self, values: &mut [f32]) {
+        match self {
+            Self::Relu => each(values, |x| if x < 0.0 { 0.0 } else { x }),
+            Self::Sigmoid => each(values, vector::sigmoid),
+            Self::Tanh => each(values, vector::tanh),
+            Self::Softplus => each(values, vector::softplus),
+            Self::Erf => each(values, vector::erf),
+            Self::Exp => each(values, vector::exp),
+            Self::Mish => each(values, vector::mish),
+            Self::Gelu => each(values, vector::gelu),
+            Self::GeluByTanh => each(values, vector::gelu_by_tanh),
+            Self::Elu { alpha } => each(values, |x| {
+                let below = alpha * vector::expm1(x);
+                if x > 0.0 { x } else { below }
+            }),
+            Self::Celu { alpha } => each(values, |x| {
+                let below = alpha * vector::expm1(x / alpha);
+                if x > 0.0 { x } else { below }
+            }),
+            Self::Selu { alpha, gamma } => each(values, |x| {
+                let below = alpha * vector::expm1(x);
+                gamma * if x > 0.0 { x } else { below }
+            }),
+            Self::LeakyRelu { alpha } => each(values, |x| if x < 0.0 { alpha * x } else { x }),
+            Self::HardSigmoid { alpha, beta } => each(values, |x| clamp(alpha * x + beta)),
+            Self::HardSwish => each(values, |x| x * clamp(x / 6.0 + 0.5)),
+            // In FP32 they overflow before their results do.
+            Self::Asinh => each(values, |x| f64::from(x).asinh() as f32),
+            Self::Acosh => each(values, |x| f64::from(x).acosh() as f32),
+            Self::Clip { low, high } => {
+                let (low, high) = (low as f32, high as f32);
+                each(values, |x| {
+                    let x = if x < low { low } else { x };
+                    if x > high { high } else { x }
+                });
+            }
+            Self::Round => each(values, f32::round_ties_even),
+            Self::Sign => each(values, |x| {
+                if x == 0.0 || x.is_nan() {
+                    x
+                } else {
+                    1.0f32.copysign(x)
+                }
+            }),
+        }
+    }
+
+    fn double(self, values: &mut [f64]) {
+        let function: &dyn Fn(f64) -> f64 = match self {
+            Self::Relu => &|x| if x < 0.0 { 0.0 } else { x },
+            Self::Sigmoid => &|x| 1.0 / (1.0 + (-x).exp()),
+            Self::Tanh => &f64::tanh,
+            Self::Softplus => &softplus,
+            Self::Exp => &f64::exp,
+            Self::Mish => &|x| x * softplus(x).tanh(),
+            Self::GeluByTanh => &|x| {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+                x / (1.0 + (-2.0 * inner).exp())
+            },
+            Self::Elu { alpha } => &move |x| if x > 0.0 { x } else { f64::from(alpha) * x.exp_m1() },
+            Self::Celu { alpha } => &move |x| {
+                let alpha = f64::from(alpha);
+                if x > 0.0 { x } else { alpha * (x / alpha).exp_m1() }
+            },
+            Self::Selu { alpha, gamma } => {
+                &move |x| f64::from(gamma) * if x > 0.0 { x } else { f64::from(alpha) * x.exp_m1() }
+            }
+            Self::LeakyRelu { alpha } => &move |x| if x < 0.0 { f64::from(alpha) * x } else { x },
+            Self::HardSigmoid { alpha, beta } => &move |x| clamp(f64::from(alpha) * x + f64::from(beta)),
+            // A sixth as ONNX Runtime has it.
+            Self::HardSwish => &|x| x * clamp(x * f64::from(1.0f32 / 6.0) + 0.5),
+            Self::Asinh => &f64::asinh,
+            Self::Acosh => &f64::acosh,
+            Self::Clip { low, high } => &move |x| {
+                let x = if x < low { low } else { x };
+                if x > high { high } else { x }
+            },
+            Self::Round => &f64::round_ties_even,
+            Self::Sign => &|x| {
+                if x == 0.0 || x.is_nan() {
+                    x
+                } else {
+                    1.0f64.copysign(x)
+                }
+            },
+            // Their rows do not admit FP64.
+            Self::Erf | Self::Gelu => &|_| f64::NAN,
+        };
+        for value in values {
+            *value = function(*value);
+        }
+    }
+}
+
+fn softplus(x: f64) -> f64 {
+    let positive = if x < 0.0 { 0.0 } else { x };
+    positive + (-x.abs()).exp().ln_1p()
+}
+
+/// To the range from 0 to 1; NaN stays.
+#[inline(always)]
+fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
+    let (zero, one) = (T::from(0), T::from(1));
+    if x < zero {
+        zero
+    } else if x > one {
+        one
+    } else {
+        x
+    }
+}
+
+/// Replaces each value, with the widest vectors that the processor has.
+fn each(values: &mut [f32], function: impl Fn(f32) -> f32) {
+    pulp::Arch::new().dispatch(|| {
+        for value in &mut *values {
+            *value = function(*value);
+        }
+    });
+}
+
+/// `Clip` of floats: tract's loses NaN.
+pub(crate) fn clip(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    if context.onnx_operator_set_version < 11 {
+        let function = Function::Clip {
+            low: attributes.float("min", f32::MIN).into(),
+            high: attributes.float("max", f32::MAX).into(),
+        };
+        return Ok(ElementWiseOp(Box::new(Activation(function)), None).into_hir());
+    }
+    Ok(expand(Clip {
+        low: attributes.position(1),
+        high: attributes.position(2),
+    }))
+}
+
+/// Where the bounds stand among the inputs.
+#[derive(Clone, Debug)]
+struct Clip {
+    low: Option<usize>,
+    high: Option<usize>,
+}
+
+impl Expansion for Clip {
+    fn name(&self) -> StaticName {
+        "Clip".into()
+    }
+
+    fn rules<'r, 'p: 'r, 's: 'r>(
+        &'s self,
+        s: &mut Solver<'r>,
+        inputs: &'p [TensorProxy],
+        outputs: &'p [TensorProxy],
+    ) -> InferenceResult {
+        s.equals(&inputs[0].datum_type, &outputs[0].datum_type)?;
+        s.equals(&inputs[0].shape, &outputs[0].shape)
+    }
+
+    fn wire(&self, name: &str, model: &mut TypedModel, inputs: &[OutletId]) -> TractResult<TVec<OutletId>> {
+        let limit = match model.outlet_fact(inputs[0])?.datum_type {
+            DatumType::F64 => f64::MAX,
+            _ => f32::MAX.into(),
+        };
+        // `None` for what is computed.
+        let bound = |place: Option<usize>, default: f64| match place {
+            None => Ok(Some(default)),
+            Some(place) => Ok::<_, TractError>(Fact::of(model.outlet_fact(inputs[place])?).number()),
+        };
+        if let (Some(low), Some(high)) = (bound(self.low, -limit)?, bound(self.high, limit)?) {
+            let op = ElementWiseOp(Box::new(Activation(Function::Clip { low, high })), None);
+            return model.wire_node(name, op, &inputs[..1]);
+        }
+        let op = typed(ComputedClip(self.clone(), limit));
+        model.wire_node(name, op, inputs)
+    }
+}
+
+/// With bounds that are computed, or else the largest number.
+#[derive(Debug)]
+struct ComputedClip(Clip, f64);
+
+impl Kernel for ComputedClip {
+    fn name(&self) -> &'static str {
+        "Clip"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        Ok(vec![inputs[0].with(inputs[0].datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let bound = |place: Option<usize>, default: f64| match place {
+            None => Ok(default),
+            Some(place) => inputs[place].cast_to_scalar::<f64>(),
+        };
+        let function = Function::Clip {
+            low: bound(self.0.low, -self.1)?,
+            high: bound(self.0.high, self.1)?,
+        };
+        let mut values = (*inputs[0]).clone();
+        Activation(function).eval_in_place(&mut values, None)?;
+        Ok(tvec![values])
+    }
+}
+
+#[derive(Clone, PartialEq)]
+struct Activation(Function);
+
+impl Eq for Activation {}
+
+impl fmt::Debug for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl ElementWiseMiniOp for Activation {
+    fn name(&self) -> String {
+        "Activation".to_owned()
+    }
+
+    fn eval_in_place(&self, tensor: &mut Tensor, _: Option<DatumType>) -> TractResult<()> {
+        match tensor.datum_type() {
+            DatumType::F32 => self
+                .0
+                .single(tensor.try_as_plain_ram_mut()?.as_slice_mut::<f32>()?),
+            DatumType::F64 => self
+                .0
+                .double(tensor.try_as_plain_ram_mut()?.as_slice_mut::<f64>()?),
+            other => bail!("{:?} of {other:?}", self.0),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! Layers that bring groups of numbers to mean 0 and variance 1. tract subtracts the mean's square from the mean of
+//! squares, in FP32: far from zero nothing is left of the variance.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    attributes::Attributes,
+    guard::Limit,
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// `LayerNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32.
+pub(crate) fn normalize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let groups = match node.op_type.as_str() {
+        "LayerNormalization" => Groups::From(attributes.int("axis", -1)),
+        "InstanceNormalization" => Groups::Channels,
+        "GroupNormalization" => Groups::OfChannels {
+            count: attributes.int("num_groups", 0).try_into()?,
+            scales_groups: context.onnx_operator_set_version < 21,
+        },
+        "MeanVarianceNormalization" if attributes.has("axes") => {
+            Groups::Over(attributes.ints("axes").to_vec())
+        }
+        "MeanVarianceNormalization" => Groups::Over(vec![0, 2, 3]),
+        other => bail!("{other} is no normalization"),
+    };
+    let epsilon = match &groups {
+        // It stands outside of the root there.
+        Groups::Over(_) => 1e-9,
+        _ => attributes.float("epsilon", 1e-5),
+    };
+    let is_layer = matches!(groups, Groups::From(_));
+    Ok(kernel(Normalize {
+        groups,
+        epsilon: f64::from(epsilon),
+        outputs: match is_layer {
+            true => node.output.len().clamp(1, 3),
+            false => 1,
+        },
+    }))
+}
+
+/// Which numbers belong together.
+#[derive(Debug)]
+enum Groups {
+    /// All axes from this one on.
+    From(i64),
+    /// The second axis is the channels'; each is a group.
+    Channels,
+    /// So many groups of channels.
+    OfChannels {
+        count: usize,
+        /// Whether scale and bias are those of groups, rather than of channels.
+        scales_groups: bool,
+    },
+    /// Over these axes.
+    Over(Vec<i64>),
+}
+
+#[derive(Debug)]
+struct Normalize {
+    groups: Groups,
+    epsilon: f64,
+    /// The result, and of a layer its mean and the inverse of its deviation.
+    outputs: usize,
+}
+
+fn axis_of(axis: i64, rank: usize) -> TractResult<usize> {
+    let position = if axis < 0 { axis + rank as i64 } else { axis };
+    let position = usize::try_from(position).ok().filter(|&axis| axis < rank);
+    position.with_context(|| format!("axis {axis} of rank {rank}"))
+}
+
+impl Kernel for Normalize {
+    fn name(&self) -> &'static str {
+        "Normalize"
+    }
+
+    fn output_count(&self) -> usize {
+        self.outputs
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let input = &inputs[0];
+        let rank = input.rank();
+        for other in &inputs[1..] {
+            ensure!(other.datum_type == input.datum_type, "inputs of different types");
+        }
+        match &self.groups {
+            Groups::From(axis) => {
+                let axis = axis_of(*axis, rank)?;
+                if inputs[1..].iter().any(|other| other.rank() > rank - axis) {
+                    return Err(Limit("has a scale of more dimensions than it normalizes".to_owned()).into());
+                }
+                let reduced = input.shape.iter().enumerate();
+                let reduced = reduced.map(|(at, dim)| if at < axis { dim.clone() } else { 1.into() });
+                let statistic = Fact::new(DatumType::F32, reduced);
+                let mut facts = vec![input.with(input.datum_type)];
+                facts.resize(self.outputs, statistic);
+                return Ok(facts);
+            }
+            Groups::Channels | Groups::OfChannels { .. } => {
+                ensure!(
+                    rank >= 2 && inputs.len() == 3,
+                    "expected channels, a scale and a bias"
+                );
+            }
+            Groups::Over(axes) => {
+                for &axis in axes {
+                    axis_of(axis, rank)?;
+                }
+            }
+        }
+        Ok(vec![input.with(input.datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let x = elements::<f32>(&inputs[0])?;
+        let other = |index: usize| inputs.get(index).map(|other| elements::<f32>(other)).transpose();
+        let (scale, bias) = (other(1)?, other(2)?);
+        let channels = shape.get(1).copied().unwrap_or(1);
+        match &self.groups {
+            Groups::From(axis) => {
+                let axis = axis_of(*axis, shape.len())?;
+                let count = shape[axis..].iter().product();
+                let wide = |index: usize| {
+                    let tensor = inputs.get(index)?;
+                    Some(stretched(tensor, &shape[axis..]))
+                };
+                let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
+                let mut y = x.to_vec();
+                let mut means = Vec::new();
+                let mut inverses = Vec::new();
+                for group in y.chunks_exact_mut(Ord::max(count, 1)) {
+                    let (mean, inverse) = self.center(group);
+                    means.push(mean as f32);
+                    inverses.push(inverse as f32);
+                    if let Some(scale) = &scale {
+                        group.iter_mut().zip(scale).for_each(|(y, scale)| *y *= scale);
+                    }
+                    if let Some(bias) = &bias {
+                        group.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+                    }
+                }
+                let mut reduced = shape.to_vec();
+                reduced[axis..].fill(1);
+                let mut outputs = tvec![tensor(shape, y)?];
+                for statistic in [means, inverses].into_iter().take(self.outputs - 1) {
+                    outputs.push(tensor(&reduced, statistic)?);
+                }
+                Ok(outputs)
+            }
+            Groups::Channels => self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias)),
+            Groups::OfChannels { count, scales_groups } => {
+                ensure!(
+                    *count > 0 && channels % count == 0,
+                    "{count} groups of {channels} channels"
+                );
+                let scales_groups = *scales_groups;
+                self.by_channels(
+                    x,
+                    shape,
+                    *count,
+                    move |group, channel| if scales_groups { group } else { channel },
+                    (scale, bias),
+                )
+            }
+            Groups::Over(axes) => self.over(x, shape, axes),
+        }
+    }
+}
+
+impl Normalize {
+    /// Brings one group to mean 0 and variance 1; says what the mean was and what it was multiplied by.
+    fn center(&self, group: &mut [f32]) -> (f64, f64) {
+        pulp::Arch::new().dispatch(|| {
+            let count = group.len() as f64;
+            let mean = sum(group, |x| x) / count;
+            let variance = sum(group, |x| (x - mean) * (x - mean)) / count;
+            let inverse = 1.0 / (variance + self.epsilon).sqrt();
+            for x in &mut *group {
+                *x = ((f64::from(*x) - mean) * inverse) as f32;
+            }
+            (mean, inverse)
+        })
+    }
+
+    /// `parts` groups in each example, with a scale and a bias by group and channel.
+    fn by_channels(
+        &self,
+        x: &[f32],
+        shape: &[usize],
+        parts: usize,
+        index: impl Fn(usize, usize) -> usize,
+        (scale, bias): (Option<&[f32]>, Option<&[f32]>),
+    ) -> TractResult<TVec<Tensor>> {
+        let mut y = x.to_vec();
+        let examples = shape[0];
+        let channels = shape[1];
+        let inner: usize = shape[2..].iter().product();
+        if y.is_empty() {
+            return Ok(tvec![tensor(shape, y)?]);
+        }
+        for group in y.chunks_exact_mut(channels / parts * inner) {
+            self.center(group);
+        }
+        let of = |values: Option<&[f32]>, index: usize, default: f32| match values {
+            None => Ok(default),
+            Some(values) => values.get(index).copied().context("a scale or bias is too short"),
+        };
+        for example in 0..examples {
+            for channel in 0..channels {
+                let place = index(channel / (channels / parts), channel);
+                let (scale, bias) = (of(scale, place, 1.0)?, of(bias, place, 0.0)?);
+                let start = (example * channels + channel) * inner;
+                for y in &mut y[start..start + inner] {
+                    *y = *y * scale + bias;
+                }
+            }
+        }
+        Ok(tvec![tensor(shape, y)?])
+    }
+
+    fn over(&self, x: &[f32], shape: &[usize], axes: &[i64]) -> TractResult<TVec<Tensor>> {
+        let mut reduced = vec![false; shape.len()];
+        for &axis in axes {
+            reduced[axis_of(axis, shape.len())?] = true;
+        }
+        let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
+        let groups: usize = kept.map(|(&dim, _)| dim).product();
+        let count = x.len().checked_div(groups).unwrap_or(0) as f64;
+        let places: Vec<usize> = super::reduce::groups(shape, &reduced).take(x.len()).collect();
+        let mut means = vec![0.0; groups];
+        for (&x, &group) in x.iter().zip(&places) {
+            means[group] += f64::from(x);
+        }
+        means.iter_mut().for_each(|mean| *mean /= count);
+        let mut deviations = vec![0.0; groups];
+        for (&x, &group) in x.iter().zip(&places) {
+            deviations[group] += (f64::from(x) - means[group]).powi(2);
+        }
+        deviations
+            .iter_mut()
+            .for_each(|sum: &mut f64| *sum = (*sum / count).sqrt() + self.epsilon);
+        let y = x
+            .iter()
+            .zip(&places)
+            .map(|(&x, &group)| ((f64::from(x) - means[group]) / deviations[group]) as f32);
+        Ok(tvec![tensor(shape, y.collect())?])
+    }
+}
+
+/// A sum in FP64, in several lanes so that it can be computed in vectors.
+#[inline(always)]
+fn sum(values: &[f32], term: impl Fn(f64) -> f64) -> f64 {
+    const LANES: usize = 8;
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += term(f64::from(x));
+        }
+    }
+    let mut sum: f64 = lanes.iter().sum();
+    for &x in rest {
+        sum += term(f64::from(x));
+    }
+    sum
+}
+
+/// A scale or bias for each element of a group.
+fn stretched(tensor: &Tensor, shape: &[usize]) -> TractResult<Vec<f32>> {
+    if tensor.shape() == shape {
+        return Ok(elements::<f32>(tensor)?.to_vec());
+    }
+    let view = tensor.to_plain_array_view::<f32>()?;
+    let view = view.broadcast(shape).context("a scale that does not fit")?;
+    Ok(view.iter().copied().collect())
+}
