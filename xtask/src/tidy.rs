@@ -79,6 +79,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
     },
     Arrows {
+        from: "fmt-torch",
+        to: &["tensor-core", "fmt-core", "fmt-zip"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium"],
+    },
+    Arrows {
         from: "tensor-files",
         to: &[
             "tensor-core",
@@ -88,6 +93,7 @@ const ARROWS: &[Arrows] = &[
             "fmt-npy",
             "fmt-safetensors",
             "fmt-tbuf",
+            "fmt-torch",
             "fmt-ztensor",
         ],
         never: &["tokio"],

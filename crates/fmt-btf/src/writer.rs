@@ -177,6 +177,7 @@ impl<W: Write> BtfWriter<W> {
                     .rule("B14")
                     .expected(format_args!("'{number}', its number in the file")));
             }
+            entry.check_dtype()?;
             if let Some(key) = entry.attributes.keys().next() {
                 return Err(no_place_for(key, "attribute").of_tensor(&entry.name));
             }

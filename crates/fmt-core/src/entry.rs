@@ -2,6 +2,8 @@ use std::{collections::BTreeMap, fmt, ops::Range};
 
 use tensor_core::{DType, Shape, TensorSpec};
 
+use crate::OpaqueDType;
+
 /// What a file says about itself as a whole, by key.
 pub type Metadata = BTreeMap<String, String>;
 
@@ -55,6 +57,13 @@ impl Entry {
         TensorSpec::new(self.dtype.known()?, self.shape.clone()).ok()
     }
 
+    /// Whether its bytes can be had by [`TensorReader::stream`](crate::TensorReader::stream) though it cannot be read as
+    /// numbers.
+    #[must_use]
+    pub fn is_copied_only(&self) -> bool {
+        matches!(self.dtype, StoredDType::Opaque(_)) && self.layout == Layout::Dense
+    }
+
     /// Bytes in the file.
     #[must_use]
     pub fn stored_size(&self) -> u64 {
@@ -72,7 +81,10 @@ impl Entry {
                     .checked_add(self.dtype.known()?.size() as u64)?;
                 nnz.checked_mul(per_entry)
             }
-            _ => self.spec().map(|spec| spec.byte_len()),
+            _ => match &self.dtype {
+                StoredDType::Opaque(dtype) => dtype.byte_len(self.shape.element_count()),
+                _ => self.spec().map(|spec| spec.byte_len()),
+            },
         }
     }
 }
@@ -82,7 +94,9 @@ impl Entry {
 pub enum StoredDType {
     /// One that is known.
     Known(DType),
-    /// One that is not, by the name or number that the file has for it.
+    /// One whose elements are copied and not computed with.
+    Opaque(OpaqueDType),
+    /// One that is not known, by the name or number that the file has for it.
     Unknown(String),
 }
 
@@ -92,7 +106,7 @@ impl StoredDType {
     pub fn known(&self) -> Option<DType> {
         match self {
             Self::Known(dtype) => Some(*dtype),
-            Self::Unknown(_) => None,
+            Self::Opaque(_) | Self::Unknown(_) => None,
         }
     }
 }
@@ -101,6 +115,7 @@ impl fmt::Display for StoredDType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(dtype) => f.pad(dtype.name()),
+            Self::Opaque(dtype) => dtype.fmt(f),
             Self::Unknown(name) => f.pad(name),
         }
     }
@@ -129,6 +144,8 @@ pub enum Encoding {
     Raw,
     /// As they are, but with the first axis changing fastest.
     ColumnMajor,
+    /// Scattered over a part of the file that other tensors share.
+    Strided,
     /// In Zstandard frames.
     Zstd,
     /// As a raw deflate stream, perhaps behind a header that it covers too.

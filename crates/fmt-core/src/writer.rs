@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use tensor_core::TensorSpec;
+use tensor_core::{DType, Shape, TensorSpec};
 
-use crate::{Error, Layout, Metadata};
+use crate::{Error, ErrorKind, Layout, Metadata, OpaqueDType};
 
 /// What a file is going to hold: known in full before its first byte is written, so that what a format cannot hold is
 /// refused before anything exists.
@@ -25,6 +25,8 @@ pub struct PlannedEntry {
     pub layout: Layout,
     /// What else to say about it, as text by key.
     pub attributes: BTreeMap<String, String>,
+    /// What its bytes really are, if its dtype is one that is not computed with; `spec` is that of plain bytes then.
+    pub opaque: Option<(OpaqueDType, Shape)>,
 }
 
 impl PlannedEntry {
@@ -35,6 +37,31 @@ impl PlannedEntry {
             spec,
             layout: Layout::Dense,
             attributes: BTreeMap::new(),
+            opaque: None,
+        }
+    }
+
+    /// A dense tensor of a dtype that is copied and not computed with; `None` when its elements are no whole blocks.
+    pub fn opaque(name: impl Into<String>, dtype: OpaqueDType, shape: Shape) -> Option<Self> {
+        let len = dtype.byte_len(shape.element_count())?;
+        let bytes = TensorSpec::new(DType::U8, Shape::vector(len)).ok()?;
+        Some(Self {
+            opaque: Some((dtype, shape)),
+            ..Self::dense(name, bytes)
+        })
+    }
+
+    /// For formats that know no dtypes but those of `tensor-core`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for an opaque dtype.
+    pub fn check_dtype(&self) -> Result<(), Error> {
+        match &self.opaque {
+            None => Ok(()),
+            Some((dtype, _)) => {
+                let error = Error::new(ErrorKind::Unsupported, "the format has no place for the dtype");
+                Err(error.of_tensor(&self.name).found(dtype))
+            }
         }
     }
 

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use fmt_core::{ByteSource, Entry, Error, ErrorKind, Metadata, ReadOptions, StoredDType, read_range};
+use fmt_core::{
+    ByteSource, Entry, Error, ErrorKind, Metadata, OpaqueDType, ReadOptions, StoredDType, read_range,
+};
 use gguf_rs_lib::{
     prelude::{GGUFError, GGUFFileReader, GGUFTensorType, MetadataValue},
     reader::file_reader::GGUFReaderConfig,
@@ -105,13 +107,16 @@ fn entry(info: &TensorInfo, data: u64, len: u64) -> Result<Entry, Error> {
     let range =
         range.ok_or_else(|| malformed(ErrorKind::OutOfBounds, "the data lies behind the file's end"))?;
     let dtype = known(info.tensor_type());
-    let stored = dtype.map_or_else(
-        || StoredDType::Unknown(format!("{:?}", info.tensor_type())),
-        StoredDType::Known,
-    );
+    let stored = dtype.map_or_else(|| opaque(info.tensor_type()), StoredDType::Known);
     let mut entry = Entry::new(info.name().to_owned(), stored, shape, range);
     match entry.spec() {
         None => {
+            if entry.is_copied_only() && entry.byte_len() != Some(size) {
+                let error = malformed(ErrorKind::SizeMismatch, "the size of the data");
+                return Err(error
+                    .expected(format_args!("whole blocks of {:?}", info.tensor_type()))
+                    .found(size));
+            }
             let reason = format!("it is quantised, as GGML's {:?}", info.tensor_type());
             entry.unsupported = Some(reason);
         }
@@ -122,6 +127,19 @@ fn entry(info: &TensorInfo, data: u64, len: u64) -> Result<Entry, Error> {
         Some(_) => {}
     }
     Ok(entry)
+}
+
+/// A quantised type: blocks that are copied as they are.
+fn opaque(tensor_type: GGUFTensorType) -> StoredDType {
+    let name = format!("{tensor_type:?}");
+    let elements = u32::try_from(tensor_type.block_size()).ok();
+    let bytes = tensor_type
+        .block_size_bytes()
+        .and_then(|bytes| u32::try_from(bytes).ok());
+    match (elements, bytes) {
+        (Some(elements), Some(bytes)) => StoredDType::Opaque(OpaqueDType::new(name, elements, bytes)),
+        _ => StoredDType::Unknown(name),
+    }
 }
 
 fn known(tensor_type: GGUFTensorType) -> Option<DType> {

@@ -1,8 +1,8 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader, TensorStream,
-    Verification,
+    ByteSource, Entry, Error, FileSource, Lint, Metadata, RawTensor, ReadOptions, SourceStream, TensorReader,
+    TensorStream, Verification,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -77,6 +77,10 @@ impl TensorReader for GgufReader {
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let entry = &self.header.entries[index];
+        if entry.is_copied_only() {
+            return Ok(Box::new(SourceStream::new(&*self.source, entry.range.clone())));
+        }
         Ok(self.raw(index)?.stream())
     }
 
@@ -86,6 +90,9 @@ impl TensorReader for GgufReader {
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         // The format has no checksums.
+        if self.header.entries[index].is_copied_only() {
+            return Ok(Verification::Unchecked);
+        }
         self.raw(index).map(|_| Verification::Unchecked)
     }
 

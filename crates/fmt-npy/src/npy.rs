@@ -261,6 +261,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Error> {
         return Err(no_place("metadata", key));
     }
     for entry in &plan.entries {
+        entry.check_dtype()?;
         if let Some(key) = entry.attributes.keys().next() {
             return Err(no_place("attribute", key).of_tensor(&entry.name));
         }

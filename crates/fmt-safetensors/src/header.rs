@@ -1,6 +1,6 @@
 use std::fmt;
 
-use fmt_core::{Entry, Error, ErrorKind, Limits, Metadata, ReadOptions, StoredDType};
+use fmt_core::{Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, ReadOptions, StoredDType};
 use serde::{
     Deserialize,
     de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor},
@@ -164,12 +164,22 @@ impl RawTensor {
                     .found(format_args!("{} bytes", end - start)));
             }
         }
-        let dtype = DType::from_name(Naming::Safetensors, &self.dtype);
-        let stored = dtype.map_or_else(|_| StoredDType::Unknown(self.dtype.clone()), StoredDType::Known);
-        let unsupported = stored
-            .known()
-            .is_none()
-            .then(|| format!("the dtype {} is not supported", tensor_core::Quoted(&self.dtype)));
+        let stored = match DType::from_name(Naming::Safetensors, &self.dtype) {
+            Ok(dtype) => StoredDType::Known(dtype),
+            // Of those that the home crate knows, these have no arithmetic here.
+            Err(_) => match bits_of(&self.dtype).and_then(|bits| u32::try_from(bits).ok()) {
+                Some(bits) => StoredDType::Opaque(OpaqueDType::of_bits(&*self.dtype, bits)),
+                None => StoredDType::Unknown(self.dtype.clone()),
+            },
+        };
+        let unsupported = match &stored {
+            StoredDType::Known(_) => None,
+            StoredDType::Opaque(dtype) => Some(dtype.reason()),
+            StoredDType::Unknown(name) => Some(format!(
+                "the dtype {} is not supported",
+                tensor_core::Quoted(name)
+            )),
+        };
         // Inside the file, so the sums fit.
         let mut entry = Entry::new(
             name.to_owned(),

@@ -1,10 +1,10 @@
 use std::{collections::BTreeSet, fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Metadata, Plan, TensorWriter};
+use fmt_core::{Error, ErrorKind, Layout, Limits, Metadata, Plan, PlannedEntry, TensorWriter};
 use serde::{Serialize, ser::SerializeMap};
-use tensor_core::{Naming, TensorSpec};
+use tensor_core::{Naming, Shape, TensorSpec};
 
-use crate::layout::{LENGTH, LONGEST_HEADER, METADATA};
+use crate::layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of};
 
 /// A safetensors file that is being written, front to back, to anything that takes bytes.
 ///
@@ -37,17 +37,26 @@ impl<W: Write> SafetensorsWriter<W> {
     /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what readers would not
     /// take.
     pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
+        let tensors: Vec<Announced> = tensors
+            .iter()
+            .map(|(name, spec)| Announced::new(name.clone(), spec))
+            .collect();
+        Self::announced(out, &tensors, metadata)
+    }
+
+    fn announced(out: W, tensors: &[Announced], metadata: &Metadata) -> Result<Self, Error> {
         let limits = Limits::default();
         let (mut names, mut data_len) = (BTreeSet::new(), 0u64);
         let too_large = |what: &str| Error::new(ErrorKind::TooLarge, what);
-        for (name, spec) in tensors {
-            check(name, spec, &limits).map_err(|error| error.of_tensor(name))?;
+        for tensor in tensors {
+            let name = &tensor.name;
+            check(tensor, &limits).map_err(|error| error.of_tensor(name))?;
             if !names.insert(name.as_str()) {
                 let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
                 return Err(error.of_tensor(name).rule("S3"));
             }
             data_len = data_len
-                .checked_add(spec.byte_len())
+                .checked_add(tensor.len)
                 .filter(|len| *len < 1 << 63)
                 .ok_or_else(|| {
                     too_large("the data of all tensors")
@@ -104,9 +113,9 @@ impl<W: Write> SafetensorsWriter<W> {
                     .expected("dense: the format has no other")
                     .found(format_args!("{:?}", entry.layout)));
             }
-            tensors.push((entry.name, entry.spec));
+            tensors.push(Announced::planned(entry)?);
         }
-        Self::new(out, &tensors, &plan.metadata)
+        Self::announced(out, &tensors, &plan.metadata)
     }
 
     /// Writes the next bytes of the tensors that were announced, row-major and little-endian, as many or few as there
@@ -161,7 +170,8 @@ impl<W: Write> SafetensorsWriter<W> {
     }
 }
 
-fn check(name: &str, spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
+fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
+    let name = &tensor.name;
     if name == METADATA {
         let error = Error::new(ErrorKind::BadName, "the name");
         return Err(error
@@ -174,7 +184,7 @@ fn check(name: &str, spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
             .expected(format_args!("at most {} bytes", limits.name_bytes))
             .found(name.len()));
     }
-    let dims = spec.shape().dims();
+    let dims = tensor.shape.dims();
     if dims.len() as u64 > limits.rank {
         let error = Error::new(ErrorKind::TooLarge, "the rank").rule("S8");
         return Err(error
@@ -185,25 +195,69 @@ fn check(name: &str, spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
     let bits = dims
         .iter()
         .try_fold(1u64, |product, dim| product.checked_mul(*dim))
-        .and_then(|product| product.checked_mul(8 * spec.dtype().size() as u64));
+        .and_then(|product| product.checked_mul(tensor.bits));
     if bits.is_none() {
         let error = Error::new(ErrorKind::TooLarge, "the dimensions").rule("S6");
         return Err(error
             .expected("a length in bits that fits 64 bits, whatever is multiplied first")
-            .found(spec));
+            .found(format_args!("{}{}", tensor.dtype, tensor.shape)));
     }
     Ok(())
 }
 
+/// A tensor that is going to be written.
+struct Announced {
+    name: String,
+    dtype: String,
+    shape: Shape,
+    /// Bits of an element.
+    bits: u64,
+    /// Bytes of all.
+    len: u64,
+}
+
+impl Announced {
+    fn new(name: String, spec: &TensorSpec) -> Self {
+        Self {
+            name,
+            dtype: spec.dtype().name_in(Naming::Safetensors).to_owned(),
+            shape: spec.shape().clone(),
+            bits: 8 * spec.dtype().size() as u64,
+            len: spec.byte_len(),
+        }
+    }
+
+    /// Of an opaque dtype those fit that the home crate knows, as wide as it knows them.
+    fn planned(entry: PlannedEntry) -> Result<Self, Error> {
+        let Some((dtype, shape)) = &entry.opaque else {
+            return Ok(Self::new(entry.name, &entry.spec));
+        };
+        let bits = bits_of(dtype.name());
+        let fits = bits.and_then(|bits| shape.element_count().checked_mul(bits));
+        match (bits, fits) {
+            (Some(bits), Some(all)) if all.is_multiple_of(8) && all / 8 == entry.spec.byte_len() => {
+                Ok(Self {
+                    dtype: dtype.name().to_owned(),
+                    shape: shape.clone(),
+                    bits,
+                    len: entry.spec.byte_len(),
+                    name: entry.name,
+                })
+            }
+            _ => entry.check_dtype().map(|()| Self::new(entry.name, &entry.spec)),
+        }
+    }
+}
+
 /// What the header says, in the order of the data.
 struct HeaderText<'a> {
-    tensors: &'a [(String, TensorSpec)],
+    tensors: &'a [Announced],
     metadata: &'a Metadata,
 }
 
 #[derive(Serialize)]
 struct TensorText<'a> {
-    dtype: &'static str,
+    dtype: &'a str,
     shape: &'a [u64],
     data_offsets: [u64; 2],
 }
@@ -215,15 +269,15 @@ impl Serialize for HeaderText<'_> {
             map.serialize_entry(METADATA, self.metadata)?;
         }
         let mut start = 0;
-        for (name, spec) in self.tensors {
+        for tensor in self.tensors {
             // The sum has been proven to fit.
-            let end = start + spec.byte_len();
-            let tensor = TensorText {
-                dtype: spec.dtype().name_in(Naming::Safetensors),
-                shape: spec.shape().dims(),
+            let end = start + tensor.len;
+            let text = TensorText {
+                dtype: &tensor.dtype,
+                shape: tensor.shape.dims(),
                 data_offsets: [start, end],
             };
-            map.serialize_entry(name, &tensor)?;
+            map.serialize_entry(&tensor.name, &text)?;
             start = end;
         }
         map.end()

@@ -115,6 +115,7 @@ impl<W: Write> TbufWriter<W> {
             writer.ledger.set_model(Some(value))?;
         }
         for entry in &plan.entries {
+            entry.check_dtype()?;
             if entry.layout != Layout::Dense {
                 let error = Error::new(ErrorKind::Unsupported, "the layout")
                     .of_tensor(&entry.name)

@@ -55,6 +55,7 @@ impl Kind {
             Self::Known { dtype, .. } => dtype_name(*dtype),
             Self::Other(other) => match &other.dtype {
                 StoredDType::Known(dtype) => dtype_name(*dtype),
+                StoredDType::Opaque(dtype) => dtype.name(),
                 StoredDType::Unknown(name) => name,
             },
         }

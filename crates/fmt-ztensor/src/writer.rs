@@ -100,6 +100,7 @@ impl<W: Write> ZtensorWriter<W> {
                 .rule("Z27"));
         }
         for entry in &plan.entries {
+            entry.check_dtype()?;
             if entry.layout != Layout::Dense {
                 let error = Error::new(ErrorKind::Unsupported, "the layout")
                     .of_tensor(&entry.name)

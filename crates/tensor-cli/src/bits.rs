@@ -3,10 +3,10 @@
 use std::{io, ops::Range};
 
 use fmt_core::{
-    Entry, Error, Format, Layout, Lint, Metadata, Plan, PlannedEntry, StoredDType, TensorReader,
+    Entry, Error, Format, Layout, Lint, Metadata, OpaqueDType, Plan, PlannedEntry, StoredDType, TensorReader,
     TensorStream, Verification,
 };
-use tensor_core::{DType, SparseCoo, Tensor, TensorSpec};
+use tensor_core::{DType, Shape, SparseCoo, Tensor, TensorSpec};
 
 /// A reader some of whose tensors have another dtype, and the same bytes.
 pub(crate) struct AsBits<'r> {
@@ -26,6 +26,20 @@ impl<'r> AsBits<'r> {
         };
         let mut entries = inner.entries().to_vec();
         for entry in entries.iter_mut().filter(|entry| entry.layout == Layout::Dense) {
+            if let StoredDType::Opaque(dtype) = &entry.dtype {
+                let planned = PlannedEntry::opaque("0", dtype.clone(), entry.shape.clone());
+                let is_taken = planned.is_some_and(|entry| {
+                    let plan = Plan {
+                        entries: vec![entry],
+                        ..Plan::default()
+                    };
+                    format.create(Box::new(io::sink()), plan).is_ok()
+                });
+                if let (false, Some((dtype, shape))) = (is_taken, bytes_of(dtype, &entry.shape)) {
+                    (entry.dtype, entry.shape, entry.unsupported) = (StoredDType::Known(dtype), shape, None);
+                }
+                continue;
+            }
             let Some(spec) = entry.spec() else { continue };
             if !is_taken(spec)
                 && let Some(bits) = entry.dtype.known().and_then(bits_of)
@@ -44,6 +58,21 @@ impl<'r> AsBits<'r> {
         let same = spec.and_then(|spec| Tensor::new(spec, tensor.into_bytes()));
         same.map_err(|error| Error::new(fmt_core::ErrorKind::SizeMismatch, error.to_string()))
     }
+}
+
+/// Elements or blocks that are copied only, as unsigned integers: of whole bytes one for each, else bytes along the last
+/// axis.
+fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
+    let (elements, bytes) = (u64::from(dtype.block_elements()), u64::from(dtype.block_bytes()));
+    if (elements, bytes) == (1, 1) {
+        return Some((DType::U8, shape.clone()));
+    }
+    let mut dims = shape.dims().to_vec();
+    let last = dims.last_mut()?;
+    *last = last
+        .is_multiple_of(elements)
+        .then(|| (*last / elements).checked_mul(bytes))??;
+    Some((DType::U8, Shape::new(&dims).ok()?))
 }
 
 /// The unsigned integer of a dtype's width.

@@ -5,13 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tensor_files::ConvertOptions;
+use tensor_files::{AllowedLoss, ConvertOptions};
 
 use crate::{
     bits::AsBits,
     failure::{About, Outcome},
     files,
-    options::{Convert, Merge, Target},
+    options::{Convert, LossKind, Merge, Target},
     sources::{Sources, unless_interrupted},
 };
 
@@ -33,7 +33,7 @@ fn write(from: &[PathBuf], to: &Path, target: &Target, out: &mut (impl Write + S
     let sources = Sources::all(from)?;
     let format = files::target(to, target)?;
     let options = ConvertOptions {
-        allow_loss: target.allow_loss,
+        allow_loss: allowed(target),
         output: files::output_options(target.no_clobber, from),
         ..ConvertOptions::default()
     };
@@ -52,6 +52,17 @@ fn write(from: &[PathBuf], to: &Path, target: &Target, out: &mut (impl Write + S
     }
     let converted = tensor_files::convert(reader, &*format, to, &options).about(to);
     note_losses(&converted.map_err(unless_interrupted)?.losses, out)
+}
+
+fn allowed(target: &Target) -> AllowedLoss {
+    let has = |kind| target.allow_loss.contains(&LossKind::All) || target.allow_loss.contains(&kind);
+    AllowedLoss {
+        tensors: has(LossKind::Tensors),
+        sparsity: has(LossKind::Sparsity),
+        names: has(LossKind::Names),
+        metadata: !target.strict,
+        foreign_parts: has(LossKind::Parts),
+    }
 }
 
 fn note_losses(losses: &[tensor_files::Loss], out: &mut dyn Write) -> Outcome {

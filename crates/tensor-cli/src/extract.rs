@@ -48,6 +48,16 @@ pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
         });
     }
     let is_npy = target.extension().is_some_and(|extension| extension == "npy");
+    if is_npy && spec.is_none() {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "NumPy's files have no place for the dtype",
+        );
+        let error = error
+            .of_tensor(&options.tensor)
+            .expected("a target of another name, for the bytes as they are");
+        return Err(error).about(path);
+    }
     let output = files::output_options(options.no_clobber, std::slice::from_ref(path));
     let mut file = OutputFile::create(target, &output).about(target)?;
     match spec.filter(|_| is_npy) {

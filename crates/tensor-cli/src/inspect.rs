@@ -66,6 +66,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
     let mut tensors = Vec::with_capacity(wanted.len());
     for index in wanted {
         let mut tensor = describe(index, &reader.entries()[index]);
+        let entry = &reader.entries()[index];
         if options.sha256 && tensor.unsupported.is_none() {
             let mut hash = Sha256::new();
             for piece in pieces::bytes(reader, index).about(&options.file)? {
@@ -75,7 +76,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
             }
             tensor.sha256 = Some(hex(&hash.finalize()));
         }
-        if options.stats && tensor.unsupported.is_none() {
+        if options.stats && entry.unsupported.is_none() {
             tensor.stats = Some(Stats::of(reader, index).about(&options.file)?);
             progress.advance(0)?;
         }
@@ -141,12 +142,14 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         Encoding::Raw => "raw",
         Encoding::Zstd => "zstd",
         Encoding::Deflate => "deflate",
+        Encoding::Strided => "strided",
         Encoding::ColumnMajor => "column-major",
         Encoding::Unknown(name) => name,
         _ => "unknown",
     };
     let dtype = match &entry.dtype {
         fmt_core::StoredDType::Known(dtype) => dtype.name_in(Naming::Numpy),
+        fmt_core::StoredDType::Opaque(dtype) => dtype.name(),
         fmt_core::StoredDType::Unknown(name) => name,
     };
     let attributes = entry.attributes.iter();
@@ -168,7 +171,8 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .collect(),
         stats: None,
-        unsupported: entry.unsupported.as_deref(),
+        // What is copied only can be had, though not as numbers.
+        unsupported: entry.unsupported.as_deref().filter(|_| !entry.is_copied_only()),
     }
 }
 
@@ -266,7 +270,8 @@ fn show_values(
     options: &Inspect,
     out: &mut impl Write,
 ) -> Outcome {
-    for tensor in file.tensors.iter().filter(|tensor| tensor.unsupported.is_none()) {
+    let has_values = |tensor: &&Tensor<'_>| reader.entries()[tensor.index].unsupported.is_none();
+    for tensor in file.tensors.iter().filter(has_values) {
         writeln!(out, "\n{}", table::text(tensor.name))?;
         if tensor.nnz.is_some() {
             let sparse = reader.sparse(tensor.index).about(&options.file)?;

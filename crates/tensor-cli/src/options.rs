@@ -9,7 +9,8 @@ use fmt_core::ReadOptions;
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf; read only).
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), and for reading only GGUF
+/// (.gguf) and PyTorch (.pt, .pth, .bin), whose code is never run.
 ///
 /// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
 /// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
@@ -161,9 +162,13 @@ pub(crate) struct Target {
     /// The format, if the extension does not tell.
     #[arg(long = "to", value_name = "FORMAT")]
     pub(crate) format: Option<String>,
-    /// Go on if the format cannot hold everything; what is lost is printed.
+    /// Go on without what the format cannot hold: tensors, sparsity, names, parts (of archives), or all of these. What is
+    /// lost is printed.
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all")]
+    pub(crate) allow_loss: Vec<LossKind>,
+    /// Fail for metadata that the format cannot hold, too; otherwise it is dropped and named.
     #[arg(long)]
-    pub(crate) allow_loss: bool,
+    pub(crate) strict: bool,
     /// Compress (zTensor).
     #[arg(long)]
     pub(crate) compress: bool,
@@ -191,6 +196,15 @@ pub(crate) struct Target {
     /// Fail if the file to write exists.
     #[arg(long)]
     pub(crate) no_clobber: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LossKind {
+    All,
+    Tensors,
+    Sparsity,
+    Names,
+    Parts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

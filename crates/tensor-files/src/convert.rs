@@ -2,14 +2,14 @@ use std::{fmt, io::Write, ops::ControlFlow, path::Path};
 
 use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OutputFile, OutputOptions, Plan,
-    PlannedEntry, TENSOR_STREAM_UNIT, TensorReader,
+    PlannedEntry, StoredDType, TENSOR_STREAM_UNIT, TensorReader,
 };
 use tensor_core::Quoted;
 
 /// How a file is converted.
 pub struct ConvertOptions<'a> {
-    /// Go on without what the target cannot hold. Otherwise that is an error before anything is written.
-    pub allow_loss: bool,
+    /// What to go on without if the target cannot hold it. All else is an error before anything is written.
+    pub allow_loss: AllowedLoss,
     /// Where the target has no names (BTF), keep names and metadata in a file beside it.
     pub names_beside: bool,
     /// Bytes that a sparse tensor may take when it is made dense, with `allow_loss`.
@@ -23,7 +23,7 @@ pub struct ConvertOptions<'a> {
 impl Default for ConvertOptions<'_> {
     fn default() -> Self {
         Self {
-            allow_loss: false,
+            allow_loss: AllowedLoss::NONE,
             names_beside: true,
             dense_budget: Limits::default().decoded_bytes,
             output: OutputOptions::default(),
@@ -85,6 +85,61 @@ impl fmt::Display for Loss {
     }
 }
 
+/// What a conversion may lose.
+///
+/// ```
+/// use tensor_files::{AllowedLoss, Loss};
+///
+/// let allowed = AllowedLoss { metadata: true, ..AllowedLoss::NONE };
+/// assert!(allowed.allows(&Loss::Metadata("license".to_owned())));
+/// assert!(!allowed.allows(&Loss::Names));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedLoss {
+    /// Tensors that cannot be read or stored.
+    pub tensors: bool,
+    /// That tensors are sparse: they become dense.
+    pub sparsity: bool,
+    /// Names.
+    pub names: bool,
+    /// What files and tensors say of themselves.
+    pub metadata: bool,
+    /// What is neither a tensor nor metadata.
+    pub foreign_parts: bool,
+}
+
+impl AllowedLoss {
+    /// Nothing.
+    pub const NONE: Self = Self {
+        tensors: false,
+        sparsity: false,
+        names: false,
+        metadata: false,
+        foreign_parts: false,
+    };
+
+    /// Everything.
+    pub const ALL: Self = Self {
+        tensors: true,
+        sparsity: true,
+        names: true,
+        metadata: true,
+        foreign_parts: true,
+    };
+
+    /// Whether this may be lost.
+    #[must_use]
+    pub fn allows(&self, loss: &Loss) -> bool {
+        match loss {
+            Loss::Tensor(..) => self.tensors,
+            Loss::Sparsity(_) => self.sparsity,
+            Loss::Names => self.names,
+            Loss::Metadata(_) | Loss::Attribute(..) => self.metadata,
+            Loss::ForeignPart(_) => self.foreign_parts,
+        }
+    }
+}
+
 /// What a conversion came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -117,8 +172,8 @@ pub fn convert(
     options: &ConvertOptions<'_>,
 ) -> Result<Converted, Error> {
     let adapted = Adapted::new(reader, target, options);
-    if !adapted.losses.is_empty() && !options.allow_loss {
-        return Err(refusal(&adapted.losses, target));
+    if let Some(error) = refusal(&adapted.losses, target, options.allow_loss) {
+        return Err(error);
     }
     let mut file = OutputFile::create(path, &options.output)?;
     let len = adapted.write(reader, target, &mut file, options)?;
@@ -150,8 +205,8 @@ pub fn convert_into(
         ..*options
     };
     let adapted = Adapted::new(reader, target, &options);
-    if !adapted.losses.is_empty() && !options.allow_loss {
-        return Err(refusal(&adapted.losses, target));
+    if let Some(error) = refusal(&adapted.losses, target, options.allow_loss) {
+        return Err(error);
     }
     let len = adapted.write(reader, target, out, &options)?;
     Ok(Converted {
@@ -160,14 +215,19 @@ pub fn convert_into(
     })
 }
 
-fn refusal(losses: &[Loss], target: &dyn Format) -> Error {
+/// The error for what may not be lost, if there is something.
+fn refusal(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss) -> Option<Error> {
     const SHOWN: usize = 5;
-    let mut shown: Vec<String> = losses.iter().take(SHOWN).map(Loss::to_string).collect();
-    if losses.len() > SHOWN {
-        shown.push(format!("{} more", losses.len() - SHOWN));
+    let refused: Vec<&Loss> = losses.iter().filter(|loss| !allowed.allows(loss)).collect();
+    if refused.is_empty() {
+        return None;
+    }
+    let mut shown: Vec<String> = refused.iter().take(SHOWN).map(ToString::to_string).collect();
+    if refused.len() > SHOWN {
+        shown.push(format!("{} more", refused.len() - SHOWN));
     }
     let what = format!("{} cannot hold {}", target.id(), shown.join(", "));
-    Error::new(ErrorKind::Unsupported, what)
+    Some(Error::new(ErrorKind::Unsupported, what))
 }
 
 /// A file's plan as the target can hold it, and what is lost by that.
@@ -376,6 +436,12 @@ fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<(), Error> 
 
 /// A tensor as it would be planned if the target could hold everything, or why it cannot be read.
 fn planned(entry: &Entry) -> Result<PlannedEntry, String> {
+    if let (StoredDType::Opaque(dtype), true) = (&entry.dtype, entry.is_copied_only()) {
+        let planned = PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone());
+        let mut planned = planned.ok_or_else(|| format!("its elements are no whole blocks of {dtype}"))?;
+        planned.attributes = entry.attributes.clone();
+        return Ok(planned);
+    }
     if let Some(why) = &entry.unsupported {
         return Err(why.clone());
     }

@@ -31,7 +31,7 @@
 //! ```
 //!
 //! Each format is a feature: `btf`, `gguf` (which is read only), `npy` (which is `.npz` too), `safetensors`, `tbuf`,
-//! `ztensor`. All are on by default.
+//! `torch` (read only), `ztensor`. All are on by default.
 //!
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
 //! [`open_source`] a mapping of `tensor-mmap`.
@@ -44,7 +44,7 @@ mod registry;
 mod renamed;
 mod verify;
 
-pub use convert::{ConvertOptions, Converted, Loss, Progress, convert, convert_into, losses};
+pub use convert::{AllowedLoss, ConvertOptions, Converted, Loss, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
 pub use open::{open, open_source};
 pub use registry::{detect, format, format_of_path, formats};

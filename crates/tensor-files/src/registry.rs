@@ -16,6 +16,8 @@ const FORMATS: &[&dyn Format] = &[
     &fmt_safetensors::Safetensors,
     #[cfg(feature = "tbuf")]
     &fmt_tbuf::TensorBuffers,
+    #[cfg(feature = "torch")]
+    &fmt_torch::Torch,
     #[cfg(feature = "ztensor")]
     &fmt_ztensor::Ztensor,
 ];

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fmt_core::{ByteSource, FileSource, Layout, ReadOptions, TensorReader, Verification};
 use pyo3::{prelude::*, types::PyDict};
 use tensor_core::Naming;
-use tensor_files::{ConvertOptions, Tolerance};
+use tensor_files::{AllowedLoss, ConvertOptions, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
@@ -173,7 +173,11 @@ pub(crate) fn convert(
     let converted = py.detach(|| {
         let reader = tensor_files::open(&source, &options)?;
         let how = ConvertOptions {
-            allow_loss,
+            allow_loss: if allow_loss {
+                AllowedLoss::ALL
+            } else {
+                AllowedLoss::NONE
+            },
             ..ConvertOptions::default()
         };
         tensor_files::convert(&*reader, format, &target, &how)

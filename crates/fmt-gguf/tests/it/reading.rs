@@ -1,6 +1,6 @@
 //! What a sound file comes to.
 
-use fmt_core::{ErrorKind, ReadOptions, StoredDType, TensorReader, testing::open_hostile};
+use fmt_core::{ErrorKind, OpaqueDType, ReadOptions, StoredDType, TensorReader, testing::open_hostile};
 use fmt_gguf::{Gguf, GgufReader};
 use tensor_core::{Bytes, DType};
 
@@ -42,7 +42,7 @@ fn plain_tensors_are_slices_of_the_file() {
 fn quantised_tensors_are_listed_and_refused() {
     let reader = GgufReader::from_bytes(sample()).unwrap();
     let entry = &reader.entries()[3];
-    assert_eq!(entry.dtype, StoredDType::Unknown("Q8_0".to_owned()));
+    assert_eq!(entry.dtype, StoredDType::Opaque(OpaqueDType::new("Q8_0", 32, 34)));
     assert_eq!(entry.stored_size(), 68);
     let error = reader.tensor(3).unwrap_err();
     assert_eq!(

@@ -94,7 +94,7 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
     let mut options = ConvertOptions::default();
     let losses = tensor_files::losses(outputs, format, &options);
     let is_only_a_name = losses == [Loss::Names] && outputs.entries.len() == 1;
-    options.allow_loss = is_only_a_name;
+    options.allow_loss.names = is_only_a_name;
     if let Some(loss) = losses.first().filter(|_| !is_only_a_name) {
         let what = format!("{} cannot hold {loss}", format.id());
         return Err(Error::new(ErrorKind::Unsupported, what));

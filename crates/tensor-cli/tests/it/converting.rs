@@ -42,12 +42,12 @@ fn what_a_format_cannot_hold_is_refused_or_told() {
     let place = Place::new();
     place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
     assert_eq!(
-        place.bad(&["convert", "a.safetensors", "a.tbuf"]),
+        place.bad(&["convert", "--strict", "a.safetensors", "a.tbuf"]),
         "error[Unsupported]: a.tbuf: tbuf cannot hold the metadata 'license'"
     );
     assert!(!place.path("a.tbuf").exists());
     assert_eq!(
-        place.good(&["convert", "--allow-loss", "a.safetensors", "a.tbuf"]),
+        place.good(&["convert", "a.safetensors", "a.tbuf"]),
         "lost: the metadata 'license'\n"
     );
     assert_eq!(
@@ -56,7 +56,7 @@ fn what_a_format_cannot_hold_is_refused_or_told() {
     );
 
     place.write_sparse("s.btf");
-    let refused = place.bad(&["convert", "s.btf", "s.safetensors"]);
+    let refused = place.bad(&["convert", "--allow-loss=tensors,names", "s.btf", "s.safetensors"]);
     assert!(refused.contains("that tensor '1' is sparse"), "{refused}");
     place.good(&["convert", "--allow-loss", "s.btf", "s.safetensors"]);
     let tensors = place.inspect("s.safetensors")["tensors"].clone();
@@ -261,4 +261,47 @@ fn usage_is_told_with_code_2() {
         assert_eq!((run.code, &*run.out), (2, ""), "{arguments:?}");
         assert!(run.err.starts_with("error: "), "{}", run.err);
     }
+}
+
+/// Eight-bit floats and complex numbers are listed, copied, hashed, compared, extracted and merged; only arithmetic is
+/// refused.
+#[test]
+fn dtypes_without_arithmetic_are_carried() {
+    let place = Place::new();
+    let header = r#"{"__metadata__":{"format":"pt"},"q":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[0,8]},"f":{"dtype":"F4","shape":[4],"data_offsets":[8,10]},"z":{"dtype":"C64","shape":[1],"data_offsets":[10,18]}}"#;
+    let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    let data: Vec<u8> = (1..=18).collect();
+    fs::write(place.path("a.safetensors"), [head, data.clone()].concat()).unwrap();
+    place.good(&["convert", "a.safetensors", "b.safetensors"]);
+    assert_eq!(
+        contents(&place.inspect("a.safetensors")),
+        contents(&place.inspect("b.safetensors"))
+    );
+    assert_eq!(place.good(&["diff", "a.safetensors", "b.safetensors"]), "");
+    assert!(place.good(&["verify", "b.safetensors"]).contains(": good: "));
+    place.good(&["extract", "b.safetensors", "q", "-o", "q.raw"]);
+    assert_eq!(fs::read(place.path("q.raw")).unwrap(), data[..8]);
+    assert!(
+        place
+            .bad(&["extract", "b.safetensors", "q", "-o", "q.npy"])
+            .contains("no place")
+    );
+    let shown = place.inspect("b.safetensors");
+    assert_eq!(shown["tensors"][0]["dtype"], "F8_E4M3");
+    assert_eq!(shown["metadata"]["format"], "pt");
+    place.good(&["inspect", "--stats", "--values", "b.safetensors"]);
+    // Where the format has no such dtype, that is said, and bits fit.
+    let refused = place.bad(&["convert", "a.safetensors", "a.zt"]);
+    assert!(refused.contains("F8_E4M3"), "{refused}");
+    assert_eq!(
+        place.good(&["convert", "--as-bits", "a.safetensors", "a.zt"]),
+        "lost: the metadata 'format'\n"
+    );
+    let tensors = place.inspect("a.zt")["tensors"].clone();
+    assert_eq!(tensors[0]["dtype"], "uint8");
+    assert_eq!(tensors[1]["shape"], serde_json::json!([2]));
+    let mut damaged = fs::read(place.path("b.safetensors")).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(place.path("b.safetensors"), damaged).unwrap();
+    assert_eq!(place.run(&["diff", "a.safetensors", "b.safetensors"]).code, 1);
 }

@@ -10,7 +10,7 @@ use crate::support::{names, open, tensor, writable, write, write_sparse};
 
 fn allowing() -> ConvertOptions<'static> {
     ConvertOptions {
-        allow_loss: true,
+        allow_loss: tensor_files::AllowedLoss::ALL,
         ..ConvertOptions::default()
     }
 }

@@ -1,0 +1,82 @@
+//! Dtypes whose elements are copied and not computed with.
+
+use std::fmt;
+
+/// A dtype that is known by its name and how many bytes some of its elements take: eight-bit floats, complex numbers, the
+/// blocks of quantised formats. Tensors of it are listed, copied, hashed and compared byte by byte.
+///
+/// ```
+/// use fmt_core::OpaqueDType;
+///
+/// // 32 elements stand in 18 bytes.
+/// let blocks = OpaqueDType::new("Q4_0", 32, 18);
+/// assert_eq!(blocks.byte_len(64), Some(36));
+/// assert_eq!(blocks.byte_len(33), None);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OpaqueDType {
+    name: String,
+    block_elements: u32,
+    block_bytes: u32,
+}
+
+impl OpaqueDType {
+    /// A dtype of which so many elements take so many bytes, both at least 1.
+    #[must_use]
+    pub fn new(name: impl Into<String>, block_elements: u32, block_bytes: u32) -> Self {
+        Self {
+            name: name.into(),
+            block_elements: block_elements.max(1),
+            block_bytes: block_bytes.max(1),
+        }
+    }
+
+    /// A dtype whose elements take so many bits.
+    #[must_use]
+    pub fn of_bits(name: impl Into<String>, bits: u32) -> Self {
+        // Elements that end with a byte's end: 1, 2, 4 or 8.
+        let elements = [1, 2, 4]
+            .into_iter()
+            .find(|count| (bits * count).is_multiple_of(8));
+        let elements = elements.unwrap_or(8);
+        Self::new(name, elements, bits * elements / 8)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Elements that stand together.
+    #[must_use]
+    pub fn block_elements(&self) -> u32 {
+        self.block_elements
+    }
+
+    /// Bytes that they take.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// Bytes of so many elements; `None` when they are no whole blocks, or do not fit 64 bits.
+    #[must_use]
+    pub fn byte_len(&self, elements: u64) -> Option<u64> {
+        let block = u64::from(self.block_elements);
+        let blocks = elements.is_multiple_of(block).then_some(elements / block)?;
+        blocks.checked_mul(self.block_bytes.into())
+    }
+
+    /// Why such a tensor cannot be read as numbers.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        format!("elements of the dtype {self} are copied, not computed with")
+    }
+}
+
+impl fmt::Display for OpaqueDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name)
+    }
+}

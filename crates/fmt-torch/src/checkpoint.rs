@@ -1,0 +1,189 @@
+//! Where a checkpoint's pickle and its storages stand: in a zip archive, or one after the other.
+
+use std::collections::HashMap;
+
+use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, read_range};
+use fmt_zip::CompressionMethod;
+
+use crate::{
+    input::Input,
+    pickle::{self, Node, Unpickled, Value},
+};
+
+/// The magic number of the layout before PyTorch 1.6, as a pickle.
+pub(crate) const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+
+/// A checkpoint as it stands in a file.
+pub(crate) struct Checkpoint {
+    pub(crate) value: Unpickled,
+    pub(crate) storages: HashMap<String, Place>,
+    pub(crate) is_big_endian: bool,
+    /// Members of the archive that hold no tensors.
+    pub(crate) foreign: Vec<String>,
+}
+
+/// Where a storage stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// CRC-32 of it, if there is one.
+    pub(crate) crc: Option<u32>,
+    /// Why it cannot be read, if it cannot.
+    pub(crate) unsupported: Option<String>,
+}
+
+impl Checkpoint {
+    pub(crate) fn open(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
+        let head = read_range(source, 0..source.len().min(16), "the beginning of the file")?;
+        if head.starts_with(LEGACY) {
+            return Self::open_legacy(source, options);
+        }
+        if head.starts_with(b"PK\x03\x04") {
+            return Self::open_archive(source, options);
+        }
+        let error = Error::new(ErrorKind::BadMagic, "the first bytes")
+            .at(0)
+            .rule("P1");
+        Err(error.expected("a zip archive, or the mark of a checkpoint before PyTorch 1.6"))
+    }
+
+    fn open_archive(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
+        let members = fmt_zip::members(source, options)
+            .map_err(|error| error.rule("P1"))?
+            .members;
+        let pickle = members.iter().find(|member| member.name.ends_with("/data.pkl"));
+        let pickle = pickle.ok_or_else(|| {
+            let error = Error::new(ErrorKind::BadMagic, "a zip archive without a checkpoint").rule("P1");
+            error.expected("a member NAME/data.pkl")
+        })?;
+        let prefix = pickle.name.trim_end_matches("data.pkl").to_owned();
+        if pickle.method != CompressionMethod::Stored || pickle.is_encrypted {
+            let error = Error::new(ErrorKind::Unsupported, "the pickle is compressed or encrypted");
+            return Err(error.at(pickle.range.start).rule("P1"));
+        }
+        let mut storages = HashMap::new();
+        let (mut foreign, mut is_big_endian) = (Vec::new(), false);
+        for member in &members {
+            let name = member.name.strip_prefix(&prefix).unwrap_or(&member.name);
+            if let Some(key) = name.strip_prefix("data/") {
+                let is_stored = member.method == CompressionMethod::Stored && !member.is_encrypted;
+                let place = Place {
+                    start: member.range.start,
+                    len: member.range.end - member.range.start,
+                    // Writers may leave checksums out.
+                    crc: (member.crc != 0).then_some(member.crc),
+                    unsupported: (!is_stored)
+                        .then(|| "its storage is compressed or encrypted in the archive (P1)".to_owned()),
+                };
+                storages.insert(key.to_owned(), place);
+            } else if name == "byteorder" {
+                let end = member.range.end.min(member.range.start + 16);
+                let order = read_range(source, member.range.start..end, "the byte order")?;
+                is_big_endian = match &order[..] {
+                    b"little" => false,
+                    b"big" => true,
+                    _ => {
+                        let error = Error::new(ErrorKind::Malformed, "the byte order").at(member.range.start);
+                        return Err(error.rule("P1").expected("little or big"));
+                    }
+                };
+            } else if !matches!(name, "data.pkl" | "version") && !name.starts_with('.') {
+                foreign.push(member.name.clone());
+            }
+        }
+        let mut input = Input::new(source, pickle.range.clone());
+        let value = pickle::run(&mut input, budget(pickle.range.end - pickle.range.start, options))?;
+        Ok(Self {
+            value,
+            storages,
+            is_big_endian,
+            foreign,
+        })
+    }
+
+    /// Five pickles, then each storage behind its number of elements.
+    fn open_legacy(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
+        let start = LEGACY.len() as u64;
+        let end = source.len().min(start.saturating_add(options.limits.index_bytes));
+        let mut input = Input::new(source, start..end);
+        let most = || budget(end - start, options);
+        let version = pickle::run(&mut input, most())?.root;
+        if version != Value::Int(1001) {
+            let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
+            return Err(error.expected(1001));
+        }
+        let system = pickle::run(&mut input, most())?;
+        let is_big_endian = match system.node(system.root) {
+            Some(Node::Dict(pairs)) => pairs.iter().any(|(key, value)| {
+                system.text(*key) == Some("little_endian") && *value == Value::Bool(false)
+            }),
+            _ => false,
+        };
+        let value = pickle::run(&mut input, most())?;
+        let keys = pickle::run(&mut input, most())?;
+        let Some(Node::List(keys_in_order)) = keys.node(keys.root) else {
+            let error = Error::new(ErrorKind::Malformed, "the list of storages").at(input.position());
+            return Err(error.rule("P1"));
+        };
+        let mut widths = HashMap::new();
+        for node in &value.nodes {
+            if let Node::Storage(storage) = node {
+                widths.insert(&*storage.key, (storage.elements.size(), storage.count));
+            }
+        }
+        let mut storages = HashMap::new();
+        let mut at = input.position();
+        for key in keys_in_order {
+            let broken = |what: &str| Error::new(ErrorKind::Malformed, what).at(at).rule("P1");
+            let key = keys.text(*key).ok_or_else(|| broken("the name of a storage"))?;
+            let &(width, count) = widths
+                .get(key)
+                .ok_or_else(|| broken("a storage that no tensor has"))?;
+            let truncated = || {
+                Error::new(ErrorKind::Truncated, "a storage is cut off")
+                    .at(at)
+                    .rule("P1")
+            };
+            let data = at
+                .checked_add(8)
+                .filter(|data| *data <= source.len())
+                .ok_or_else(truncated)?;
+            let stored = read_range(source, at..data, "the length of a storage")?;
+            let stored = stored.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+            if stored != count {
+                let error = Error::new(ErrorKind::SizeMismatch, "the length of a storage")
+                    .at(at)
+                    .rule("P1");
+                return Err(error.expected(count).found(stored));
+            }
+            let len = count.checked_mul(width);
+            let end = len
+                .and_then(|len| data.checked_add(len))
+                .filter(|end| *end <= source.len());
+            let end = end.ok_or_else(truncated)?;
+            let place = Place {
+                start: data,
+                len: end - data,
+                crc: None,
+                unsupported: None,
+            };
+            storages.insert(key.to_owned(), place);
+            at = end;
+        }
+        drop(widths);
+        Ok(Self {
+            value,
+            storages,
+            is_big_endian,
+            foreign: Vec::new(),
+        })
+    }
+}
+
+/// Memory for the values of a pickle of so many bytes (P4): what checkpoints need is a quarter of it.
+fn budget(len: u64, options: &ReadOptions) -> u64 {
+    len.min(options.limits.index_bytes)
+        .saturating_mul(16)
+        .saturating_add(16 << 10)
+}

@@ -1,0 +1,60 @@
+//! The format as tools see it.
+
+use std::{io::Write, sync::Arc};
+
+use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+
+use crate::{TorchReader, checkpoint::LEGACY};
+
+/// The format, for tools that deal with all formats alike. Files are not written.
+///
+/// ```
+/// use fmt_core::{Format, Sniff};
+///
+/// let head = b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\x12\0archive/data.pkl";
+/// assert_eq!(fmt_torch::Torch.sniff(head, 1000), Sniff::Certain);
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Torch;
+
+impl Format for Torch {
+    fn id(&self) -> &'static str {
+        "torch"
+    }
+
+    fn extensions(&self) -> &'static [&'static str] {
+        &["pt", "pth", "bin", "ckpt"]
+    }
+
+    fn sniff(&self, head: &[u8], _len: u64) -> Sniff {
+        // PyTorch writes the pickle first.
+        let name_len = head
+            .get(26..28)
+            .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
+        let name = head.get(30..).and_then(|rest| rest.get(..name_len));
+        let is_archive =
+            head.starts_with(b"PK\x03\x04") && name.is_some_and(|name| name.ends_with(b"/data.pkl"));
+        if head.starts_with(LEGACY) || is_archive {
+            Sniff::Certain
+        } else {
+            Sniff::No
+        }
+    }
+
+    fn open(
+        &self,
+        source: Arc<dyn ByteSource>,
+        options: &ReadOptions,
+    ) -> Result<Box<dyn TensorReader>, Error> {
+        Ok(Box::new(TorchReader::open(source, options)?))
+    }
+
+    fn create<'w>(
+        &self,
+        _out: Box<dyn Write + Send + 'w>,
+        _plan: Plan,
+    ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
+        let error = Error::new(ErrorKind::Unsupported, "PyTorch checkpoints are not written");
+        Err(error.expected("safetensors, which PyTorch reads").rule("P8"))
+    }
+}

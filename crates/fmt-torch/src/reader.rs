@@ -1,0 +1,253 @@
+//! Checkpoints behind the traits of readers: slices of the source, and views that are gathered.
+
+use std::{fmt, ops::Range, path::Path, sync::Arc};
+
+use fmt_core::{
+    ByteSource, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, RawTensor, ReadOptions,
+    TensorReader, TensorStream, Verification, read_range, row_range,
+};
+use tensor_core::{Bytes, Tensor, TensorSpec};
+
+use crate::{
+    checkpoint::Checkpoint,
+    tensors::{Found, Stored},
+};
+
+/// An open PyTorch checkpoint.
+///
+/// Opening reads the pickle, within bounds, and proves that every tensor lies in its storage. Tensors that stand there row
+/// by row are slices of the source; transposed, sliced and expanded ones are gathered into memory of their own, within
+/// [`Limits::decoded_bytes`].
+///
+/// The crate's page has an example.
+pub struct TorchReader {
+    source: Arc<dyn ByteSource>,
+    limits: Limits,
+    entries: Vec<Entry>,
+    stored: Vec<Stored>,
+    metadata: Metadata,
+    foreign: Vec<String>,
+}
+
+impl TorchReader {
+    /// Opens a file of any source.
+    ///
+    /// # Errors
+    /// What is wrong with it: [`Error::broken_rule`] has the rule of docs/formats/torch.md. [`ErrorKind::Unsupported`]
+    /// names what a checkpoint wants that is not on the list.
+    pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
+        let checkpoint = Checkpoint::open(&*source, options)?;
+        let found = Found::of(&checkpoint, &options.limits)?;
+        Ok(Self {
+            source,
+            limits: options.limits.clone(),
+            entries: found.entries,
+            stored: found.stored,
+            metadata: found.metadata,
+            foreign: checkpoint.foreign,
+        })
+    }
+
+    /// Opens a file on disk, whose tensors are read when they are asked for.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`] and [`TorchReader::open`].
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open(
+            Arc::new(FileSource::open(path.as_ref())?),
+            &ReadOptions::default(),
+        )
+    }
+
+    /// Opens a file in memory.
+    ///
+    /// # Errors
+    /// As [`TorchReader::open`].
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
+        let entry = &self.entries[index];
+        let spec = entry.spec().filter(|_| entry.unsupported.is_none());
+        let spec = spec.ok_or_else(|| {
+            let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
+            Error::new(ErrorKind::Unsupported, reason)
+                .of_tensor(&entry.name)
+                .rule("P6")
+        })?;
+        Ok((entry, spec))
+    }
+
+    fn is_plain(&self, index: usize) -> bool {
+        self.stored[index].is_contiguous && !self.entries[index].is_big_endian
+    }
+
+    /// Elements, gathered and swapped, of a tensor that does not stand as it is.
+    fn gathered(&self, index: usize, spec: &TensorSpec) -> Result<Vec<u8>, Error> {
+        let (entry, stored) = (&self.entries[index], &self.stored[index]);
+        let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name);
+        if spec.byte_len() > self.limits.decoded_bytes {
+            let error = wrong(
+                ErrorKind::TooLarge,
+                "the tensor must be gathered, and is too large for that",
+            );
+            return Err(error
+                .rule("P6")
+                .expected(format_args!(
+                    "at most {} bytes, the limit",
+                    self.limits.decoded_bytes
+                ))
+                .found(spec.byte_len()));
+        }
+        let bytes = read_range(&*self.source, entry.range.clone(), "the storage");
+        let bytes = bytes.map_err(|error| error.of_tensor(&entry.name))?;
+        let no_memory = || wrong(ErrorKind::TooLarge, "memory does not suffice").rule("P6");
+        let len = usize::try_from(spec.byte_len()).map_err(|_| no_memory())?;
+        let mut out = Vec::new();
+        out.try_reserve_exact(len).map_err(|_| no_memory())?;
+        if stored.is_contiguous {
+            out.extend_from_slice(&bytes);
+        } else if len > 0 {
+            gather(&bytes, stored, spec.shape().dims(), &mut out);
+        }
+        if entry.is_big_endian {
+            out.chunks_exact_mut(stored.width as usize)
+                .for_each(<[u8]>::reverse);
+        }
+        Ok(out)
+    }
+}
+
+/// Copies elements one by one, in row-major order. That all lie within the storage was proven at open.
+fn gather(storage: &[u8], stored: &Stored, dims: &[u64], out: &mut Vec<u8>) {
+    let width = stored.width as usize;
+    let mut place = vec![0u64; dims.len()];
+    let mut at = stored.offset;
+    loop {
+        let start = at as usize * width;
+        out.extend_from_slice(&storage[start..start + width]);
+        let mut axis = dims.len();
+        loop {
+            let Some(before) = axis.checked_sub(1) else { return };
+            axis = before;
+            place[axis] += 1;
+            if place[axis] < dims[axis] {
+                at += stored.strides[axis];
+                break;
+            }
+            at -= stored.strides[axis] * (dims[axis] - 1);
+            place[axis] = 0;
+        }
+    }
+}
+
+impl TensorReader for TorchReader {
+    fn format(&self) -> &'static str {
+        "torch"
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        let (entry, spec) = self.readable(index)?;
+        if self.is_plain(index) {
+            return RawTensor::new(&*self.source, entry)?.tensor();
+        }
+        let gathered = self.gathered(index, &spec)?;
+        Tensor::new(spec, gathered)
+            .map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).of_tensor(&entry.name))
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let (entry, spec) = self.readable(index)?;
+        if self.is_plain(index) {
+            return RawTensor::new(&*self.source, entry)?.rows(rows);
+        }
+        row_range(&spec, rows.clone()).map_err(|error| error.of_tensor(&entry.name))?;
+        let part = self.tensor(index)?.rows(rows);
+        part.map_err(|error| Error::new(ErrorKind::OutOfBounds, error.to_string()).of_tensor(&entry.name))
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let entry = &self.entries[index];
+        if entry.is_copied_only() && self.is_plain(index) && self.stored[index].place.unsupported.is_none() {
+            return Ok(Box::new(fmt_core::SourceStream::new(
+                &*self.source,
+                entry.range.clone(),
+            )));
+        }
+        let (entry, _) = self.readable(index)?;
+        if self.is_plain(index) {
+            return Ok(RawTensor::new(&*self.source, entry)?.stream());
+        }
+        Ok(Box::new(fmt_core::BytesStream::new(
+            self.tensor(index)?.into_bytes(),
+        )))
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let (entry, spec) = self.readable(index)?;
+        if self.is_plain(index) {
+            return RawTensor::new(&*self.source, entry)?.read_into(out);
+        }
+        if out.len() as u64 != spec.byte_len() {
+            let error =
+                Error::new(ErrorKind::SizeMismatch, "the length of the buffer").of_tensor(&entry.name);
+            return Err(error
+                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
+                .found(out.len()));
+        }
+        out.copy_from_slice(&self.gathered(index, &spec)?);
+        Ok(())
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        let (entry, _) = self.readable(index)?;
+        let place = &self.stored[index].place;
+        let Some(crc) = place.crc else {
+            return Ok(Verification::Unchecked);
+        };
+        let (mut hasher, mut at) = (crc32fast::Hasher::new(), place.start);
+        let end = place.start + place.len;
+        while at < end {
+            let next = end.min(at + (256 << 10));
+            let bytes = read_range(&*self.source, at..next, "the storage");
+            hasher.update(&bytes.map_err(|error| error.of_tensor(&entry.name))?);
+            at = next;
+        }
+        let found = hasher.finalize();
+        if found == crc {
+            return Ok(Verification::Ok);
+        }
+        let error = Error::new(ErrorKind::Corrupt, "the checksum of the storage").of_tensor(&entry.name);
+        Err(error
+            .at(place.start)
+            .rule("P7")
+            .expected(format_args!("crc32 {crc:08x}"))
+            .found(format_args!("{found:08x}")))
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        Ok(Vec::new())
+    }
+
+    fn foreign_parts(&self) -> &[String] {
+        &self.foreign
+    }
+}
+
+impl fmt::Debug for TorchReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TorchReader")
+            .field("tensors", &self.entries.len())
+            .field("bytes", &self.source.len())
+            .finish_non_exhaustive()
+    }
+}

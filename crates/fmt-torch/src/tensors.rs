@@ -1,0 +1,222 @@
+//! The tensors of a checkpoint by the keys that lead to them, each proven to lie in its storage.
+
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, StoredDType};
+use tensor_core::{Quoted, Shape};
+
+use crate::{
+    checkpoint::{Checkpoint, Place},
+    globals::Elements,
+    pickle::{Node, StoredTensor, Value},
+};
+
+/// Where a tensor's elements are.
+pub(crate) struct Stored {
+    pub(crate) place: Place,
+    /// Bytes of an element.
+    pub(crate) width: u64,
+    /// In elements.
+    pub(crate) offset: u64,
+    pub(crate) strides: Vec<u64>,
+    pub(crate) is_contiguous: bool,
+}
+
+/// What is found in a checkpoint.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) stored: Vec<Stored>,
+    pub(crate) metadata: Metadata,
+}
+
+/// Values that are still to be looked at, with the names that lead to them.
+struct Walk {
+    open: Vec<(String, Value, u64)>,
+    /// Lists and dictionaries may be in each other many times: steps are bounded, and the names' bytes together.
+    steps: u64,
+    texts: u64,
+    longest: u64,
+}
+
+impl Walk {
+    fn push(&mut self, name: &str, key: &str, value: Value, depth: u64) -> Result<(), Error> {
+        let dot = if name.is_empty() { "" } else { "." };
+        let len = (name.len() + dot.len() + key.len()) as u64;
+        if len > self.longest {
+            let error = Error::new(ErrorKind::BadName, "the length of the name").rule("P4");
+            return Err(error
+                .expected(format_args!("at most {} bytes", self.longest))
+                .found(len));
+        }
+        let too_many = || {
+            let what = "the checkpoint holds the same values too many times";
+            Error::new(ErrorKind::TooLarge, what).rule("P4")
+        };
+        self.steps = self.steps.checked_sub(1).ok_or_else(too_many)?;
+        self.texts = self.texts.checked_sub(len).ok_or_else(too_many)?;
+        self.open.push((format!("{name}{dot}{key}"), value, depth));
+        Ok(())
+    }
+}
+
+impl Found {
+    pub(crate) fn of(checkpoint: &Checkpoint, limits: &Limits) -> Result<Self, Error> {
+        let mut found = Self::default();
+        let nodes = checkpoint.value.nodes.len() as u64;
+        let mut walk = Walk {
+            open: vec![(String::new(), checkpoint.value.root, 0)],
+            steps: 4 * nodes + 1000,
+            texts: 64 * nodes + (32 << 10),
+            longest: limits.name_bytes,
+        };
+        while let Some((name, value, depth)) = walk.open.pop() {
+            if depth > limits.depth {
+                let error = Error::new(ErrorKind::TooLarge, "the nesting")
+                    .of_tensor(&name)
+                    .rule("P4");
+                return Err(error.expected(format_args!("at most {}, the limit", limits.depth)));
+            }
+            let values = match checkpoint.value.node(value) {
+                Some(Node::Tensor(tensor)) => {
+                    found.add(checkpoint, &name, tensor, limits)?;
+                    continue;
+                }
+                Some(Node::Dict(pairs)) => {
+                    for (key, value) in pairs.iter().rev() {
+                        match (key, checkpoint.value.text(*key)) {
+                            (Value::Int(number), _) => {
+                                walk.push(&name, &number.to_string(), *value, depth + 1)?
+                            }
+                            (_, Some(key)) => walk.push(&name, key, *value, depth + 1)?,
+                            _ => {}
+                        }
+                    }
+                    continue;
+                }
+                Some(Node::List(values)) => &values[..],
+                Some(Node::Tuple(values)) => &values[..],
+                Some(Node::Text(text)) => {
+                    found.metadata.insert(name, text.to_string());
+                    continue;
+                }
+                Some(_) => continue,
+                None => {
+                    let text = match value {
+                        Value::Bool(truth) => truth.to_string(),
+                        Value::Int(number) => number.to_string(),
+                        Value::Float(number) => number.to_string(),
+                        Value::None | Value::Node(_) => continue,
+                    };
+                    found.metadata.insert(name, text);
+                    continue;
+                }
+            };
+            for (number, value) in values.iter().enumerate().rev() {
+                walk.push(&name, &number.to_string(), *value, depth + 1)?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn add(
+        &mut self,
+        checkpoint: &Checkpoint,
+        name: &str,
+        tensor: &StoredTensor,
+        limits: &Limits,
+    ) -> Result<(), Error> {
+        let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(name).rule("P5");
+        if self.entries.len() as u64 >= limits.tensors {
+            let error = wrong(ErrorKind::TooLarge, "the number of tensors");
+            return Err(error.expected(format_args!("at most {}, the limit", limits.tensors)));
+        }
+        if tensor.dims.len() as u64 > limits.rank {
+            let error = wrong(ErrorKind::TooLarge, "the rank");
+            return Err(error
+                .expected(format_args!("at most {}, the limit", limits.rank))
+                .found(tensor.dims.len()));
+        }
+        if tensor.strides.len() != tensor.dims.len() {
+            return Err(wrong(ErrorKind::SizeMismatch, "the number of strides")
+                .expected(tensor.dims.len())
+                .found(tensor.strides.len()));
+        }
+        let shape =
+            Shape::new(&tensor.dims).map_err(|error| wrong(ErrorKind::Overflow, &error.to_string()))?;
+        let place = checkpoint.storages.get(&*tensor.storage.key).ok_or_else(|| {
+            let error = wrong(ErrorKind::OutOfBounds, "the storage is not in the file");
+            error.found(Quoted(&tensor.storage.key))
+        })?;
+        let width = tensor.elements.size();
+        // Past the last element that the tensor has.
+        let end = if shape.element_count() == 0 {
+            Some(0)
+        } else {
+            let steps = tensor.dims.iter().zip(&tensor.strides);
+            let mut last = steps.map(|(dim, stride)| (dim - 1).checked_mul(*stride));
+            last.try_fold(tensor.offset, |end, step| end.checked_add(step?))
+                .and_then(|last| last.checked_add(1)?.checked_mul(width))
+        };
+        let end = end.filter(|end| *end <= place.len).ok_or_else(|| {
+            let error = wrong(ErrorKind::OutOfBounds, "the tensor leads outside its storage");
+            error
+                .at(place.start)
+                .expected(format_args!("elements within {} bytes", place.len))
+        })?;
+        let is_contiguous = is_contiguous(&tensor.dims, &tensor.strides);
+        let dtype = match tensor.elements {
+            Elements::Known(dtype) => StoredDType::Known(dtype),
+            Elements::Opaque(name, size) => StoredDType::Opaque(OpaqueDType::new(name, 1, size)),
+            Elements::Untyped => StoredDType::Unknown("bytes".to_owned()),
+        };
+        let range = if is_contiguous && end > 0 {
+            place.start + tensor.offset * width..place.start + end
+        } else {
+            place.start..place.start + if is_contiguous { 0 } else { place.len }
+        };
+        let mut entry = Entry::new(name.to_owned(), dtype, shape, range);
+        if entry.byte_len().is_none() && tensor.elements != Elements::Untyped {
+            return Err(wrong(
+                ErrorKind::Overflow,
+                "the length of the tensor does not fit 64 bits",
+            ));
+        }
+        entry.is_big_endian = checkpoint.is_big_endian && width > 1;
+        entry.unsupported = place.unsupported.clone();
+        match &entry.dtype {
+            StoredDType::Known(_) => {}
+            StoredDType::Opaque(dtype) => {
+                entry.unsupported.get_or_insert(dtype.reason());
+            }
+            StoredDType::Unknown(_) => {
+                entry
+                    .unsupported
+                    .get_or_insert("it is a storage without a dtype".to_owned());
+            }
+        }
+        if !is_contiguous {
+            entry.encoding = Encoding::Strided;
+        }
+        self.entries.push(entry);
+        self.stored.push(Stored {
+            place: place.clone(),
+            width,
+            offset: tensor.offset,
+            strides: tensor.strides.clone(),
+            is_contiguous,
+        });
+        Ok(())
+    }
+}
+
+/// Whether elements stand row by row, one after the other. Strides of axes that are not moved along do not matter.
+fn is_contiguous(dims: &[u64], strides: &[u64]) -> bool {
+    if dims.contains(&0) {
+        return true;
+    }
+    let mut expected = 1u64;
+    dims.iter().zip(strides).rev().all(|(&dim, &stride)| {
+        let fits = dim == 1 || stride == expected;
+        expected = expected.saturating_mul(dim);
+        fits
+    })
+}

@@ -1,0 +1,221 @@
+//! What is read, and what is refused by name.
+
+use fmt_core::{Encoding, Error, ErrorKind, Format, Sniff, TensorReader, Verification};
+use fmt_torch::{Torch, TorchReader};
+
+use crate::support::*;
+
+fn open(file: Vec<u8>) -> Result<TorchReader, Error> {
+    TorchReader::from_bytes(file)
+}
+
+fn values(reader: &TorchReader, name: &str) -> Vec<f32> {
+    let index = reader.find(name).unwrap();
+    reader.tensor(index).unwrap().to_vec().unwrap()
+}
+
+#[test]
+fn both_layouts_are_read() {
+    for file in [small(), legacy()] {
+        assert_eq!(
+            Torch.sniff(&file[..file.len().min(512)], file.len() as u64),
+            Sniff::Certain
+        );
+        let reader = open(file.clone()).unwrap();
+        assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(reader.entries()[0].shape.dims(), [2, 3]);
+        assert_eq!(
+            reader.rows(0, 1..2).unwrap().to_vec::<f32>().unwrap(),
+            [3.0, 4.0, 5.0]
+        );
+        assert!(reader.foreign_parts().is_empty());
+    }
+    let reader = open(small()).unwrap();
+    assert_eq!(reader.verify(0).unwrap(), Verification::Ok);
+    let mut damaged = small();
+    let start = reader.entries()[0].range.start as usize;
+    damaged[start] ^= 1;
+    assert_eq!(
+        open(damaged).unwrap().verify(0).unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+}
+
+#[test]
+fn views_of_one_storage() {
+    let transposed = View {
+        dims: &[3, 2],
+        strides: &[1, 3],
+        ..MATRIX
+    };
+    let column = View {
+        offset: 2,
+        dims: &[2],
+        strides: &[3],
+        ..MATRIX
+    };
+    let expanded = View {
+        offset: 5,
+        dims: &[4],
+        strides: &[0],
+        ..MATRIX
+    };
+    let row = View {
+        offset: 3,
+        dims: &[1, 3],
+        strides: &[77, 1],
+        ..MATRIX
+    };
+    let tensors = [
+        ("t", transposed),
+        ("c", column),
+        ("e", expanded),
+        ("r", row),
+        ("w", MATRIX),
+    ];
+    let reader = open(archive(&Pickle::state(&tensors).0, &[("data/0", &floats())])).unwrap();
+    assert_eq!(values(&reader, "t"), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+    assert_eq!(values(&reader, "c"), [2.0, 5.0]);
+    assert_eq!(values(&reader, "e"), [5.0; 4]);
+    assert_eq!(values(&reader, "r"), [3.0, 4.0, 5.0]);
+    assert_eq!(reader.entries()[0].encoding, Encoding::Strided);
+    assert_eq!(reader.entries()[3].encoding, Encoding::Raw);
+    // Storages are shared, not copied.
+    assert_eq!(reader.entries()[4].range.start, reader.entries()[0].range.start);
+}
+
+#[test]
+fn big_endian_hosts() {
+    let swapped: Vec<u8> = floats()
+        .chunks(4)
+        .flat_map(|float| float.iter().rev().copied())
+        .collect();
+    let members: [(&str, &[u8]); 2] = [("byteorder", b"big"), ("data/0", &swapped)];
+    let reader = open(archive(&Pickle::state(&[("w", MATRIX)]).0, &members)).unwrap();
+    assert!(reader.entries()[0].is_big_endian);
+    assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+}
+
+/// Checkpoints of training: dictionaries in dictionaries, lists, numbers, texts.
+#[test]
+fn nested_values_have_names() {
+    let pickle = Pickle::new()
+        .raw(b"}(")
+        .text("model")
+        .raw(b"}")
+        .text("layer.0")
+        .tensor(&MATRIX)
+        .raw(b"s")
+        .text("epoch")
+        .int(7)
+        .text("name")
+        .text("tiny")
+        .text("moments")
+        .raw(b"](")
+        .tensor(&MATRIX)
+        .raw(b"\x89e")
+        .raw(b"u.");
+    let reader = open(archive(&pickle.0, &[("data/0", &floats()), ("code/x.py", b"1")])).unwrap();
+    let names: Vec<_> = reader.entries().iter().map(|entry| &*entry.name).collect();
+    assert_eq!(names, ["model.layer.0", "moments.0"]);
+    assert_eq!(reader.metadata()["epoch"], "7");
+    assert_eq!(reader.metadata()["name"], "tiny");
+    assert_eq!(reader.metadata()["moments.1"], "false");
+    assert_eq!(reader.foreign_parts(), ["model/code/x.py"]);
+}
+
+#[test]
+fn code_is_refused_by_name() {
+    let refused = |pickle: Pickle| {
+        let error = open(archive(&pickle.0, &[("data/0", &floats())])).unwrap_err();
+        (error.kind(), error.to_string())
+    };
+    let (kind, text) = refused(Pickle::new().global("os", "system").text("true").raw(b"\x85R."));
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(
+        text.contains("'os.system'") && text.contains("state_dict"),
+        "{text}"
+    );
+    let (kind, text) = refused(Pickle::new().text("builtins").text("eval").raw(b"\x93."));
+    assert!(
+        kind == ErrorKind::Unsupported && text.contains("'builtins.eval'"),
+        "{text}"
+    );
+    // INST, OBJ, NEWOBJ, REDUCE of something else, EXT1
+    for opcode in [&b"(i__main__\nA\n."[..], b"(o.", b"))\x81.", b"\x82\x01."] {
+        let (kind, text) = refused(Pickle::new().raw(opcode));
+        assert!(
+            kind == ErrorKind::Unsupported && text.contains("opcode"),
+            "{text}"
+        );
+    }
+    assert_eq!(refused(Pickle::new().int(1).raw(b")R.")).0, ErrorKind::Malformed);
+}
+
+#[test]
+fn tensors_lie_in_their_storages() {
+    let wrong = |view: View<'_>| {
+        let file = archive(&Pickle::state(&[("w", view)]).0, &[("data/0", &floats())]);
+        let error = open(file).unwrap_err();
+        assert_eq!(error.tensor(), Some("w"));
+        error.kind()
+    };
+    let views = [
+        View { offset: 1, ..MATRIX },
+        View {
+            dims: &[2, 4],
+            ..MATRIX
+        },
+        View {
+            strides: &[i32::MAX, 1],
+            ..MATRIX
+        },
+        View { key: "1", ..MATRIX },
+        View {
+            kind: "DoubleStorage",
+            ..MATRIX
+        },
+    ];
+    for view in views {
+        assert_eq!(wrong(view), ErrorKind::OutOfBounds);
+    }
+    assert_eq!(
+        wrong(View {
+            strides: &[1],
+            ..MATRIX
+        }),
+        ErrorKind::SizeMismatch
+    );
+    let empty = View {
+        offset: 1000,
+        dims: &[0, 3],
+        ..MATRIX
+    };
+    let file = archive(&Pickle::state(&[("w", empty)]).0, &[("data/0", &floats())]);
+    assert!(values(&open(file).unwrap(), "w").is_empty());
+}
+
+#[test]
+fn dtypes_without_arithmetic_are_listed() {
+    let complex = View {
+        kind: "ComplexFloatStorage",
+        count: 3,
+        dims: &[3],
+        strides: &[1],
+        ..MATRIX
+    };
+    let reader = open(archive(
+        &Pickle::state(&[("z", complex)]).0,
+        &[("data/0", &floats())],
+    ))
+    .unwrap();
+    let entry = &reader.entries()[0];
+    assert_eq!(
+        (entry.dtype.to_string(), entry.byte_len()),
+        ("C64".to_owned(), Some(24))
+    );
+    assert_eq!(reader.tensor(0).unwrap_err().kind(), ErrorKind::Unsupported);
+    let mut bytes = [0; 32];
+    assert_eq!(reader.stream(0).unwrap().read(&mut bytes).unwrap(), 24);
+    assert_eq!(bytes[..24], floats());
+}
