@@ -1,0 +1,41 @@
+//! Bodies over HTTP that grow when they are decompressed, or that hardly come.
+
+use std::time::Duration;
+
+use attack_kit::{
+    Scale,
+    rows::{drip, gzip_crowd, gzip_crowd_that_leaves},
+};
+
+use super::Attacked;
+
+/// All of these bodies are valid: each is answered, or told to come again; none is called malformed.
+#[test]
+fn bodies_that_grow_a_thousandfold() {
+    let attacked = Attacked::start(&[]);
+    let (tally, _) = attacked.survives("gzip bodies", Duration::from_secs(120), gzip_crowd);
+    let accounted: usize = ["200", "429", "503", "504"]
+        .iter()
+        .map(|status| tally.count(status))
+        .sum();
+    assert_eq!(accounted, Scale::SMALL.crowd, "{tally}");
+    assert!(tally.count("200") > 0, "{tally}");
+}
+
+#[test]
+fn bodies_that_grow_a_thousandfold_of_clients_that_leave() {
+    let attacked = Attacked::start(&[]);
+    attacked.survives(
+        "gzip bodies of clients that leave",
+        Duration::from_secs(60),
+        gzip_crowd_that_leaves,
+    );
+}
+
+/// What is announced takes no memory: good clients are answered beside bodies that announce eight times the budget.
+#[test]
+fn announced_bodies_that_drip() {
+    let attacked = Attacked::start(&[]);
+    let (_, seen) = attacked.survives("announced bodies", Duration::from_secs(4), drip);
+    assert!(seen.right > 10 * seen.refused, "{seen:?}");
+}

@@ -1,0 +1,94 @@
+//! "Can never fit" and "not now", over both transports.
+
+use attack_kit::{
+    Scale,
+    grpc::{Framed, Grpc, Method, gzip},
+    http1::{Http, binary_echo, head, infer_path},
+    models::ECHO,
+    protobuf::infer,
+    run,
+};
+
+use super::Attacked;
+
+/// What is above the limit on requests is refused for ever: as sent, decompressed, and over gRPC.
+#[test]
+fn what_can_never_fit() {
+    let attacked = Attacked::start(&[]);
+    let target = attacked.target();
+    run(async {
+        let spaces = gzip(&vec![b' '; Scale::SMALL.request + 1]);
+        let announced = head(&infer_path(ECHO), "", Scale::SMALL.request + 1);
+        let grows = [
+            head(&infer_path(ECHO), "Content-Encoding: gzip\r\n", spaces.len()),
+            spaces,
+        ];
+        for request in [announced, grows.concat()] {
+            let mut http = Http::connect(target.http).await.unwrap();
+            http.send(&request).await.unwrap();
+            let answer = http.receive().await.unwrap();
+            assert_eq!(answer.status, 413, "{}", answer.text());
+            assert_eq!(answer.header("retry-after"), None, "{}", answer.head);
+        }
+        let grpc = Grpc::connect(target.grpc).await.unwrap();
+        let message = infer(ECHO, Some(("x", &vec![0; Scale::SMALL.request])));
+        for framed in [Framed::plain(&message), Framed::gzip(&message)] {
+            let answer = grpc.call(Method::Unary, &framed).await.unwrap();
+            assert_eq!(answer.code, 8, "{}", answer.message);
+            assert!(!may_come_again(&answer), "{:?}", answer.trailers);
+        }
+    })
+    .unwrap();
+}
+
+/// What would fit, were it not for others, is told to come again, and then fits.
+#[test]
+fn what_does_not_fit_now() {
+    let attacked = Attacked::start(&[]);
+    let target = attacked.target();
+    run(async {
+        let data = vec![7; Scale::SMALL.request / 4 * 3];
+        let (headers, body) = binary_echo(&data);
+        let mut holding = Vec::new();
+        // Clients that leave their answers unread hold the budget until there is no more of it.
+        let refusal = loop {
+            assert!(
+                holding.len() < 40,
+                "{} answers of {} bytes that are not read found room",
+                holding.len(),
+                data.len()
+            );
+            let mut http = Http::connect_small(target.http).await.unwrap();
+            http.post(&infer_path(ECHO), &headers, &body).await.unwrap();
+            let (status, head) = http.read_head().await.unwrap();
+            match status {
+                200 => holding.push(http),
+                _ => break (status, head.to_lowercase()),
+            }
+        };
+        assert_eq!(refusal.0, 429);
+        assert!(refusal.1.contains("retry-after: "), "{}", refusal.1);
+        let grpc = Grpc::connect(target.grpc).await.unwrap();
+        let message = Framed::plain(&infer(ECHO, Some(("x", &data))));
+        let answer = grpc.call(Method::Unary, &message).await.unwrap();
+        assert_eq!(answer.code, 8, "{}", answer.message);
+        assert!(may_come_again(&answer), "{:?}", answer.trailers);
+
+        drop(holding);
+        attacked.assert_settles("answers that were not read");
+        let answer = grpc.call(Method::Unary, &message).await.unwrap();
+        assert_eq!(answer.code, 0, "{}", answer.message);
+        let mut http = Http::connect(target.http).await.unwrap();
+        http.post(&infer_path(ECHO), &headers, &body).await.unwrap();
+        assert_eq!(http.receive().await.unwrap().status, 200);
+    })
+    .unwrap();
+}
+
+/// Whether the answer advises to try again, as gRPC says it: a pause in milliseconds.
+fn may_come_again(answer: &attack_kit::grpc::Answer) -> bool {
+    let pause = answer.trailers.get("grpc-retry-pushback-ms");
+    pause
+        .and_then(|pause| pause.to_str().ok()?.parse::<u32>().ok())
+        .is_some()
+}

@@ -1,0 +1,121 @@
+//! What attacks do to the running server, with an eighth of its default limits: it lives, its memory stays within the promise
+//! of docs/reliability.md, and good clients beside are answered.
+
+mod bodies;
+mod codes;
+mod decoding;
+mod floods;
+mod readers;
+mod shared_memory;
+
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use attack_kit::{
+    Beside, Scale, Seen, Server, Tally, Target, budget_used,
+    http1::{Http, SMALL_ECHO, infer_path},
+    models, run,
+};
+
+/// How long the server may take, on a busy machine, to give back what it held for clients that have left.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How many bytes the server may take before it is killed, so that a test that fails does not take the machine with it.
+const CEILING: usize = 2 << 30;
+
+/// A running server with the limits of [`Scale::SMALL`], and its models.
+struct Attacked {
+    server: Server,
+    _repository: tempfile::TempDir,
+}
+
+impl Attacked {
+    fn start(options: &[&str]) -> Self {
+        let repository = tempfile::tempdir().unwrap();
+        models::write(repository.path(), Scale::SMALL.request).unwrap();
+        let limits = Scale::SMALL.options();
+        let mut arguments: Vec<&str> = limits.iter().map(String::as_str).collect();
+        arguments.extend(["--log", "off"]);
+        arguments.extend(options);
+        let program = Path::new(env!("CARGO_BIN_EXE_oip-server"));
+        let server = Server::start(program, repository.path(), &arguments, CEILING).unwrap();
+        let attacked = Self {
+            server,
+            _repository: repository,
+        };
+        // What the first requests leave in the process is not the attack's.
+        attacked.assert_serves();
+        attacked
+    }
+
+    fn target(&self) -> Target {
+        self.server.target()
+    }
+
+    /// Runs an attack for at most so long, and asserts what must hold in it and after it; returns what it was answered
+    /// and what good clients saw beside.
+    fn survives<F: Future<Output = ()>>(
+        &self,
+        name: &str,
+        longest: Duration,
+        attack: impl FnOnce(Target, Scale, Tally) -> F,
+    ) -> (Tally, Seen) {
+        let tally = Tally::default();
+        let idle = self.server.resident().unwrap();
+        self.server.reset_peak().unwrap();
+        let mut beside = Beside::start(self.target(), Duration::from_millis(50));
+        run(async {
+            let attack = attack(self.target(), Scale::SMALL, tally.clone());
+            // Clients that still hold connections then leave.
+            let _ = tokio::time::timeout(longest, attack).await;
+        })
+        .unwrap();
+        let peak = self
+            .server
+            .peak()
+            .unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        let taken = peak.saturating_sub(idle);
+        assert!(
+            taken <= Scale::SMALL.bound(),
+            "{name}: {} MiB were taken, {} are promised",
+            taken >> 20,
+            Scale::SMALL.bound() >> 20
+        );
+        let seen = beside.take();
+        drop(beside);
+        assert_eq!((seen.failed, seen.not_live), (0, 0), "{name}: {seen:?}");
+        self.assert_settles(name);
+        self.assert_serves();
+        (tally, seen)
+    }
+
+    /// Once nobody is there the budget is whole again.
+    fn assert_settles(&self, name: &str) {
+        let start = Instant::now();
+        loop {
+            let used = budget_used(self.target().http).unwrap();
+            if used == 0 {
+                return;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{name}: {used} bytes of the budget are still used"
+            );
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn assert_serves(&self) {
+        let answer = run(async {
+            let mut http = Http::connect(self.target().http).await?;
+            http.post(&infer_path(models::ECHO), "", SMALL_ECHO.as_bytes())
+                .await?;
+            http.receive().await
+        });
+        let answer = answer.unwrap().unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert!(answer.text().contains(r#""data":[1,2,3,4]"#), "{}", answer.text());
+    }
+}
