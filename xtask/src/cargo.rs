@@ -1,6 +1,6 @@
 //! Calling cargo.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,4 +16,15 @@ pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
         .context("starting cargo")?;
     ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
     Ok(())
+}
+
+/// Whether the compiler has the standard library of a target.
+pub(crate) fn has_target(target: &str) -> Result<bool> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--print", "target-libdir", "--target", target])
+        .output()
+        .context("asking rustc for a target")?;
+    let folder = String::from_utf8_lossy(&output.stdout);
+    Ok(output.status.success() && Path::new(folder.trim()).is_dir())
 }

@@ -154,6 +154,42 @@ const CHECKS: &[Check] = &[
     },
 ];
 
+/// The second processor family that servers run on. What depends on the processor (flags of system calls above all) must
+/// at least compile there.
+const OTHER_TARGET: &str = "aarch64-unknown-linux-gnu";
+
+/// Checks the libraries for another processor. Only where its standard library is installed: the rest of CI needs nothing
+/// from outside, and neither may this.
+fn check_other_target() -> Result<()> {
+    if !cargo::has_target(OTHER_TARGET)? {
+        println!(
+            "   skipped: the standard library of {OTHER_TARGET} is not installed (rustup target add {OTHER_TARGET})"
+        );
+        return Ok(());
+    }
+    // C code (zstd) needs a C compiler for that processor, so what builds it is left out.
+    let arguments = [
+        "check",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--quiet",
+        "--target",
+        OTHER_TARGET,
+    ];
+    let without = [
+        "fmt-ztensor",
+        "tensor-files",
+        "tensor-cli",
+        "backend-tensors",
+        "oip-server",
+        "xtask",
+    ];
+    let without = without.iter().flat_map(|package| ["--exclude", package]);
+    let arguments: Vec<&str> = arguments.into_iter().chain(without).collect();
+    cargo::run(&arguments, FLAGS)
+}
+
 /// Runs all checks, one after the other, and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
@@ -161,6 +197,7 @@ pub(crate) fn run() -> Result<()> {
     for check in CHECKS {
         step(check.name, || cargo::run(check.arguments, FLAGS))?;
     }
+    step(OTHER_TARGET, check_other_target)?;
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

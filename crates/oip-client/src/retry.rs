@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{ClientError, ErrorKind};
 
@@ -133,10 +133,11 @@ impl Call<'_> {
                 return Err(error);
             };
             // Rather the error that is known now than a timeout later.
-            if deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
+            let until = Instant::now().checked_add(pause);
+            let Some(until) = until.filter(|until| deadline.is_none_or(|deadline| *until < deadline)) else {
                 return Err(error);
-            }
-            sleep(pause).await;
+            };
+            sleep_until(until).await;
             count += 1;
         }
     }
@@ -217,5 +218,24 @@ mod tests {
             !RetryOn::Refused.covers(&errors[2], false),
             "an answer that broke is not asked for again"
         );
+    }
+
+    /// A server's `Retry-After` may be any number, and a policy may wait for ever.
+    #[tokio::test]
+    async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {
+        let patient = RetryPolicy {
+            max_total: Duration::MAX,
+            ..RetryPolicy::default()
+        };
+        for timeout in [None, Some(Duration::from_secs(60)), Some(Duration::MAX)] {
+            let call = Call {
+                policy: &patient,
+                timeout,
+                is_read: false,
+            };
+            let attempt = |_| async { Err::<(), _>(busy().retry_after(Some(Duration::from_secs(u64::MAX)))) };
+            let error = call.run(attempt).await.unwrap_err();
+            assert_eq!(error.status(), Some(Status::Http(429)));
+        }
     }
 }

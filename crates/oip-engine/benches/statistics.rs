@@ -76,11 +76,13 @@ fn batch(recorder: &Recorder, size: usize) {
         output: end - called,
     };
     let ending = |_| Ending {
+        execution,
         rows: 1,
         queue: end.saturating_duration_since(taken),
         total: end.saturating_duration_since(start),
         failure: None,
     };
     let endings: Vec<Ending> = (0..size).map(ending).collect();
-    recorder.batch(&execution, black_box(&endings));
+    recorder.execution(&execution);
+    recorder.endings(black_box(endings));
 }

@@ -34,6 +34,7 @@ pub struct Engine {
     control: Arc<Control>,
     poller: Mutex<Option<Poller>>,
     is_draining: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
 impl Engine {
@@ -76,6 +77,7 @@ impl Engine {
             control,
             poller: Mutex::new(poller),
             is_draining: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
         }
     }
 
@@ -104,13 +106,24 @@ impl Engine {
         self.control.close();
     }
 
-    /// Takes no more requests, finishes those that are queued, and ends the threads. Returns whether all ended before
-    /// the deadline; a thread that hangs in its model is left behind.
+    /// Takes no more requests, finishes those that are queued and pipelines that run, and ends the threads. Returns whether
+    /// all ended before the deadline; a thread that hangs in its model is left behind.
     pub fn stop(&self, deadline: Instant) -> bool {
         self.start_draining();
-        let served = self.registry().served();
-        served.iter().for_each(|served| served.stop());
-        let ended = served.iter().all(|served| served.join(deadline));
+        self.is_stopped.store(true, Ordering::SeqCst);
+        // Pipelines first: until the last one has ended, its steps are still requests to the models.
+        let (pipelines, models): (Vec<_>, Vec<_>) = self
+            .registry()
+            .served()
+            .into_iter()
+            .partition(|served| served.pipeline().is_some());
+        let mut ended = true;
+        for served in [pipelines, models] {
+            served.iter().for_each(|served| served.stop());
+            for served in &served {
+                ended &= served.join(deadline);
+            }
+        }
         self.lifecycle.retirement.finish(deadline) && ended
     }
 
@@ -281,6 +294,10 @@ impl InferenceService for Engine {
         request: InferRequest,
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        if self.is_stopped.load(Ordering::SeqCst) {
+            let stopped = ServiceError::new(ErrorCode::Unavailable, "the server is shutting down");
+            return Box::pin(async { Err(stopped) });
+        }
         self.registry().infer(request, cx)
     }
 

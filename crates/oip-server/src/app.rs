@@ -19,7 +19,13 @@ use tokio::{
 };
 
 use crate::{
-    Failure, config::Config, metrics::Metrics, options::LogFormat, report, signals::Signals, telemetry,
+    Failure,
+    config::Config,
+    metrics::Metrics,
+    options::LogFormat,
+    report,
+    signals::Signals,
+    telemetry::{self, LogEnd},
 };
 
 /// The code a second signal ends the process with.
@@ -28,7 +34,18 @@ const INTERRUPTED: i32 = 130;
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
-    let logging = telemetry::start(&config)?;
+    let log = telemetry::start(&config)?;
+    let outcome = serve_until_signal(config, log.control, &log.end, start);
+    log.end.write_out();
+    outcome
+}
+
+fn serve_until_signal(
+    config: Config,
+    logging: Arc<dyn Logging>,
+    log_end: &LogEnd,
+    start: Instant,
+) -> Result<ExitCode, Failure> {
     let repository = Repository::open(
         &config.model_repository,
         &config.backends.isolated()?,
@@ -44,7 +61,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let drain_timeout = config.drain_timeout;
     let app = App::start(config, repository, logging, http, grpc, start)?;
     drop(guard);
-    let is_clean = runtime.block_on(app.run_until_signal(drain_timeout));
+    let is_clean = runtime.block_on(app.run_until_signal(drain_timeout, log_end));
     // A thread that hangs must not keep the process.
     runtime.shutdown_background();
     Ok(if is_clean {
@@ -163,7 +180,7 @@ impl App {
     }
 
     /// Serves until the first signal, then drains; true when nothing had to be cut.
-    async fn run_until_signal(mut self, drain_timeout: Duration) -> bool {
+    async fn run_until_signal(mut self, drain_timeout: Duration, log_end: &LogEnd) -> bool {
         let signal = self.signals.next().await;
         tracing::info!(signal, "draining");
         self.engine.start_draining();
@@ -172,6 +189,7 @@ impl App {
             is_clean = drain(self.engine, self.shutdown, self.transports, drain_timeout) => is_clean,
             signal = self.signals.next() => {
                 tracing::warn!(signal, "ending at once");
+                log_end.write_out();
                 std::process::exit(INTERRUPTED);
             }
         }

@@ -2,7 +2,7 @@ use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
-use oip_http::HttpConfig;
+use oip_http::{AllowedHosts, HttpConfig};
 use oip_listen::{ConnectionCap, Limits};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
@@ -84,6 +84,7 @@ impl Config {
             options.repository_poll_secs,
             options.load_model,
         )?;
+        let allowed_hosts = allowed_hosts(&options.allowed_hosts, http_address)?;
         let connections = Limits::default();
         Ok(Self {
             model_repository,
@@ -105,6 +106,7 @@ impl Config {
                 config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
             }),
             http: HttpConfig {
+                allowed_hosts,
                 max_body_bytes: max_request_bytes,
                 limits: limits.clone(),
                 time,
@@ -148,6 +150,26 @@ impl Config {
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         })
     }
+}
+
+/// The names that the server is known by.
+fn allowed_hosts(names: &[String], http_address: SocketAddr) -> Result<AllowedHosts, Failure> {
+    if names.iter().any(|name| name == "*") {
+        return Ok(AllowedHosts::any());
+    }
+    let is_name = |name: &&String| {
+        !name.is_empty() && !name.contains(['/', ':', '*', '@']) && !name.contains(char::is_whitespace)
+    };
+    if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
+        let expected = "expected a host name without scheme and port, or * for all";
+        return Err(Failure::usage(format!(
+            "--allowed-hosts: {expected}, found '{wrong}'"
+        )));
+    }
+    Ok(match names {
+        [] if !http_address.ip().is_loopback() => AllowedHosts::any(),
+        names => AllowedHosts::only(names),
+    })
 }
 
 /// Which models are loaded, and when.

@@ -26,11 +26,11 @@ pub(crate) struct LogControl {
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// What was changed since the start.
+/// What was changed since the start. Whether errors are written is up to `--log` alone: a client that could silence them
+/// could hide what it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// Whether errors are written, if somebody said so.
-    error: Option<bool>,
+    /// Whether warnings are written, if a client changed that.
     warning: Option<bool>,
     info: Option<bool>,
     /// 1 and 2 add debug and trace messages of this workspace's crates.
@@ -62,7 +62,7 @@ impl Logging for LogControl {
             LogSetting::Bool(changed.unwrap_or_else(default))
         };
         let mut settings = LogSettings::from([
-            ("log_error".to_owned(), is_on(now.error, LevelFilter::ERROR)),
+            ("log_error".to_owned(), is_on(None, LevelFilter::ERROR)),
             ("log_info".to_owned(), is_on(now.info, LevelFilter::INFO)),
             ("log_verbose_level".to_owned(), LogSetting::Uint32(now.verbose)),
             ("log_warning".to_owned(), is_on(now.warning, LevelFilter::WARN)),
@@ -105,7 +105,14 @@ impl Changes {
                 .ok_or_else(|| wrong(&format!("'{fixed}', which cannot be changed")));
         }
         let slot = match name {
-            "log_error" => &mut self.error,
+            "log_error" => {
+                return match value {
+                    LogSetting::Bool(true) => Ok(()),
+                    _ => Err(wrong(
+                        "true: requests cannot silence errors, the server's option --log can",
+                    )),
+                };
+            }
             "log_warning" => &mut self.warning,
             "log_info" => &mut self.info,
             "log_verbose_level" => {
@@ -134,7 +141,7 @@ impl Changes {
         let allows = move |metadata: &Metadata<'_>| {
             let (level, target) = (*metadata.level(), metadata.target());
             let changed = match level {
-                Level::ERROR => self.error,
+                Level::ERROR => None,
                 Level::WARN => self.warning,
                 Level::INFO => self.info,
                 Level::DEBUG => (self.verbose >= 1 && is_ours(target)).then_some(true),
@@ -179,10 +186,15 @@ mod tests {
             };
             assert_eq!(on(), [true, true, false, true, false]);
             change(&control, "log_verbose_level", LogSetting::Uint32(1)).unwrap();
-            change(&control, "log_error", LogSetting::Bool(false)).unwrap();
-            assert_eq!(on(), [false, true, true, true, false]);
+            assert_eq!(on(), [true, true, true, true, false]);
+            let silenced = change(&control, "log_error", LogSetting::Bool(false)).unwrap_err();
+            assert!(
+                silenced.message().contains("requests cannot silence errors"),
+                "{silenced}"
+            );
+            change(&control, "log_error", LogSetting::Bool(true)).unwrap();
             let settings = change(&control, "log_info", LogSetting::Bool(false)).unwrap();
-            assert_eq!(on(), [false, false, true, true, false]);
+            assert_eq!(on(), [true, false, true, true, false]);
             assert_eq!(settings["log_info"], LogSetting::Bool(false));
             assert_eq!(settings["log_warning"], LogSetting::Bool(true));
         });
@@ -199,7 +211,7 @@ mod tests {
             ("log_verbose_level", LogSetting::Bool(true)),
             ("log_everything", LogSetting::Bool(true)),
         ] {
-            let mut changes = LogSettings::from([("log_error".to_owned(), LogSetting::Bool(false))]);
+            let mut changes = LogSettings::from([("log_warning".to_owned(), LogSetting::Bool(false))]);
             changes.insert(name.to_owned(), value);
             let error = control.change_log_settings(changes).unwrap_err();
             assert!(error.message().contains(name), "{error}");

@@ -6,7 +6,9 @@
 mod app;
 mod backends;
 mod config;
+mod descriptors;
 mod log_settings;
+mod log_writer;
 mod metrics;
 mod options;
 mod report;
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|first| first == backends::WORKER) {
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
     }
+    descriptors::raise_limit();
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) if error.use_stderr() => return fail(&Failure::usage(options::one_line(&error))),

@@ -147,6 +147,18 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ALLOW_METRICS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_metrics: Option<bool>,
 
+    /// Host names that this server is known by, besides IP addresses and names without a dot. On a loopback address, and
+    /// on any when this is given, other names in the header Host are refused, since a web page could have resolved them to
+    /// this server. Web pages of these hosts may change the server. May be given several times, or with commas; * for all
+    #[arg(
+        long,
+        env = "OIP_ALLOWED_HOSTS",
+        hide_env = true,
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(crate) allowed_hosts: Vec<String>,
+
     /// Whether clients may leave tensors in shared memory: they can read and write any of it that this server may
     /// [default: false]
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -258,6 +270,11 @@ impl Options {
             drain_timeout: self.drain_timeout.or(other.drain_timeout),
             json_nonfinite: self.json_nonfinite.or(other.json_nonfinite),
             grpc_output: self.grpc_output.or(other.grpc_output),
+            allowed_hosts: if self.allowed_hosts.is_empty() {
+                other.allowed_hosts
+            } else {
+                self.allowed_hosts
+            },
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
             allow_metrics: self.allow_metrics.or(other.allow_metrics),
             onnxruntime: self.onnxruntime.or(other.onnxruntime),

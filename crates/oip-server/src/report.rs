@@ -41,7 +41,7 @@ pub(crate) fn models(models: &[ModelStatus], http: SocketAddr, elapsed: Duration
     };
     let _ = writeln!(text, "\n{outcome} after {} ms", elapsed.as_millis());
     if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", model.name);
+        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", in_url(&model.name));
     }
     print(&text);
 }
@@ -51,9 +51,10 @@ fn table(models: &[ModelStatus]) -> String {
     let mut rows = vec![["MODEL", "VERSION", "STATE", "LOADED IN", "INPUTS", "OUTPUTS"].map(str::to_owned)];
     let mut reasons = Vec::new();
     for model in models {
-        let version = model.version.clone().unwrap_or_else(|| "-".to_owned());
+        let name = shown(&model.name);
+        let version = model.version.as_deref().map_or("-".to_owned(), shown);
         if !model.reason.is_empty() {
-            reasons.push(format!("{} {version}: {}\n", model.name, model.reason));
+            reasons.push(format!("{name} {version}: {}\n", shown(&model.reason)));
         }
         let load_time = model
             .load_time
@@ -64,7 +65,7 @@ fn table(models: &[ModelStatus]) -> String {
         let cell =
             |tensors: &[TensorMetadata], line: usize| tensors.get(line).map(tensor).unwrap_or_default();
         rows.push([
-            model.name.clone(),
+            name,
             version,
             model.state.name().to_owned(),
             load_time,
@@ -118,12 +119,32 @@ fn table(models: &[ModelStatus]) -> String {
 const SHOWN: usize = 8;
 
 fn tensor(tensor: &TensorMetadata) -> String {
-    // Names come from files, and what is shown goes to a terminal.
-    let name = tensor.name.chars().map(|character| match character {
+    format!("{} {}{}", shown(&tensor.name), tensor.datatype, tensor.shape)
+}
+
+/// Text from folders and files as it may go to a terminal: without what would move the cursor, change colours or turn
+/// the direction of what follows.
+fn shown(text: &str) -> String {
+    let harmless = |character: char| match character {
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            char::REPLACEMENT_CHARACTER
+        }
         control if control.is_control() => char::REPLACEMENT_CHARACTER,
         other => other,
-    });
-    format!("{} {}{}", name.collect::<String>(), tensor.datatype, tensor.shape)
+    };
+    text.chars().map(harmless).collect()
+}
+
+/// A model's name in a URL that is to be pasted into a shell.
+fn in_url(name: &str) -> String {
+    let mut url = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => url.push(char::from(byte)),
+            other => url.push_str(&format!("%{other:02X}")),
+        }
+    }
+    url
 }
 
 #[cfg(test)]
@@ -153,6 +174,19 @@ mod tests {
             lines[SHOWN + 1].trim() == "and 12 more" && !text.contains('\x1b'),
             "{text}"
         );
+    }
+
+    #[test]
+    fn names_of_folders_are_harmless_too() {
+        let name = "evil\u{1b}[2J\u{202e}x";
+        let failed = ModelStatus::new(name, Some("1\n2"), ModelState::Unavailable, "no\rgood\u{7}");
+        let text = table(&[failed]);
+        assert!(
+            text.contains("evil\u{fffd}[2J\u{fffd}x 1\u{fffd}2: no\u{fffd}good\u{fffd}"),
+            "{text:?}"
+        );
+        assert_eq!(text.lines().count(), 4);
+        assert_eq!(in_url("a b;$(x)/ü"), "a%20b%3B%24%28x%29%2F%C3%BC");
     }
 
     #[test]

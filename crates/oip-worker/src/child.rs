@@ -301,6 +301,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
 fn no_limits() -> Limits {
     Limits {
         tensors: usize::MAX,
+        rank: usize::MAX,
         parameters: usize::MAX,
         id_bytes: usize::MAX,
         tensor_bytes: usize::MAX,

@@ -228,8 +228,10 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
+                // What a model may give does not depend on where it runs; a frame's length bounds the rest.
                 let limits = Limits {
                     tensors: usize::MAX,
+                    rank: usize::MAX,
                     tensor_bytes: usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX),
                     ..Limits::default()
                 };

@@ -80,6 +80,21 @@ pub(super) async fn read(headers: &HeaderMap, mut body: Incoming, limit: usize) 
     Ok(if joined.is_empty() { first } else { joined.freeze() })
 }
 
+/// Reads so much of a body, and gives up the rest, with the connection if need be.
+pub(super) async fn read_beginning(mut body: Incoming, most: usize) -> Result<Bytes> {
+    let mut beginning = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|error| connect::broken_off(error, &format!(" after {} bytes", beginning.len())))?;
+        let Ok(data) = frame.into_data() else { continue };
+        beginning.extend_from_slice(&data[..data.len().min(most - beginning.len())]);
+        if beginning.len() == most {
+            break;
+        }
+    }
+    Ok(beginning.freeze())
+}
+
 /// The answer is larger than the client takes.
 pub(super) fn too_large(limit: usize) -> ClientError {
     let message = format!("the answer is larger than {limit} bytes, the client's limit");

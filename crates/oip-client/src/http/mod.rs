@@ -91,6 +91,9 @@ impl Message {
 /// when other calls would begin to notice.
 const LARGE: usize = 64 << 10;
 
+/// Bytes of a refusal that are read.
+const MAX_REFUSAL: usize = 64 << 10;
+
 /// What may stand in a path as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -160,7 +163,11 @@ impl HttpClient {
             connect::failed(error, "if this is a gRPC port, it wants grpc:// for http://")
         })?;
         let (head, body) = response.into_parts();
-        let body = body::read(&head.headers, body, settings.max_answer_bytes).await?;
+        // A refusal is a message; of a page that somebody else answers with, its beginning will do.
+        let body = match head.status.is_success() {
+            true => body::read(&head.headers, body, settings.max_answer_bytes).await?,
+            false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,
+        };
         Ok(Answer::new(head, body))
     }
 

@@ -90,11 +90,24 @@ async fn answers_have_a_largest_size() {
     let error = server.client().infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
 
-    // Refusals are no exception.
+    // Of a refusal only the beginning is read.
     let error = infer("500 Internal Server Error", &[], &json_of(LIMIT + 1))
         .await
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert_eq!(error.kind(), ErrorKind::Refused);
+}
+
+/// An error is answered with a message: a body of 100 MB is not read for it, and nothing waits for one without end.
+#[tokio::test]
+async fn a_refusal_is_not_read_to_its_end() {
+    let page = b"no entry ".repeat(8 << 10);
+    let mut endless = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 100000000\r\n\r\n".to_vec();
+    endless.extend_from_slice(&page);
+    // The connection stays open, and the rest never comes.
+    let server = Scripted::new(vec![Step::Send(endless)]);
+    let error = server.client().infer(&to_model("m")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.message().starts_with("no entry no entry"), "{error}");
 }
 
 #[tokio::test]

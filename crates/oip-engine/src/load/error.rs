@@ -55,6 +55,8 @@ pub(crate) enum LoadError {
     File(#[from] FileError),
     #[error("{0}")]
     Name(#[source] ServiceError),
+    #[error("the repository's folder cannot be opened: {}", .0.kind())]
+    Repository(#[source] io::Error),
     #[error("its folder cannot be read: {}", .0.kind())]
     Folder(#[source] io::Error),
     #[error("its folder is a link that leads out of the repository")]

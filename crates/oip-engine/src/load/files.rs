@@ -2,30 +2,33 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
 use bytes::Bytes;
+use oip_service::available_memory;
+use rustix::fs::Stat;
 use sha2::{Digest as _, Sha256};
 use tensor_mmap::Promise;
 
-use crate::load::error::FileError;
+use crate::load::{
+    error::FileError,
+    root::{Resolved, Root, is_file, is_folder, is_link},
+};
 
-/// Where a path really leads, which must be a regular file below the repository's folder.
+/// Where a path below the repository's folder leads, which must be a regular file in that folder.
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn resolve(root: &Path, path: &Path) -> Result<PathBuf, FileError> {
-    let name = || FileError::name(path);
+pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
+    let name = || FileError::name(below);
     let cannot_open = |source| FileError::Open { name: name(), source };
-    let real = path.canonicalize().map_err(cannot_open)?;
-    if !real.starts_with(root) {
-        return Err(FileError::Outside { name: name() });
-    }
-    match fs::metadata(&real).map_err(cannot_open)?.is_file() {
+    let real = match root.resolve(below).map_err(cannot_open)? {
+        Resolved::Inside(real) => real,
+        Resolved::Outside => return Err(FileError::Outside { name: name() }),
+    };
+    match is_file(&root.stat(&real).map_err(cannot_open)?) {
         true => Ok(real),
         false => Err(FileError::NotRegular { name: name() }),
     }
@@ -35,7 +38,7 @@ pub(crate) fn resolve(root: &Path, path: &Path) -> Result<PathBuf, FileError> {
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn read(root: &Path, path: &Path, most: u64) -> Result<Bytes, FileError> {
+pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileError> {
     read_regular(root, path, most).map_err(|source| {
         let name = FileError::name(path);
         match source.kind() {
@@ -49,39 +52,22 @@ pub(crate) fn read(root: &Path, path: &Path, most: u64) -> Result<Bytes, FileErr
 ///
 /// # Errors
 /// What is wrong with it, without where it leads.
-pub(crate) fn map(root: &Path, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
-    let mapped = open_regular(root, path).and_then(|(file, _)| promise.map(&file));
+pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
+    let mapped = root.open_file(path).and_then(|(file, _)| promise.map(&file));
     mapped.map_err(|source| FileError::Map {
         name: FileError::name(path),
         source,
     })
 }
 
-/// Opens a file that was a regular one when it was found, and tells its length; should it have become a pipe or a link since, or a folder on
-/// the way to it, this fails rather than hangs or follows.
-fn open_regular(root: &Path, path: &Path) -> io::Result<(File, u64)> {
-    let mut options = fs::OpenOptions::new();
-    options.read(true);
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        const O_NONBLOCK: i32 = 0o4000;
-        const O_NOFOLLOW: i32 = 0o400_000;
-        options.custom_flags(O_NONBLOCK | O_NOFOLLOW);
-    }
-    let file = options.open(path)?;
-    if !is_below(root, &file) {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok((file, metadata.len()))
+/// The bytes of a file, by what its folder says.
+pub(crate) fn length(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
 }
 
-fn read_regular(root: &Path, path: &Path, most: u64) -> io::Result<Bytes> {
-    let (mut file, length) = open_regular(root, path)?;
+fn read_regular(root: &Root, path: &Path, most: u64) -> io::Result<Bytes> {
+    let (mut file, stat) = root.open_file(path)?;
+    let length = length(&stat);
     if length > most {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
@@ -94,42 +80,30 @@ fn read_regular(root: &Path, path: &Path, most: u64) -> io::Result<Bytes> {
     Ok(content.into())
 }
 
-/// Whether an open file is below a folder, wherever its path would lead by now. Where the system does not tell, the
-/// path that was resolved before has to do.
-fn is_below(root: &Path, file: &File) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::fd::AsRawFd;
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-        fs::read_link(link).map_or(true, |real| real.starts_with(root))
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = (root, file);
-        true
-    }
-}
-
 /// What of a file changes when it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
+    /// Where it stands below the repository's folder.
     path: PathBuf,
     length: u64,
-    modified: Option<SystemTime>,
-    inode: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+    /// The device and the number there.
+    inode: (u64, u64),
 }
 
 impl Stamp {
-    fn of(path: PathBuf, metadata: &fs::Metadata) -> Self {
-        #[cfg(unix)]
-        let inode = std::os::unix::fs::MetadataExt::ino(metadata);
-        #[cfg(not(unix))]
-        let inode = 0;
+    #[allow(
+        clippy::unnecessary_cast,
+        clippy::cast_lossless,
+        reason = "the fields' types differ between processors and systems"
+    )]
+    fn of(path: PathBuf, stat: &Stat) -> Self {
         Self {
             path,
-            length: metadata.len(),
-            modified: metadata.modified().ok(),
-            inode,
+            length: length(stat),
+            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            inode: (stat.st_dev as u64, stat.st_ino as u64),
         }
     }
 }
@@ -137,8 +111,6 @@ impl Stamp {
 /// The files of a model's folder as they were at some time, by their names below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// The repository's folder.
-    root: PathBuf,
     files: BTreeMap<PathBuf, Stamp>,
 }
 
@@ -152,49 +124,45 @@ impl Snapshot {
     ///
     /// # Errors
     /// Why it cannot be looked at.
-    pub(crate) fn take(root: &Path, folder: &Path) -> Result<Self, FileError> {
-        let mut snapshot = Self {
-            root: root.to_owned(),
-            files: BTreeMap::new(),
-        };
+    pub(crate) fn take(root: &Root, folder: &Path) -> Result<Self, FileError> {
+        let mut snapshot = Self::default();
         snapshot.add(root, folder, Path::new(""), 0)?;
         Ok(snapshot)
     }
 
-    fn add(&mut self, root: &Path, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
-        let entries = fs::read_dir(folder).map_err(|source| FileError::Folder {
-            name: FileError::name(folder),
+    fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
+        let entries = root.list(folder).map_err(|source| FileError::Folder {
+            name: FileError::name(&root.path(folder)),
             source,
         })?;
-        for entry in entries.filter_map(Result::ok) {
-            let (name, path) = (entry.file_name(), entry.path());
-            if name.as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
-            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
-            let Some(real) = (if is_link {
-                path.canonicalize().ok()
-            } else {
-                Some(path)
-            }) else {
-                continue;
-            };
-            let Ok(metadata) = fs::metadata(&real) else {
-                continue;
+        for (name, _) in entries {
+            let path = folder.join(&name);
+            // What is gone by now is passed over, as are links that lead nowhere or out of the repository.
+            let Ok(stat) = root.stat(&path) else { continue };
+            let is_link = is_link(&stat);
+            let (real, stat) = match is_link {
+                false => (path, stat),
+                true => {
+                    let Ok(Resolved::Inside(real)) = root.resolve(&path) else {
+                        continue;
+                    };
+                    let Ok(stat) = root.stat(&real) else { continue };
+                    (real, stat)
+                }
             };
             let below = below.join(name);
-            if is_link && (!real.starts_with(root) || metadata.is_dir() && depth > 0) {
+            if is_link && is_folder(&stat) && depth > 0 {
                 continue;
             }
-            if metadata.is_dir() && depth < Self::MAX_DEPTH {
+            if is_folder(&stat) && depth < Self::MAX_DEPTH {
                 self.add(root, &real, &below, depth + 1)?;
-            } else if metadata.is_file() {
+            } else if is_file(&stat) {
                 if self.files.len() == Self::MAX_FILES {
                     return Err(FileError::TooManyFiles {
                         limit: Self::MAX_FILES,
                     });
                 }
-                self.files.insert(below, Stamp::of(real, &metadata));
+                self.files.insert(below, Stamp::of(real, &stat));
             }
         }
         Ok(())
@@ -215,7 +183,18 @@ impl Snapshot {
     }
 
     /// A digest of some files: of what is in them, or only of their stamps.
-    pub(crate) fn digest(&self, part: Part<'_>, by: DigestBy) -> Digest {
+    ///
+    /// Files that do not fit the memory that is free are told by their stamps in any case: the model cannot be loaded, and
+    /// reading a file that is mostly a hole would take hours.
+    pub(crate) fn digest(&self, root: &Root, part: Part<'_>, by: DigestBy) -> Digest {
+        let largest = match by {
+            DigestBy::Stamp => 0,
+            DigestBy::Content => available_memory().unwrap_or(u64::MAX),
+        };
+        self.digest_up_to(largest, root, part, by)
+    }
+
+    fn digest_up_to(&self, largest: u64, root: &Root, part: Part<'_>, by: DigestBy) -> Digest {
         let mut hasher = Sha256::new();
         for (path, stamp) in self.part(part) {
             let name = path.as_os_str().as_encoded_bytes();
@@ -223,12 +202,14 @@ impl Snapshot {
             hasher.update(name);
             hasher.update(stamp.length.to_le_bytes());
             match by {
-                DigestBy::Stamp => hasher.update(format!("{:?} {}", stamp.modified, stamp.inode)),
-                // A file that cannot be read is no good to the model either, which then says why.
-                DigestBy::Content => match hash_file(&self.root, &stamp.path, &mut hasher) {
-                    Ok(length) => hasher.update(length.to_le_bytes()),
-                    Err(error) => hasher.update(format!("{:?}", error.kind())),
-                },
+                DigestBy::Content if stamp.length <= largest => {
+                    match hash_file(root, &stamp.path, &mut hasher) {
+                        Ok(length) => hasher.update(length.to_le_bytes()),
+                        // A file that cannot be read is no good to the model either, which then says why.
+                        Err(error) => hasher.update(format!("{:?}", error.kind())),
+                    }
+                }
+                _ => hasher.update(format!("{:?} {:?}", stamp.modified, stamp.inode)),
             }
         }
         Digest(hasher.finalize().into())
@@ -259,8 +240,8 @@ pub(crate) enum DigestBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest([u8; 32]);
 
-fn hash_file(root: &Path, path: &Path, hasher: &mut Sha256) -> io::Result<u64> {
-    let (mut file, _) = open_regular(root, path)?;
+fn hash_file(root: &Root, path: &Path, hasher: &mut Sha256) -> io::Result<u64> {
+    let (mut file, _) = root.open_file(path)?;
     let (mut buffer, mut length) = (vec![0; 1 << 16], 0);
     loop {
         let count = file.read(&mut buffer)?;
@@ -274,16 +255,18 @@ fn hash_file(root: &Path, path: &Path, hasher: &mut Sha256) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
-    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
         let folder = tempfile::tempdir().unwrap();
         for (path, content) in files {
             let path = folder.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
         }
-        let root = folder.path().canonicalize().unwrap();
+        let root = Root::open(folder.path()).unwrap();
         (folder, root)
     }
 
@@ -295,10 +278,12 @@ mod tests {
             ("2/deep/x", "c"),
             ("warmup/x", "d"),
         ];
-        let (_folder, root) = folder(&files);
+        let (folder, root) = folder(&files);
+        let at = |path: &str| folder.path().join(path);
         let digests = |by| {
-            let snapshot = Snapshot::take(&root, &root).unwrap();
-            [Part::Shared, Part::Version("1"), Part::Version("2")].map(|part| snapshot.digest(part, by))
+            let snapshot = Snapshot::take(&root, Path::new("")).unwrap();
+            [Part::Shared, Part::Version("1"), Part::Version("2")]
+                .map(|part| snapshot.digest(&root, part, by))
         };
         let (content, stamps) = (digests(DigestBy::Content), digests(DigestBy::Stamp));
         assert_eq!(
@@ -307,29 +292,44 @@ mod tests {
         );
 
         // The same bytes in another file.
-        fs::write(root.join("1/new"), "b").unwrap();
-        fs::rename(root.join("1/new"), root.join("1/model.x")).unwrap();
+        fs::write(at("1/new"), "b").unwrap();
+        fs::rename(at("1/new"), at("1/model.x")).unwrap();
         assert_eq!(digests(DigestBy::Content), content);
         assert_ne!(digests(DigestBy::Stamp)[1], stamps[1]);
 
-        fs::write(root.join("2/deep/x"), "C").unwrap();
+        fs::write(at("2/deep/x"), "C").unwrap();
         let changed = digests(DigestBy::Content);
         assert_eq!(changed[..2], content[..2]);
         assert_ne!(changed[2], content[2]);
-        fs::write(root.join("warmup/y"), "").unwrap();
+        fs::write(at("warmup/y"), "").unwrap();
         assert_ne!(digests(DigestBy::Content)[0], content[0]);
+    }
+
+    /// A file that could not be loaded anyway is not read to tell whether it has changed.
+    #[test]
+    fn files_that_are_too_large_are_told_by_their_stamps() {
+        let (folder, root) = folder(&[("1/x", "1234")]);
+        let digest = |largest| {
+            let snapshot = Snapshot::take(&root, Path::new("")).unwrap();
+            snapshot.digest_up_to(largest, &root, Part::All, DigestBy::Content)
+        };
+        let (by_content, by_stamp) = (digest(4), digest(3));
+        fs::write(folder.path().join("new"), "1234").unwrap();
+        fs::rename(folder.path().join("new"), folder.path().join("1/x")).unwrap();
+        assert_eq!(digest(4), by_content);
+        assert_ne!(digest(3), by_stamp);
     }
 
     /// MR-03: a folder on the way that becomes a link after the path was checked.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_03_a_folder_swapped_after_the_check_is_not_followed() {
-        let (_outside, secret) = folder(&[("1/model.x", "secret")]);
-        let (_folder, root) = folder(&[("m/1/model.x", "good")]);
-        let path = resolve(&root, &root.join("m/1/model.x")).unwrap();
+        let (outside, _) = folder(&[("1/model.x", "secret")]);
+        let (folder, root) = folder(&[("m/1/model.x", "good")]);
+        let path = resolve(&root, Path::new("m/1/model.x")).unwrap();
         assert_eq!(read(&root, &path, 100).unwrap(), "good");
-        fs::remove_dir_all(root.join("m/1")).unwrap();
-        std::os::unix::fs::symlink(secret.join("1"), root.join("m/1")).unwrap();
+        fs::remove_dir_all(folder.path().join("m/1")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("1"), folder.path().join("m/1")).unwrap();
         assert_eq!(
             read(&root, &path, 100).unwrap_err().to_string(),
             "model.x cannot be read: permission denied"
@@ -341,17 +341,18 @@ mod tests {
     #[test]
     fn mr_13_errors_while_reading_are_told() {
         // Reading this file at its start is EIO: nothing is mapped there.
-        let own_memory = Path::new("/proc/self/mem").canonicalize().unwrap();
-        let error = read(Path::new("/"), &own_memory, 100).unwrap_err();
+        let root = Root::open(Path::new("/")).unwrap();
+        let own_memory = resolve(&root, Path::new("proc/self/mem")).unwrap();
+        let error = read(&root, &own_memory, 100).unwrap_err();
         assert!(error.to_string().starts_with("mem cannot be read: "), "{error}");
     }
 
     #[test]
     fn files_have_a_largest_size() {
         let (_folder, root) = folder(&[("x", "12345")]);
-        assert_eq!(read(&root, &root.join("x"), 5).unwrap(), "12345");
+        assert_eq!(read(&root, Path::new("x"), 5).unwrap(), "12345");
         assert_eq!(
-            read(&root, &root.join("x"), 4).unwrap_err().to_string(),
+            read(&root, Path::new("x"), 4).unwrap_err().to_string(),
             "x is larger than 4 bytes"
         );
     }
@@ -361,11 +362,11 @@ mod tests {
     #[test]
     fn mr_14_deep_trees_and_circles_are_left() {
         let deep = "d/".repeat(255) + "x";
-        let (_folder, root) = folder(&[(&deep, ""), ("1/x", "")]);
-        std::os::unix::fs::symlink(&root, root.join("1/round")).unwrap();
-        std::os::unix::fs::symlink(&root, root.join("around")).unwrap();
+        let (folder, root) = folder(&[(&deep, ""), ("1/x", "")]);
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("1/round")).unwrap();
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("around")).unwrap();
         let start = std::time::Instant::now();
-        assert!(Snapshot::take(&root, &root).unwrap().files.len() < 10);
+        assert!(Snapshot::take(&root, Path::new("")).unwrap().files.len() < 10);
         assert!(start.elapsed() < std::time::Duration::from_secs(2));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
         repository::{FoundVersion, ModelFolder, Repository},
         retirement::Retirement,
     },
-    pipeline::Pipeline,
+    pipeline::{Change, Pipeline},
     run::{cache::ResponseCache, served_version::ServedVersion},
 };
 
@@ -134,7 +134,7 @@ impl Lifecycle {
             None => match folder.configuration() {
                 Ok(written) => written,
                 Err(reason) => {
-                    self.remember(name, &snapshot, config);
+                    self.remember(name, &folder, &snapshot, config);
                     return fail(reason);
                 }
             },
@@ -148,7 +148,7 @@ impl Lifecycle {
         {
             Ok(versions) => versions,
             Err(reason) => {
-                self.remember(name, &snapshot, config);
+                self.remember(name, &folder, &snapshot, config);
                 return fail(reason);
             }
         };
@@ -179,7 +179,7 @@ impl Lifecycle {
             [None] => Part::All,
             _ => Part::Shared,
         };
-        let shared = (snapshot.digest(shared, by), config);
+        let shared = (plan.folder.digest(&snapshot, shared, by), config);
         let before = self.lock().get(name).cloned();
         let before = before.filter(|before| before.shared == shared);
         let mut known = Known {
@@ -190,9 +190,8 @@ impl Lifecycle {
         let mut changed = Vec::new();
         for found in versions {
             let version = found.version.as_deref();
-            let digest = known
-                .snapshot
-                .digest(version.map_or(Part::All, Part::Version), by);
+            let part = version.map_or(Part::All, Part::Version);
+            let digest = plan.folder.digest(&known.snapshot, part, by);
             let loaded = before
                 .as_ref()
                 .and_then(|before| before.versions.get(&found.version));
@@ -251,8 +250,9 @@ impl Lifecycle {
             let served = loader::load(job, content, &self.config, self.cache.as_ref())?;
             // What was read while it was written is neither the old nor the new.
             let part = version.as_deref().map_or(Part::All, Part::Version);
-            let stamps =
-                |snapshot: &Snapshot| [Part::Shared, part].map(|part| snapshot.digest(part, DigestBy::Stamp));
+            let stamps = |snapshot: &Snapshot| {
+                [Part::Shared, part].map(|part| plan.folder.digest(snapshot, part, DigestBy::Stamp))
+            };
             match plan.folder.snapshot() {
                 Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
                 // Gone is no change: everything was read.
@@ -315,18 +315,23 @@ impl Lifecycle {
                 let Some(pipeline) = served.pipeline() else {
                     continue;
                 };
-                if !pipeline.models().any(|model| model == name) || !pipeline.plan(&*self.registry) {
+                if !pipeline.models().any(|model| model == name) {
                     continue;
                 }
                 let (model, version) = (&served.metadata().name, served.version());
+                let change = pipeline.plan(&*self.registry);
                 match pipeline.unavailable() {
+                    _ if change != Change::Availability => {}
                     None => tracing::info!(model, version, "a pipeline is available"),
                     Some(reason) => {
                         let reason = reason.to_string();
                         tracing::warn!(model, version, reason, "a pipeline is unavailable");
                     }
                 }
-                changed.push(model.clone());
+                // Pipelines that run this one have other models behind them then.
+                if change != Change::Nothing {
+                    changed.push(model.clone());
+                }
             }
         }
     }
@@ -402,9 +407,9 @@ impl Lifecycle {
     }
 
     /// Remembers that what is in a folder now has been tried.
-    fn remember(&self, name: &str, snapshot: &Snapshot, config: Option<String>) {
+    fn remember(&self, name: &str, folder: &ModelFolder, snapshot: &Snapshot, config: Option<String>) {
+        let shared = (folder.digest(snapshot, Part::Shared, self.digest_by()), config);
         let mut all = self.lock();
-        let shared = (snapshot.digest(Part::Shared, self.digest_by()), config);
         let known = all.entry(name.to_owned()).or_insert_with(|| Known {
             snapshot: Snapshot::default(),
             shared: shared.clone(),

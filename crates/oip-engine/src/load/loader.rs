@@ -21,7 +21,7 @@ use crate::{
     },
     pipeline::Pipeline,
     run::{
-        cache::{Cached, ResponseCache},
+        cache::ResponseCache,
         instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
         runner::panic_message,
         served_version::{Configs, Runs, ServedVersion},
@@ -64,7 +64,7 @@ pub(crate) fn load(
         }
     };
     let cache = match (configs.usual.response_cache.enable, cache) {
-        (true, Some(cache)) => Some(Cached::new(cache)),
+        (true, Some(cache)) => Some(cache.clone()),
         (true, None) => {
             tracing::warn!(
                 model = configs.usual.name,

@@ -10,6 +10,7 @@ pub(crate) mod poll;
 pub(crate) mod registry;
 pub(crate) mod repository;
 pub(crate) mod retirement;
+mod root;
 pub(crate) mod version_key;
 pub(crate) mod warm_up;
 

@@ -13,7 +13,7 @@ use tensor_core::Quoted;
 use crate::{
     load::version_key::VersionKey,
     pipeline::{Pipeline, StepError, StepModels},
-    run::served_version::ServedVersion,
+    run::{cache::Generation, served_version::ServedVersion},
 };
 
 /// Which versions of which models there are, and how each of them is.
@@ -446,6 +446,10 @@ impl StepModels for Registry {
             }
         }
         Ok(served.metadata().clone())
+    }
+
+    fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation> {
+        self.locate(model).ok().map(|served| served.generation())
     }
 
     fn infer_step(

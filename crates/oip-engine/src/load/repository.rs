@@ -1,5 +1,5 @@
 use std::{
-    fmt, fs, io,
+    fmt, io,
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -8,17 +8,20 @@ use bytes::Bytes;
 use model_config::{Syntax, WrittenConfig};
 use oip_service::{Backend, available_memory};
 use oip_types::{check_name, model_config::VersionPolicy};
+use rustix::fs::FileType;
 use tensor_mmap::Promise;
 
 use crate::load::{
     error::{FileError, LoadError},
-    files::{Snapshot, map, read, resolve},
+    files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
+    root::{Resolved, Root, is_file, is_folder},
     version_key::VersionKey,
 };
 
 /// A folder with models, and what loads them.
 pub struct Repository {
-    root: PathBuf,
+    /// Opened anew for every look, so that another folder may take its place.
+    path: PathBuf,
     backends: Arc<[Arc<dyn Backend>]>,
     /// The model's name in KServe's layout, where the folder is the model.
     single_model: Option<String>,
@@ -43,25 +46,27 @@ impl Repository {
             path: root.to_owned(),
             source,
         };
-        // Links are resolved once, here: everything that is opened later must stand below this folder.
-        let real = root.canonicalize().map_err(fail)?;
-        fs::read_dir(&real).map_err(fail)?;
+        let path = std::path::absolute(root).map_err(fail)?;
+        let open = Arc::new(Root::open(&path).map_err(fail)?);
+        open.list(Path::new("")).map_err(fail)?;
         let mut repository = Self {
-            root: real,
+            path,
             backends: backends.into(),
             single_model: None,
         };
-        let folder = repository.model_folder("", &repository.root, false);
+        let folder = repository.model_folder(&open, "", Path::new(""), false);
         // What is wrong with a configuration is said when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
         if folder
-            .model_file(&folder.path, &written)
+            .model_file(&folder.below, &written)
             .is_ok_and(|file| file.is_some())
         {
-            let folder = repository
-                .root
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned());
+            // The folder's own name rather than that of a link to it, if it has one here.
+            let real = repository
+                .path
+                .canonicalize()
+                .unwrap_or_else(|_| repository.path.clone());
+            let folder = real.file_name().map(|name| name.to_string_lossy().into_owned());
             let configured = Some(written.config.name).filter(|name| check_name("model name", name).is_ok());
             let name = single_model_name.map(str::to_owned).or(configured).or(folder);
             repository.single_model = Some(name.unwrap_or_else(|| "model".to_owned()));
@@ -76,7 +81,7 @@ impl Repository {
     pub fn model_names(&self) -> io::Result<Vec<String>> {
         match &self.single_model {
             Some(name) => Ok(vec![name.clone()]),
-            None => subfolders(&self.root),
+            None => subfolders(&Root::open(&self.path)?, Path::new("")),
         }
     }
 
@@ -85,30 +90,36 @@ impl Repository {
     /// # Errors
     /// Why it cannot be used, when it is there.
     pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
+        let root = Root::open(&self.path)
+            .map(Arc::new)
+            .map_err(LoadError::Repository)?;
         if let Some(single) = &self.single_model {
-            return Ok((single == name).then(|| self.model_folder(name, &self.root, false)));
+            return Ok((single == name).then(|| self.model_folder(&root, name, Path::new(""), false)));
         }
         check_name("model name", name).map_err(LoadError::Name)?;
-        let path = self.root.join(name);
-        // Whatever stands there under this name: a dangling link too, but no file.
-        match path.metadata().or_else(|_| path.symlink_metadata()) {
-            Err(_) => return Ok(None),
-            Ok(metadata) if metadata.is_file() => return Ok(None),
-            Ok(_) => {}
+        let below = Path::new(name);
+        let real = match root.resolve(below) {
+            Ok(Resolved::Inside(real)) => real,
+            Ok(Resolved::Outside) if root.path(below).is_file() => return Ok(None),
+            Ok(Resolved::Outside) => return Err(LoadError::FolderOutside),
+            // Nothing stands there under this name, unless it is a dangling link.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(LoadError::Folder(error)),
+        };
+        match root.stat(&real).map_err(LoadError::Folder)? {
+            stat if is_file(&stat) => Ok(None),
+            _ => Ok(Some(self.model_folder(&root, name, &real, true))),
         }
-        let real = path.canonicalize().map_err(LoadError::Folder)?;
-        if !real.starts_with(&self.root) {
-            return Err(LoadError::FolderOutside);
-        }
-        Ok(Some(self.model_folder(name, &real, true)))
     }
 
-    fn model_folder(&self, name: &str, path: &Path, has_versions: bool) -> ModelFolder {
+    fn model_folder(&self, root: &Arc<Root>, name: &str, below: &Path, has_versions: bool) -> ModelFolder {
         ModelFolder {
-            root: self.root.clone(),
+            root: root.clone(),
             backends: self.backends.clone(),
             name: name.to_owned(),
-            path: path.to_owned(),
+            below: below.to_owned(),
             has_versions,
         }
     }
@@ -118,10 +129,11 @@ impl Repository {
 #[derive(Clone)]
 pub(crate) struct ModelFolder {
     /// The repository's folder.
-    root: PathBuf,
+    root: Arc<Root>,
     backends: Arc<[Arc<dyn Backend>]>,
     name: String,
-    path: PathBuf,
+    /// Where it is in the repository's folder; there are no links on this path.
+    below: PathBuf,
     has_versions: bool,
 }
 
@@ -143,6 +155,9 @@ pub(crate) enum Content {
 /// A model's file and what loads it.
 #[derive(Clone)]
 pub(crate) struct FoundFile {
+    /// Where it is in the repository's folder; there are no links on this path.
+    below: PathBuf,
+    /// What it is called outside of this program.
     pub(crate) path: PathBuf,
     /// The folder where it was found, which links are not resolved in.
     folder: PathBuf,
@@ -158,7 +173,12 @@ impl ModelFolder {
     /// # Errors
     /// Why they cannot be looked at.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, FileError> {
-        Snapshot::take(&self.root, &self.path)
+        Snapshot::take(&self.root, &self.below)
+    }
+
+    /// A digest of some of its files, as they were when it was looked at.
+    pub(crate) fn digest(&self, snapshot: &Snapshot, part: Part<'_>, by: DigestBy) -> Digest {
+        snapshot.digest(&self.root, part, by)
     }
 
     /// What its configuration says; nothing where there is none.
@@ -166,7 +186,7 @@ impl ModelFolder {
     /// # Errors
     /// Which file is wrong, where, and why.
     pub(crate) fn configuration(&self) -> Result<WrittenConfig, LoadError> {
-        let is_there = |file: &&(&str, Syntax)| self.path.join(file.0).symlink_metadata().is_ok();
+        let is_there = |file: &&(&str, Syntax)| self.root.stat(&self.below.join(file.0)).is_ok();
         let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
         let (name, syntax) = match files[..] {
             [] => return Ok(WrittenConfig::default()),
@@ -190,7 +210,7 @@ impl ModelFolder {
     /// # Errors
     /// What is wrong with the file.
     pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
-        let mut path = self.path.clone();
+        let mut path = self.below.clone();
         for name in names {
             check_name("file name", name).map_err(FileError::Name)?;
             path.push(name);
@@ -204,7 +224,7 @@ impl ModelFolder {
     /// # Errors
     /// What is wrong with the file.
     pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
-        self.open(&file.path, mapping)
+        self.open(&file.below, mapping)
     }
 
     /// Opens another file in the folder of a model's file, under the same rules.
@@ -224,24 +244,24 @@ impl ModelFolder {
                 name: name.to_owned(),
             });
         }
-        let path = resolve(&self.root, &file.folder.join(name))?;
-        self.open(&path, mapping)
+        let below = resolve(&self.root, &file.folder.join(name))?;
+        self.open(&below, mapping)
     }
 
-    fn open(&self, path: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+    fn open(&self, below: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         if let Some(promise) = mapping {
-            return map(&self.root, path, promise);
+            return map(&self.root, below, promise);
         }
-        let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let length = self.root.stat(below).map_or(0, |stat| length(&stat));
         let available = available_memory().unwrap_or(u64::MAX);
         if length > available {
             return Err(FileError::NoMemory {
-                name: FileError::name(path),
+                name: FileError::name(below),
                 length,
                 left: available,
             });
         }
-        read(&self.root, path, available)
+        read(&self.root, below, available)
     }
 
     /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
@@ -259,7 +279,9 @@ impl ModelFolder {
 
     /// Whether it has a folder for a version.
     pub(crate) fn has_version(&self, version: &str) -> bool {
-        self.has_versions && self.path.join(version).is_dir()
+        let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
+        let resolved = self.root.resolve(&self.below.join(version));
+        self.has_versions && matches!(resolved, Ok(Resolved::Inside(real)) if is_dir(&real))
     }
 
     /// The versions that a configuration wants to have served, lowest first.
@@ -271,7 +293,7 @@ impl ModelFolder {
             return self.pipeline_versions(written);
         }
         if !self.has_versions {
-            let file = self.model_file(&self.path, written)?;
+            let file = self.model_file(&self.below, written)?;
             let content = match file {
                 Some(file) => file.map(Content::File).map_err(LoadError::File),
                 None => Err(self
@@ -288,7 +310,7 @@ impl ModelFolder {
             let is_safe = is_url_safe(version);
             if !is_safe
                 && self
-                    .model_file(&self.path.join(version), written)
+                    .model_file(&self.below.join(version), written)
                     .is_ok_and(|file| file.is_some())
             {
                 tracing::warn!(
@@ -302,7 +324,7 @@ impl ModelFolder {
         folders.sort_by_cached_key(|version| VersionKey::new(version));
         let (mut found, mut without_file) = (Vec::new(), Vec::new());
         for version in folders {
-            match self.model_file(&self.path.join(&version), written)? {
+            match self.model_file(&self.below.join(&version), written)? {
                 Some(file) => found.push(FoundVersion {
                     version: Some(version),
                     content: file.map(Content::File).map_err(LoadError::File),
@@ -343,7 +365,7 @@ impl ModelFolder {
     }
 
     fn subfolders(&self) -> Result<Vec<String>, LoadError> {
-        subfolders(&self.path).map_err(LoadError::Folder)
+        subfolders(&self.root, &self.below).map_err(LoadError::Folder)
     }
 
     /// Leaves the versions that a policy wants.
@@ -388,16 +410,27 @@ impl ModelFolder {
         written: &WrittenConfig,
     ) -> Result<Option<Result<FoundFile, FileError>>, LoadError> {
         let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
-            let path = folder.join(name);
-            path.symlink_metadata().ok()?;
-            let path = resolve(&self.root, &path);
-            Some(path.map(|path| FoundFile {
-                path,
-                folder: folder.to_owned(),
-                backend,
-            }))
+            let named = folder.join(name);
+            self.is_there(&named).then(|| {
+                resolve(&self.root, &named).map(|below| FoundFile {
+                    path: self.root.path(&below),
+                    below,
+                    folder: folder.to_owned(),
+                    backend,
+                })
+            })
         });
         Ok(found)
+    }
+
+    /// Whether something has this name below the repository's folder, a link that leads nowhere included.
+    fn is_there(&self, named: &Path) -> bool {
+        let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
+        match self.root.resolve(folder) {
+            Ok(Resolved::Inside(real)) => self.root.stat(&real.join(name.unwrap_or_default())).is_ok(),
+            Ok(Resolved::Outside) => self.root.path(named).symlink_metadata().is_ok(),
+            Err(_) => false,
+        }
     }
 
     /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
@@ -451,7 +484,7 @@ impl ModelFolder {
 
     fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
         let files = self.describe_files(written)?;
-        let is_misplaced = self.model_file(&self.path, written)?.is_some();
+        let is_misplaced = self.model_file(&self.below, written)?.is_some();
         Ok(match version.cloned() {
             None => LoadError::NoVersion { files, is_misplaced },
             Some(version) => LoadError::EmptyVersion {
@@ -464,14 +497,19 @@ impl ModelFolder {
 }
 
 /// The names of the folders in a folder, in order, without hidden ones and without what is no folder.
-fn subfolders(folder: &Path) -> io::Result<Vec<String>> {
+fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let kind = entry.file_type()?;
-        if !name.starts_with('.') && (kind.is_dir() || kind.is_symlink() && entry.path().is_dir()) {
-            found.push(name);
+    for (name, kind) in root.list(folder)? {
+        let below = folder.join(&name);
+        let leads_to_folder = || match root.resolve(&below) {
+            Ok(Resolved::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
+            // It is shown, with the reason why it is not served.
+            Ok(Resolved::Outside) => root.path(&below).is_dir(),
+            Err(_) => false,
+        };
+        let is_dir = kind == FileType::Directory || kind == FileType::Symlink && leads_to_folder();
+        if is_dir {
+            found.push(name.to_string_lossy().into_owned());
         }
     }
     found.sort();

@@ -15,7 +15,11 @@ mod run;
 mod step_models;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -35,6 +39,7 @@ use self::plan::Plan;
 use crate::{
     batching::batch,
     run::{
+        cache::Generation,
         delivery::Answer,
         statistics::{Ending, Execution, Recorder},
     },
@@ -44,8 +49,29 @@ use crate::{
 pub(crate) struct Pipeline {
     metadata: Arc<ModelMetadata>,
     config: Arc<ModelConfig>,
-    plan: Mutex<Result<Arc<Plan>, Arc<PlanError>>>,
+    planned: Mutex<Planned>,
     recorder: Recorder,
+    /// Requests that are being run.
+    running: AtomicUsize,
+}
+
+/// How a pipeline is to be run at present.
+struct Planned {
+    plan: Result<Arc<Plan>, Arc<PlanError>>,
+    /// What the steps' models were when it was planned.
+    steps: Vec<Option<Generation>>,
+    /// What its answers are kept under.
+    generation: Generation,
+}
+
+/// What planning a pipeline anew has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// The models behind the steps.
+    Models,
+    /// Whether it is available, or why not.
+    Availability,
 }
 
 impl Pipeline {
@@ -54,8 +80,13 @@ impl Pipeline {
         Self {
             metadata,
             config,
-            plan: Mutex::new(Err(Arc::new(PlanError::Loading))),
+            planned: Mutex::new(Planned {
+                plan: Err(Arc::new(PlanError::Loading)),
+                steps: Vec::new(),
+                generation: Generation::next(),
+            }),
             recorder: Recorder::default(),
+            running: AtomicUsize::new(0),
         }
     }
 
@@ -72,25 +103,40 @@ impl Pipeline {
         steps(&self.config)
     }
 
-    /// Plans it with the models as they are now. Returns whether it has become available, or is unavailable for another
-    /// reason than before.
-    pub(crate) fn plan(&self, models: &dyn StepModels) -> bool {
+    /// What its answers are kept under.
+    pub(crate) fn generation(&self) -> Generation {
+        self.lock().generation
+    }
+
+    /// Plans it with the models as they are now. Whoever calls this sees to it that none of them changes meanwhile.
+    pub(crate) fn plan(&self, models: &dyn StepModels) -> Change {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
         let find = |model: ModelRef<'_>| models.step_metadata(model, &self.metadata.name);
         let new = Plan::new(&self.metadata, scheduling, find)
             .map(Arc::new)
             .map_err(Arc::new);
-        let mut plan = self.lock();
+        let steps = new.iter().flat_map(|plan| plan.models());
+        let steps: Vec<_> = steps.map(|model| models.step_generation(model)).collect();
+        let mut planned = self.lock();
         let reason = |plan: &Result<_, Arc<PlanError>>| plan.as_ref().err().map(ToString::to_string);
-        let is_changed = reason(&plan) != reason(&new);
-        *plan = new;
-        is_changed
+        let change = if reason(&planned.plan) != reason(&new) {
+            Change::Availability
+        } else if planned.steps != steps {
+            Change::Models
+        } else {
+            Change::Nothing
+        };
+        if change != Change::Nothing {
+            planned.generation = Generation::next();
+        }
+        (planned.plan, planned.steps) = (new, steps);
+        change
     }
 
     /// Why no request can be run.
     pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
-        self.lock().as_ref().err().cloned()
+        self.lock().plan.as_ref().err().cloned()
     }
 
     /// Checks a request and runs it; `models` answer the steps' requests.
@@ -102,10 +148,11 @@ impl Pipeline {
     ) -> Answer {
         let start = Instant::now();
         let mut rows = 1;
+        let _running = Running::new(&self.running);
         let answer = async {
             self.metadata.check_request(&request)?;
             rows = batch::rows(self.config.max_batch_size.into(), &request)?.unwrap_or(1);
-            let plan = self.lock().clone();
+            let plan = self.lock().plan.clone();
             let plan =
                 plan.map_err(|reason| ServiceError::new(ErrorCode::Unavailable, reason.to_string()))?;
             let wanted = request.outputs.clone();
@@ -123,20 +170,51 @@ impl Pipeline {
                 };
                 // What its requests waited is in the statistics of the models that they waited for.
                 let ending = Ending {
+                    execution,
                     rows,
                     queue: Duration::ZERO,
                     total,
                     failure: None,
                 };
-                self.recorder.batch(&execution, &[ending]);
+                self.recorder.execution(&execution);
+                self.recorder.endings([ending]);
             }
             Err(error) => self.recorder.failure(error.code(), total),
         }
         answer
     }
 
+    /// Waits for the requests that run, and returns whether they have ended by the deadline.
+    pub(crate) fn join(&self, deadline: Instant) -> bool {
+        loop {
+            if self.running.load(Ordering::SeqCst) == 0 {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, Result<Arc<Plan>, Arc<PlanError>>> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Planned> {
+        self.planned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts a request for as long as it runs, however it ends.
+struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

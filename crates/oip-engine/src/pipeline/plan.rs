@@ -43,6 +43,13 @@ pub(super) struct Step {
 }
 
 impl Plan {
+    /// The models of its steps.
+    pub(super) fn models(&self) -> impl Iterator<Item = ModelRef<'_>> {
+        let steps = self.steps.iter();
+        // The names were good when it was planned.
+        steps.filter_map(|step| ModelRef::new(&step.model, step.version.as_deref()).ok())
+    }
+
     /// Reads a configuration and proves it.
     ///
     /// `metadata` has the pipeline's own inputs and outputs; `find` gives the metadata of the models that the steps

@@ -177,7 +177,7 @@ mod tests {
     use tensor_core::{Shape, Tensor};
 
     use super::*;
-    use crate::pipeline::StepError;
+    use crate::{pipeline::StepError, run::cache::Generation};
 
     type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 
@@ -187,6 +187,10 @@ mod tests {
     impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for Scripted<F> {
         fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, StepError> {
             Err(ServiceError::invalid(format!("{model} was planned before")).into())
+        }
+
+        fn step_generation(&self, _: ModelRef<'_>) -> Option<Generation> {
+            None
         }
 
         fn infer_step(

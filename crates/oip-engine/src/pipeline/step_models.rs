@@ -4,6 +4,7 @@ use oip_service::{BoxFuture, RequestContext};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 
 use super::error::StepError;
+use crate::run::cache::Generation;
 
 /// The models that a pipeline runs: all that it knows of the rest of the engine.
 ///
@@ -15,6 +16,9 @@ pub(crate) trait StepModels: Send + Sync {
     /// # Errors
     /// Why the pipeline cannot run it now: there is no such model, it is not ready, or it runs the pipeline in turn.
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError>;
+
+    /// What the answers of a model are kept under, if it is served: another when it is loaded again.
+    fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation>;
 
     /// Answers the request of a step.
     fn infer_step(

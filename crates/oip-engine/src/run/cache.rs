@@ -1,13 +1,13 @@
 //! The response cache: answers that are kept for requests that come again.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
 use lru::LruCache;
-use oip_types::{InferOutput, InferRequest, ServiceError, TensorValue};
+use oip_types::{InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 
 /// Request parameters that say how to run and not what: answers do not depend on them.
 const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
@@ -17,7 +17,18 @@ const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<Kept>,
-    generations: AtomicU64,
+}
+
+/// A number that answers are kept under: each load of a model has its own, and each plan of a pipeline, which is planned
+/// anew when one of its models changes. So no answer outlives what gave it. No number comes again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
+
+impl Generation {
+    pub(crate) fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 struct Kept {
@@ -36,26 +47,19 @@ struct Answer {
 pub(crate) struct Key([u8; 32]);
 
 impl Key {
-    /// The key of a request to a loaded model; `generation` tells this load of it from all others.
-    fn new(generation: u64, request: &InferRequest) -> Self {
+    /// The key of a request to a model. Each list comes after its length, so that no two requests have the same bytes.
+    pub(crate) fn new(generation: Generation, request: &InferRequest) -> Self {
         let mut hasher = Hasher(blake3::Hasher::new());
-        hasher.number(generation);
-        let parameters = request.parameters.iter();
-        for (name, value) in parameters.filter(|(name, _)| !NOT_CONTENT.contains(&name.as_str())) {
-            hasher.text("parameter");
-            hasher.text(name);
-            hasher.text(&format!("{value:?}"));
-        }
+        hasher.number(generation.0);
+        let content = |(name, _): &(&String, &ParameterValue)| !NOT_CONTENT.contains(&name.as_str());
+        hasher.parameters(request.parameters.iter().filter(content));
         // By name: the order in which a client lists inputs means nothing.
         let mut inputs: Vec<_> = request.inputs.iter().collect();
         inputs.sort_by(|a, b| a.name.cmp(&b.name));
+        hasher.number(inputs.len() as u64);
         for input in inputs {
-            hasher.text("input");
             hasher.text(&input.name);
-            for (name, value) in &input.parameters {
-                hasher.text(name);
-                hasher.text(&format!("{value:?}"));
-            }
+            hasher.parameters(input.parameters.iter());
             hasher.text(input.value.datatype().name());
             hasher.number(input.value.shape().rank() as u64);
             input
@@ -66,13 +70,10 @@ impl Key {
                 .for_each(|dim| hasher.number(*dim));
             hasher.bytes(input.value.raw());
         }
+        hasher.number(request.outputs.len() as u64);
         for output in &request.outputs {
-            hasher.text("output");
             hasher.text(&output.name);
-            for (name, value) in &output.parameters {
-                hasher.text(name);
-                hasher.text(&format!("{value:?}"));
-            }
+            hasher.parameters(output.parameters.iter());
         }
         Self(*hasher.0.finalize().as_bytes())
     }
@@ -94,34 +95,13 @@ impl Hasher {
     fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
-}
 
-/// The cache as one loaded version of a model sees it.
-pub(crate) struct Cached {
-    cache: Arc<ResponseCache>,
-    /// What tells this load from all others, so that no answer outlives the model that gave it.
-    generation: u64,
-}
-
-impl Cached {
-    /// A part of the cache that nobody has used before.
-    pub(crate) fn new(cache: &Arc<ResponseCache>) -> Self {
-        Self {
-            cache: cache.clone(),
-            generation: cache.generations.fetch_add(1, Ordering::Relaxed),
+    fn parameters<'p>(&mut self, parameters: impl Iterator<Item = (&'p String, &'p ParameterValue)> + Clone) {
+        self.number(parameters.clone().count() as u64);
+        for (name, value) in parameters {
+            self.text(name);
+            self.text(&format!("{value:?}"));
         }
-    }
-
-    pub(crate) fn key(&self, request: &InferRequest) -> Key {
-        Key::new(self.generation, request)
-    }
-
-    pub(crate) fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
-        self.cache.get(key)
-    }
-
-    pub(crate) fn put(&self, key: Key, outputs: &[InferOutput]) {
-        self.cache.put(key, outputs);
     }
 }
 
@@ -137,18 +117,17 @@ impl ResponseCache {
                 answers: LruCache::unbounded(),
                 bytes: 0,
             }),
-            generations: AtomicU64::new(0),
         }
     }
 
     /// The answer to a request that came before, if it is kept.
-    fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
         self.lock().answers.get(key).map(|answer| answer.outputs.clone())
     }
 
     /// Keeps an answer, if it is not too large. It is copied: a model's outputs may be a small part of a large batch
     /// whose memory would be kept with them.
-    fn put(&self, key: Key, outputs: &[InferOutput]) {
+    pub(crate) fn put(&self, key: Key, outputs: &[InferOutput]) {
         let sizes = outputs
             .iter()
             .map(|output| (output.value.raw().len() + output.name.len()) as u64);
@@ -188,7 +167,7 @@ fn copy(output: &InferOutput) -> Result<InferOutput, ServiceError> {
 
 #[cfg(test)]
 mod tests {
-    use oip_types::{ModelRef, ParameterValue};
+    use oip_types::{ModelRef, Parameters};
     use tensor_core::{Shape, Tensor};
 
     use super::*;
@@ -205,12 +184,12 @@ mod tests {
 
     #[test]
     fn keys_tell_apart_what_matters_and_nothing_else() {
-        let key = Key::new(1, &request());
+        let key = Key::new(Generation(1), &request());
         let mut same = request();
         same.id = Some("other".into());
         same.inputs.reverse();
         same.parameters.insert("timeout".into(), ParameterValue::Int64(5));
-        assert_eq!(Key::new(1, &same), key);
+        assert_eq!(Key::new(Generation(1), &same), key);
 
         let mut parameter = request();
         parameter
@@ -226,11 +205,11 @@ mod tests {
                 vector(&[2.0, 3.0]).reshape(Shape::new(&[1, 2]).unwrap()).unwrap(),
             );
         let others = [
-            Key::new(2, &request()),
-            Key::new(1, &parameter),
-            Key::new(1, &swapped),
-            Key::new(1, &reshaped),
-            Key::new(1, &request().with_output("y")),
+            Key::new(Generation(2), &request()),
+            Key::new(Generation(1), &parameter),
+            Key::new(Generation(1), &swapped),
+            Key::new(Generation(1), &reshaped),
+            Key::new(Generation(1), &request().with_output("y")),
         ];
         for (index, other) in others.iter().enumerate() {
             assert_ne!(*other, key);
@@ -238,9 +217,19 @@ mod tests {
         }
     }
 
+    /// A list must not be mistaken for a part of the one before it.
+    #[test]
+    fn keys_tell_lists_apart() {
+        let value = ParameterValue::String("x".into());
+        let mut one = request().with_output("y");
+        one.outputs[0].parameters = Parameters::from([("output".to_owned(), value.clone())]);
+        let two = request().with_output("y").with_output(format!("{value:?}"));
+        assert_ne!(Key::new(Generation(1), &one), Key::new(Generation(1), &two));
+    }
+
     #[test]
     fn the_oldest_answers_go_when_the_budget_is_used_up() {
-        let key = |number| Key::new(number, &request());
+        let key = |number| Key::new(Generation(number), &request());
         let answer = |number: u64| vec![InferOutput::new("y", vector(&[number as f32; 256]))];
         let cache = ResponseCache::new(8 * (1024 + 1 + ResponseCache::OVERHEAD));
         (0..8).for_each(|number| cache.put(key(number), &answer(number)));
@@ -262,8 +251,8 @@ mod tests {
         let batch = vector(&[7.0; 1000]);
         let outputs = [InferOutput::new("y", batch.rows(3..4).unwrap())];
         let cache = ResponseCache::new(1 << 20);
-        cache.put(Key::new(0, &request()), &outputs);
-        let kept = cache.get(&Key::new(0, &request())).unwrap();
+        cache.put(Key::new(Generation(0), &request()), &outputs);
+        let kept = cache.get(&Key::new(Generation(0), &request())).unwrap();
         assert_eq!(kept, outputs);
         assert_ne!(kept[0].value.raw().as_ptr(), outputs[0].value.raw().as_ptr());
     }

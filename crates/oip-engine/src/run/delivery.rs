@@ -1,28 +1,75 @@
+//! Where answers leave to their clients, and are counted: by whether somebody was there to take them.
+
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
-use futures_channel::oneshot;
-use oip_types::{InferOutput, ServiceError};
+use oip_types::{ErrorCode, InferOutput, ServiceError};
 
-use crate::batching::scheduler::Turnstile;
+use crate::{
+    batching::scheduler::Turnstile,
+    run::{
+        instances::Client,
+        statistics::{Ending, Execution, Recorder},
+    },
+};
 
 /// What comes back from a thread: the outputs of one request.
 pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
+
+/// A request that is done, and its answer.
+pub(crate) struct Finished {
+    pub(crate) client: Client,
+    pub(crate) answer: Answer,
+    /// Nothing if the model was not called for it.
+    pub(crate) run: Option<Run>,
+}
+
+/// The run of a model that answered a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) execution: Execution,
+    /// When the request left the queue for it.
+    pub(crate) taken: Instant,
+}
+
+impl Finished {
+    /// How the request ended, if its answer is handed over now.
+    fn ending(&self) -> Ending {
+        let client = &self.client;
+        let failure = match &self.answer {
+            Err(error) => Some(error.code()),
+            Ok(_) if client.answer.is_canceled() => Some(match client.cancel.is_expired() {
+                true => ErrorCode::DeadlineExceeded,
+                false => ErrorCode::Cancelled,
+            }),
+            Ok(_) => None,
+        };
+        Ending {
+            execution: self.run.map(|run| run.execution).unwrap_or_default(),
+            rows: client.rows,
+            queue: self
+                .run
+                .map(|run| run.taken.saturating_duration_since(client.queued))
+                .unwrap_or_default(),
+            total: client.received.elapsed(),
+            failure,
+        }
+    }
+}
 
 /// Where answers leave to their clients; in the order of requests, if the model's configuration demands that.
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
-    line: Turnstile<Ready>,
+    line: Turnstile<Finished>,
     /// Those that may leave.
-    leaving: VecDeque<Ready>,
+    leaving: VecDeque<Finished>,
     /// Whether a thread sends them already.
     is_sending: bool,
 }
-
-type Ready = (oneshot::Sender<Answer>, Answer);
 
 impl Delivery {
     pub(crate) fn new(preserves_order: bool) -> Self {
@@ -42,25 +89,38 @@ impl Delivery {
         }
     }
 
-    /// Its answer is ready. Nobody may wait for it any more, and then nobody misses it.
-    pub(crate) fn finish(&self, arrival: u64, client: oneshot::Sender<Answer>, answer: Answer) {
+    /// Answers are ready. If a client is gone, its answer is counted as a failure and dropped.
+    pub(crate) fn finish(
+        &self,
+        finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>,
+        recorder: &Recorder,
+    ) {
         match &self.0 {
-            None => drop(client.send(answer)),
-            Some(order) => send(order, |line| line.finish(arrival, (client, answer))),
+            None => hand_over(finished, recorder),
+            Some(order) => send(order, recorder, |line| {
+                let finished = finished.into_iter();
+                finished
+                    .flat_map(|finished| line.finish(finished.client.arrival, finished))
+                    .collect()
+            }),
         }
     }
 
-    /// It will not be answered.
-    pub(crate) fn leave(&self, arrival: u64) {
+    /// A client has given up. Those behind it do not wait for its answer, which may never come.
+    pub(crate) fn leave(&self, arrival: u64, recorder: &Recorder) {
         if let Some(order) = &self.0 {
-            send(order, |line| line.leave(arrival));
+            send(order, recorder, |line| line.leave(arrival));
         }
     }
 }
 
 /// Sends what `step` releases. One thread at a time does, so that the order holds, and without the lock, since sending
 /// wakes code that is not ours.
-fn send(order: &Mutex<InOrder>, step: impl FnOnce(&mut Turnstile<Ready>) -> Vec<Ready>) {
+fn send(
+    order: &Mutex<InOrder>,
+    recorder: &Recorder,
+    step: impl FnOnce(&mut Turnstile<Finished>) -> Vec<Finished>,
+) {
     let mut state = lock(order);
     let released = step(&mut state.line);
     state.leaving.extend(released);
@@ -68,12 +128,20 @@ fn send(order: &Mutex<InOrder>, step: impl FnOnce(&mut Turnstile<Ready>) -> Vec<
         return;
     }
     state.is_sending = true;
-    while let Some((client, answer)) = state.leaving.pop_front() {
+    while let Some(finished) = state.leaving.pop_front() {
         drop(state);
-        let _ = client.send(answer);
+        hand_over([finished], recorder);
         state = lock(order);
     }
     state.is_sending = false;
+}
+
+/// Counts requests, under one lock, and answers them. Counted before: who has the answer may look at the numbers.
+fn hand_over(finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>, recorder: &Recorder) {
+    recorder.endings(finished.as_ref().iter().map(Finished::ending));
+    for Finished { client, answer, .. } in finished {
+        let _ = client.answer.send(answer);
+    }
 }
 
 /// Nothing panics while it holds the lock, so a poisoned one is as good as any.

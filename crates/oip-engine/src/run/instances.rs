@@ -16,7 +16,7 @@ use crate::{
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
     run::{
-        delivery::{Answer, Delivery},
+        delivery::{Answer, Delivery, Finished},
         hang_watch::HangWatch,
         statistics::Recorder,
     },
@@ -131,8 +131,7 @@ impl Instances {
         let waiting = Waiting { shared, ticket, cx };
         let answer = receiver.await;
         std::mem::forget(waiting);
-        // A thread that dies between taking a request and answering it would be a bug.
-        answer.unwrap_or_else(|_| Err(ServiceError::internal("the request was lost")))
+        answer.unwrap_or_else(|_| Err(shared.lost(ticket, cx)))
     }
 
     /// Why no request can be run although the model is loaded: all threads are lost.
@@ -257,12 +256,20 @@ impl Shared {
 
     /// Answers a request that was not run.
     pub(crate) fn refuse(&self, job: Job, error: ServiceError) {
-        self.recorder.failure(error.code(), job.client.received.elapsed());
-        self.deliver(job.client, Err(error));
+        let refused = Finished {
+            client: job.client,
+            answer: Err(error),
+            run: None,
+        };
+        self.delivery.finish([refused], &self.recorder);
     }
 
-    pub(crate) fn deliver(&self, client: Client, answer: Answer) {
-        self.delivery.finish(client.arrival, client.answer, answer);
+    /// A thread panicked between taking a request and answering it.
+    fn lost(&self, ticket: Ticket, cx: &RequestContext) -> ServiceError {
+        let error = ServiceError::internal("the request was lost");
+        self.recorder.failure(error.code(), cx.received().elapsed());
+        self.delivery.leave(ticket.arrival(), &self.recorder);
+        error
     }
 }
 
@@ -286,8 +293,9 @@ impl Drop for Waiting<'_> {
                 ErrorCode::Cancelled
             };
             shared.recorder.failure(code, job.client.received.elapsed());
-            shared.delivery.leave(job.client.arrival);
         }
+        // Also if it is being run: others do not wait for an answer that nobody takes.
+        shared.delivery.leave(self.ticket.arrival(), &shared.recorder);
         // The batch may be one that nobody waits for from now on.
         shared.hang_watch.look(Instant::now());
     }

@@ -11,11 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use futures_executor::block_on;
 use oip_service::{BoxFuture, CancelToken, Model, RequestContext};
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ParameterValue,
-    ServiceError, TensorMetadata,
+    ServiceError, TensorMetadata, TensorValue,
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
 };
 use tensor_core::{Shape, Tensor};
@@ -25,7 +26,7 @@ use crate::{
     run::{
         delivery::Answer,
         instances::{InstanceSettings, Instances},
-        statistics::VersionMetrics,
+        statistics::{FailureReason, VersionMetrics},
     },
 };
 
@@ -314,4 +315,121 @@ fn ht_31_more_rows_than_configured_are_refused() {
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
     assert_eq!(error.to_string(), "expected a batch of at most 2 rows, found 3");
     assert_eq!(bench.metrics().statistics.inference_stats.fail.count, 1);
+}
+
+/// Those behind a request that was given up do not wait for its answer, and only what was delivered is a success.
+#[test]
+fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
+    let bench = Bench::new(
+        2,
+        1,
+        DynamicBatching {
+            preserve_ordering: true,
+            ..DynamicBatching::default()
+        },
+    );
+    let held = bench.hold();
+    let mut second = bench.submit(&[0], 0, None);
+    let third = bench.submit(&[0], 0, None);
+    while bench.metrics().statistics.execution_count < 2 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Both have run, and wait in line behind the one that is held up.
+    assert!(poll(&mut second).is_pending());
+    assert_eq!(bench.metrics().statistics.inference_stats.success.count, 0);
+    drop(third);
+    drop(held);
+    assert_eq!(values(block_on(second)), Ok(vec![0]));
+    assert_eq!(values(block_on(bench.submit(&[0], 0, None))), Ok(vec![0]));
+    bench.open();
+    bench.instances.stop();
+    assert!(bench.instances.join(Instant::now() + Duration::from_secs(10)));
+    let metrics = bench.metrics();
+    assert_eq!(metrics.statistics.inference_stats.success.count, 2);
+    assert_eq!(metrics.failures, [(FailureReason::Canceled, 2)]);
+}
+
+/// Gives one output more than is asked for, whose memory panics when it is freed.
+struct Trap {
+    metadata: ModelMetadata,
+    is_set: AtomicBool,
+}
+
+struct Memory(Vec<u8>);
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+impl Model for Trap {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let x = request.take_input("x")?;
+        let z = match self.is_set.swap(false, Ordering::SeqCst) {
+            true => TensorValue::from_raw(
+                DataType::INT32,
+                Shape::vector(1),
+                Bytes::from_owner(Memory(vec![0; 4])),
+            )?,
+            false => x.clone(),
+        };
+        Ok(vec![InferOutput::new("y", x), InferOutput::new("z", z)])
+    }
+}
+
+/// A panic beside the model's own code loses one request, and not the thread.
+#[test]
+fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
+    let tensor = |name: &str| TensorMetadata::new(name, DataType::INT32, &[-1]);
+    let metadata = ModelMetadata {
+        name: "m".into(),
+        versions: vec![],
+        platform: "test_test".into(),
+        inputs: vec![tensor("x")],
+        outputs: vec![tensor("y"), tensor("z")],
+    };
+    for preserve_ordering in [false, true] {
+        let policy = BatchPolicy::from_config(&ModelConfig {
+            max_batch_size: 1,
+            dynamic_batching: Some(DynamicBatching {
+                preserve_ordering,
+                ..DynamicBatching::default()
+            }),
+            ..ModelConfig::default()
+        });
+        let settings = InstanceSettings {
+            threads: 1,
+            queue_capacity: 10,
+            policy: policy.unwrap(),
+            hang_timeout: Duration::from_secs(5),
+        };
+        let model = Trap {
+            metadata: metadata.clone(),
+            is_set: AtomicBool::new(true),
+        };
+        let instances = Instances::start(Box::new(model), metadata.clone(), settings).unwrap();
+        let cx = RequestContext::new(None);
+        let ask = || {
+            let request =
+                InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(vec![7]));
+            instances.infer(request.with_output("y"), &cx)
+        };
+        assert_eq!(values(block_on(ask())), Err(ErrorCode::Internal));
+        assert_eq!(values(block_on(ask())), Ok(vec![7]));
+        let metrics = instances.recorder().snapshot("m", None, 0);
+        assert_eq!(metrics.failures, [(FailureReason::Backend, 1)]);
+        instances.stop();
+        assert!(instances.join(Instant::now() + Duration::from_secs(10)));
+    }
 }

@@ -3,7 +3,8 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 use oip_service::{CancelToken, Lease};
@@ -13,15 +14,31 @@ use crate::{
     batching::{batch, independence, scheduler::Expiry},
     run::{
         charging::{self, Inputs},
-        delivery::Answer,
+        delivery::{Answer, Finished, Run},
         instances::{Client, Job, Shared},
-        statistics::{Ending, Execution},
+        statistics::Execution,
     },
 };
 
 impl Shared {
-    /// The life of a thread.
+    /// The life of a thread. The model's panics are caught where it is called. One anywhere else, such as in freeing what
+    /// a model gave, loses the requests that the thread has in hand, whose callers are told; the thread goes on.
     pub(crate) fn serve(&self, slot: usize) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve_until_closed(slot))) {
+            self.hang_watch.end(slot);
+            let (model, cause) = (&self.metadata.name, panic_message(&*panic));
+            tracing::error!(
+                model,
+                slot,
+                cause,
+                "an instance panicked outside of its model; its requests are lost"
+            );
+            // Should it go on like this, it does not take a core.
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn serve_until_closed(&self, slot: usize) {
         while let Some(work) = self.queue.take() {
             for (job, expiry) in work.expired {
                 self.refuse(job, expired(expiry));
@@ -79,9 +96,13 @@ impl Shared {
             infer: called - start,
             output: end - called,
         };
-        self.recorder
-            .batch(&execution, &[ending(&client, taken, end, &answer)]);
-        self.deliver(client, answer);
+        self.recorder.execution(&execution);
+        let finished = Finished {
+            client,
+            answer,
+            run: Some(Run { execution, taken }),
+        };
+        self.delivery.finish([finished], &self.recorder);
     }
 
     /// Runs requests together. When that fails each is run by itself, once, so that only those fail that must.
@@ -96,7 +117,7 @@ impl Shared {
         let tokens: Vec<CancelToken> = clients.iter().map(|client| client.cancel.clone()).collect();
         let cancel = CancelToken::all_of(&tokens);
         let mut execution = Execution {
-            rows: rows.iter().sum(),
+            rows: rows.iter().fold(0, |sum, rows| sum.saturating_add(*rows)),
             ..Execution::default()
         };
         // What the batch takes belongs to all of its requests.
@@ -112,17 +133,16 @@ impl Shared {
         let answers = self.run_rows(slot, &shared, &mut execution, taken);
         match answers {
             Ok(answers) => {
-                let end = Instant::now();
-                let answers: Vec<Answer> = answers.into_iter().map(Ok).collect();
-                let endings = clients.iter().zip(&answers);
-                let endings: Vec<Ending> = endings
-                    .map(|(client, answer)| ending(client, taken, end, answer))
-                    .collect();
-                self.recorder.batch(&execution, &endings);
-                clients
+                self.recorder.execution(&execution);
+                let finished = clients
                     .into_iter()
                     .zip(answers)
-                    .for_each(|(client, answer)| self.deliver(client, answer));
+                    .map(|(client, outputs)| Finished {
+                        client,
+                        answer: Ok(outputs),
+                        run: Some(Run { execution, taken }),
+                    });
+                self.delivery.finish(finished.collect::<Vec<_>>(), &self.recorder);
             }
             Err(error) => {
                 let (model, requests_in_batch) = (&self.metadata.name, requests.len());
@@ -223,15 +243,6 @@ struct Joined<'b> {
     rows: &'b [u64],
     cancel: &'b CancelToken,
     lease: &'b Lease,
-}
-
-fn ending(client: &Client, taken: Instant, end: Instant, answer: &Answer) -> Ending {
-    Ending {
-        rows: client.rows,
-        queue: taken.saturating_duration_since(client.queued),
-        total: end.saturating_duration_since(client.received),
-        failure: answer.as_ref().err().map(ServiceError::code),
-    }
 }
 
 fn expired(expiry: Expiry) -> ServiceError {

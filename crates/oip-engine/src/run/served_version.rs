@@ -9,7 +9,7 @@ use crate::{
     load::labels::Labels,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::Cached,
+        cache::{Generation, Key, ResponseCache},
         charging::{Inputs, charge_outputs},
         delivery::Answer,
         instances::Instances,
@@ -25,7 +25,9 @@ pub(crate) struct ServedVersion {
     runs: Runs,
     config: Configs,
     labels: Labels,
-    cache: Option<Cached>,
+    cache: Option<Arc<ResponseCache>>,
+    /// Of this load.
+    generation: Generation,
 }
 
 /// The effective configuration of a version.
@@ -47,7 +49,7 @@ impl ServedVersion {
         runs: Runs,
         config: Configs,
         labels: Labels,
-        cache: Option<Cached>,
+        cache: Option<Arc<ResponseCache>>,
     ) -> Self {
         Self {
             version,
@@ -55,6 +57,7 @@ impl ServedVersion {
             config,
             labels,
             cache,
+            generation: Generation::next(),
         }
     }
 
@@ -99,8 +102,12 @@ impl ServedVersion {
         let Some(cache) = &self.cache else {
             return run(request).await;
         };
+        // A request that does not fit the model is not looked for.
+        self.metadata().check_request(&request).inspect_err(|error| {
+            self.recorder().failure(error.code(), cx.received().elapsed());
+        })?;
         let start = Instant::now();
-        let key = cache.key(&request);
+        let key = Key::new(self.generation(), &request);
         if let Some(outputs) = cache.get(&key) {
             let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)?;
             self.recorder().hit(start.elapsed(), cx.received().elapsed());
@@ -112,6 +119,15 @@ impl ServedVersion {
         cache.put(key, &outputs);
         self.recorder().miss(looked + start.elapsed());
         Ok(outputs)
+    }
+
+    /// What its answers are kept under: another number than for any other load, and for a pipeline also when one of its
+    /// models has changed.
+    pub(crate) fn generation(&self) -> Generation {
+        match &self.runs {
+            Runs::Instances(_) => self.generation,
+            Runs::Pipeline(pipeline) => pipeline.generation(),
+        }
     }
 
     /// Why no request can be run although the model is loaded.
@@ -151,7 +167,7 @@ impl ServedVersion {
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         match &self.runs {
             Runs::Instances(instances) => instances.join(deadline),
-            Runs::Pipeline(_) => true,
+            Runs::Pipeline(pipeline) => pipeline.join(deadline),
         }
     }
 

@@ -8,7 +8,8 @@ use oip_types::{BatchStatistics, ErrorCode, InferStatistics, ModelStatistics, St
 
 /// What happened to the requests to one version of a model.
 ///
-/// It is written under one lock per batch, and its size does not depend on what clients send.
+/// It is written under two locks per batch, one for the run and one for its answers, and its size does not depend on what
+/// clients send.
 #[derive(Default)]
 pub(crate) struct Recorder(Mutex<Record>);
 
@@ -38,8 +39,10 @@ pub(crate) struct Execution {
     pub(crate) output: Duration,
 }
 
-/// How one request ended that was run.
+/// How one request ended.
 pub(crate) struct Ending {
+    /// The run that it was part of, if it was run.
+    pub(crate) execution: Execution,
     pub(crate) rows: u64,
     /// From entering the queue to leaving it.
     pub(crate) queue: Duration,
@@ -123,18 +126,17 @@ pub struct Histogram {
 }
 
 impl Recorder {
-    /// Notes a run that gave nobody an answer.
+    /// Notes a run.
     pub(crate) fn execution(&self, execution: &Execution) {
         self.lock().execution(execution);
     }
 
-    /// Notes a run and the requests that it answered.
-    pub(crate) fn batch(&self, execution: &Execution, endings: &[Ending]) {
+    /// Notes requests that are answered.
+    pub(crate) fn endings(&self, endings: impl IntoIterator<Item = Ending>) {
         let mut record = self.lock();
-        record.execution(execution);
         for ending in endings {
             match ending.failure {
-                None => record.success(execution, ending),
+                None => record.success(&ending),
                 Some(code) => record.failure(code, ending.total),
             }
         }
@@ -208,9 +210,10 @@ impl Record {
     }
 
     /// Each request of a batch took as long as the batch, as Triton counts.
-    fn success(&mut self, execution: &Execution, ending: &Ending) {
+    fn success(&mut self, ending: &Ending) {
+        let execution = &ending.execution;
         let requests = &mut self.requests;
-        self.inference_count += ending.rows;
+        self.inference_count = self.inference_count.saturating_add(ending.rows);
         add(&mut requests.success, ending.total);
         add(&mut requests.queue, ending.queue);
         add(&mut requests.compute_input, execution.input);
@@ -230,7 +233,7 @@ impl Record {
 
 fn add(sum: &mut StatisticDuration, time: Duration) {
     sum.count += 1;
-    sum.ns += time.as_nanos() as u64;
+    sum.ns = sum.ns.saturating_add(time.as_nanos() as u64);
 }
 
 /// How often values were in which range, and all values together.
@@ -243,7 +246,8 @@ struct Buckets {
 impl Buckets {
     fn add(&mut self, bounds: &[u64], value: u64) {
         self.counts[bounds.partition_point(|bound| *bound < value)] += 1;
-        self.sum += value;
+        // A tensor without elements may have 2^63 - 1 rows.
+        self.sum = self.sum.saturating_add(value);
     }
 
     fn snapshot(&self, bounds: &'static [u64]) -> Histogram {
@@ -294,19 +298,18 @@ mod tests {
             output: micros(20),
         };
         let ending = |rows, queue, failure| Ending {
+            execution,
             rows,
             queue: micros(queue),
             total: micros(1_000),
             failure,
         };
-        recorder.batch(
-            &execution,
-            &[
-                ending(2, 40, None),
-                ending(2, 60, None),
-                ending(1, 0, Some(ErrorCode::Internal)),
-            ],
-        );
+        recorder.execution(&execution);
+        recorder.endings([
+            ending(2, 40, None),
+            ending(2, 60, None),
+            ending(1, 0, Some(ErrorCode::Internal)),
+        ]);
         recorder.failure(ErrorCode::Overloaded, micros(5));
         let metrics = recorder.snapshot("m", Some("3"), 7);
         let statistics = &metrics.statistics;
@@ -345,6 +348,32 @@ mod tests {
         assert_eq!(metrics.queue.counts[..3], [1, 1, 0]);
         assert_eq!(metrics.total.counts[4..6], [2, 0], "a bound is included");
         assert_eq!(metrics.batch_rows.counts[3], 1);
+    }
+
+    /// Tensors without elements may have as many rows as a number can say.
+    #[test]
+    fn sums_stay_at_their_largest_value() {
+        let recorder = Recorder::default();
+        let execution = Execution {
+            rows: i64::MAX as u64,
+            ..Execution::default()
+        };
+        for _ in 0..3 {
+            recorder.execution(&execution);
+            recorder.endings([Ending {
+                execution,
+                rows: i64::MAX as u64,
+                queue: Duration::ZERO,
+                total: Duration::from_secs(u64::MAX),
+                failure: None,
+            }]);
+        }
+        let metrics = recorder.snapshot("m", None, 0);
+        assert_eq!(metrics.statistics.inference_count, u64::MAX);
+        assert_eq!(
+            (metrics.batch_rows.sum, metrics.total.counts.iter().sum::<u64>()),
+            (u64::MAX, 3)
+        );
     }
 
     #[test]

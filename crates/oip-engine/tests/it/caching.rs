@@ -4,14 +4,16 @@ use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
+use std::time::Duration;
 
 use oip_engine::{Engine, EngineConfig, ModelControl};
 use oip_service::InferenceService;
-use oip_types::{InferStatistics, ModelRef};
+use oip_types::{ErrorCode, InferStatistics, ModelRef};
 use tempfile::TempDir;
 
 use crate::{
-    control::load,
+    control::{load, until},
+    pipelines::chain,
     support::{engine, infer, repository, request, write, y},
 };
 
@@ -123,4 +125,83 @@ fn a_pipeline_is_kept_as_a_whole() {
     }
     assert_eq!(runs.load(Ordering::SeqCst), 1);
     assert_eq!(counts(&engine, "p").cache_hit.count, 2);
+}
+
+/// A pipeline's answers are those of its models: when one of them is replaced, what is kept is not given any more.
+#[test]
+fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
+    let inner = format!("{CACHED} {}", chain(&["one", "two"]));
+    let outer = format!("{CACHED} {}", chain(&["inner", "two"]));
+    let files = [
+        ("one/1/model.word", "adds 1"),
+        ("two/1/model.word", "adds 10"),
+        ("inner/config.pbtxt", inner.as_str()),
+        ("outer/config.pbtxt", outer.as_str()),
+    ];
+    let (engine, runs, folder) = caching_engine(&files, 1 << 20);
+    let answers = |expected: [i32; 2]| {
+        for (model, expected) in ["inner", "outer"].into_iter().zip(expected) {
+            for _ in 0..2 {
+                assert_eq!(
+                    y(&infer(&engine, request(model, None, 0)).unwrap()),
+                    expected,
+                    "{model}"
+                );
+            }
+        }
+    };
+    answers([11, 21]);
+    // Two for each way to the inner pipeline, since the outer one asks for its output by name, and one of its own.
+    assert_eq!(runs.load(Ordering::SeqCst), 5, "the rest was kept");
+    write(folder.path(), "one/1/model.word", "adds 100");
+    load(&engine, "one").unwrap();
+    answers([110, 120]);
+    // What concerns none of its models leaves the answers where they are.
+    let before = runs.load(Ordering::SeqCst);
+    write(folder.path(), "other/1/model.word", "adds 1");
+    load(&engine, "other").unwrap();
+    answers([110, 120]);
+    assert_eq!(runs.load(Ordering::SeqCst), before);
+}
+
+#[test]
+fn no_answer_of_a_pipeline_outlives_a_model_that_polling_replaced() {
+    let pipeline = format!("{CACHED} {}", chain(&["one"]));
+    let files = [
+        ("one/1/model.word", "adds 1"),
+        ("p/config.pbtxt", pipeline.as_str()),
+    ];
+    let folder = repository(&files);
+    let config = EngineConfig::default().with(|config| {
+        config.response_cache_bytes = 1 << 20;
+        config.control = ModelControl::Poll {
+            interval: Duration::from_millis(20),
+        };
+    });
+    let (engine, _) = engine(folder.path(), config);
+    for _ in 0..2 {
+        assert_eq!(y(&infer(&engine, request("p", None, 1)).unwrap()), 2);
+    }
+    write(folder.path(), "one/1/model.word", "adds 1000");
+    until("the model is replaced", || {
+        y(&infer(&engine, request("one", None, 1)).unwrap()) == 1001
+    });
+    until("the pipeline answers with it", || {
+        y(&infer(&engine, request("p", None, 1)).unwrap()) == 1001
+    });
+}
+
+/// A request that does not fit its model is refused whatever the cache holds.
+#[test]
+fn wrong_requests_are_not_looked_for() {
+    let files = [("cached/config.pbtxt", CACHED), ("cached/1/model.word", "adds 1")];
+    let (engine, _, _folder) = caching_engine(&files, 1 << 20);
+    let mut wrong = request("cached", None, 1);
+    wrong.inputs[0].name = "z".to_owned();
+    assert_eq!(
+        infer(&engine, wrong).unwrap_err().code(),
+        ErrorCode::InvalidArgument
+    );
+    let stats = counts(&engine, "cached");
+    assert_eq!((stats.fail.count, stats.cache_miss.count), (1, 0));
 }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A pipeline from `x` to `y` through models, one after the other.
-fn chain(models: &[&str]) -> String {
+pub(crate) fn chain(models: &[&str]) -> String {
     let tensor = |index: usize| match index {
         0 => "x".to_owned(),
         last if last == models.len() => "y".to_owned(),
@@ -354,6 +354,48 @@ fn whoever_leaves_a_pipeline_leaves_its_steps() {
         assert!(answer.join().unwrap().is_ok());
     });
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
+}
+
+/// The steps that a pipeline has yet to run are requests to models that must not be closed before.
+#[test]
+fn stopping_waits_for_pipelines_that_run() {
+    let (engine, runs, _folder) = small_engine(&[
+        ("p/config.pbtxt", &chain(&["slow", "one"])),
+        ("outer/config.pbtxt", &chain(&["p", "one"])),
+        ("slow/1/model.word", "sleeps"),
+        ("one/1/model.word", "adds 1"),
+    ]);
+    thread::scope(|scope| {
+        let answer = scope.spawn(|| infer(&engine, request("outer", None, 300)));
+        until("the first step runs", || runs.load(Ordering::SeqCst) == 1);
+        assert!(engine.stop(Instant::now() + Duration::from_secs(30)));
+        assert_eq!(y(&answer.join().unwrap().unwrap()), 302);
+    });
+    let error = infer(&engine, request("one", None, 1)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Unavailable);
+}
+
+#[test]
+fn stopping_does_not_wait_for_pipelines_beyond_its_deadline() {
+    let (engine, runs, _folder) = small_engine(&[
+        ("p/config.pbtxt", &chain(&["waits", "one"])),
+        ("waits/1/model.word", "waits to be cancelled"),
+        ("one/1/model.word", "adds 1"),
+    ]);
+    let cx = RequestContext::new(Some(Instant::now() + Duration::from_secs(60)));
+    let cancel = cx.cancel().clone();
+    thread::scope(|scope| {
+        let answer = scope.spawn(|| block_on(engine.infer(request("p", None, 1), cx)));
+        until("the step runs", || runs.load(Ordering::SeqCst) == 1);
+        let start = Instant::now();
+        assert!(!engine.stop(start + Duration::from_millis(200)));
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "the request has a minute"
+        );
+        cancel.cancel();
+        assert!(answer.join().unwrap().is_err(), "its second step was refused");
+    });
 }
 
 /// Loading and unloading what pipelines run, in any order, ends with everything ready.

@@ -170,3 +170,34 @@ fn mr_09_rolling_versions_fail_no_request() {
                 .is_some_and(|last| last.state == ModelState::Ready)
     });
 }
+
+/// A file that is mostly a hole is refused for its size; reading it to see whether it has changed would take hours.
+#[test]
+fn a_file_of_a_tebibyte_is_not_read() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    assert_eq!(answer(&engine, 1), Some(2));
+    let hole = fs::File::create(root.join("m/1/new")).unwrap();
+    hole.set_len(1 << 40).unwrap();
+    fs::rename(root.join("m/1/new"), root.join("m/1/model.word")).unwrap();
+    until("the file is refused", || {
+        engine.models()[0]
+            .reason
+            .contains("model.word has 1099511627776 bytes, but only")
+    });
+    assert_eq!(answer(&engine, 1), Some(2), "what runs goes on");
+}
+
+/// A repository that is replaced by another folder of its name is looked at like any change.
+#[test]
+fn a_repository_may_be_replaced() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    assert_eq!(answer(&engine, 1), Some(2));
+    let other = repository(&[("m/1/model.word", "adds 50")]);
+    fs::remove_dir_all(root).unwrap();
+    fs::rename(other.path(), root).unwrap();
+    until("the other folder is served", || answer(&engine, 1) == Some(51));
+}

@@ -1,12 +1,19 @@
 //! What is found in a folder, and what is said about the rest.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use oip_engine::{EngineConfig, Repository};
 use oip_service::{Backend, InferenceService};
 use oip_types::{ModelRef, ModelState};
 
-use crate::support::{WordBackend, engine, infer, repository, request, write};
+use crate::support::{WordBackend, engine, infer, repository, request, write, y};
 
 fn backends() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(WordBackend::default())]
@@ -154,8 +161,6 @@ fn mr_06_folders_without_a_model_say_why() {
 #[cfg(unix)]
 #[test]
 fn mr_03_links_out_are_refused() {
-    use std::os::unix::fs::symlink;
-
     let outside = repository(&[("1/model.word", "secret")]);
     let folder = repository(&[("good/1/model.word", "echo")]);
     let root = folder.path();
@@ -224,4 +229,43 @@ fn mr_11_a_loaded_model_needs_its_files_no_more() {
     write(folder.path(), "m/1/model.word", "");
     fs::remove_dir_all(folder.path().join("m")).unwrap();
     assert!(infer(&engine, request("m", None, 1)).is_ok());
+}
+
+/// KServe's modelcars: the repository is a link into the file system of another container, whose text leads nowhere here.
+/// Where the system gives no namespaces, `load/root.rs` has a test with a stand-in.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_repository_in_another_mount_namespace() {
+    let place = tempfile::tempdir().unwrap();
+    let script = r#"
+        mount -t tmpfs none "$0" && mkdir -p "$0/models/m/1" "$0/models/n/1" && printf 'adds 1' > "$0/models/m/1/model.word" &&
+        ln -s ../../m/1/model.word "$0/models/n/1/model.word" && echo ready && read -r end"#;
+    let mut container = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .arg(place.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    let stdout = container.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut said).unwrap();
+    if said == "ready\n" {
+        assert!(
+            !place.path().join("models").exists(),
+            "it is only in the container"
+        );
+        let inside = format!("/proc/{}/root{}/models", container.id(), place.path().display());
+        let links = tempfile::tempdir().unwrap();
+        let link = links.path().join("models");
+        symlink(inside, &link).unwrap();
+        let (engine, _) = engine(&link, EngineConfig::default());
+        for model in ["m", "n"] {
+            assert_eq!(y(&infer(&engine, request(model, None, 1)).unwrap()), 2, "{model}");
+        }
+    }
+    // It ends when it is spoken to.
+    drop(container.stdin.take());
+    container.wait().unwrap();
 }

@@ -60,6 +60,15 @@ fn lc_07_wrong_options() {
             "invalid value '0' for '--repository-poll-secs <N>'",
         ),
         (
+            &[
+                "--model-repository",
+                folder,
+                "--allowed-hosts",
+                "http://a.example",
+            ],
+            "--allowed-hosts: expected a host name without scheme and port, or * for all, found 'http://a.example'",
+        ),
+        (
             &["--config", "/nowhere.toml"],
             "the configuration file /nowhere.toml cannot be read",
         ),

@@ -59,7 +59,7 @@ async fn gr_10_metadata_beyond_the_limit() {
 /// GR-22: with all file descriptors used up the gRPC port neither spins nor dies, and recovers.
 #[test]
 fn gr_22_no_file_descriptors_left() {
-    let (server, _folder) = Server::with_few_descriptors();
+    let (server, _folder) = Server::with_descriptors(64, 64, &[]);
     let crowd: Vec<_> = (0..200).map(|_| connect(server.grpc)).collect();
     thread::sleep(Duration::from_millis(300));
     let before = server.cpu_time();

@@ -123,7 +123,7 @@ fn lc_03_a_second_signal_ends_at_once() {
 #[test]
 fn lc_15_other_signals_are_survived() {
     let (server, _folder) = empty_server(&[]);
-    for signal in ["PIPE", "HUP", "XFSZ", "STOP", "CONT"] {
+    for signal in ["PIPE", "HUP", "XFSZ", "USR1", "USR2", "ALRM", "STOP", "CONT"] {
         server.signal(signal);
         thread::sleep(Duration::from_millis(20));
     }
@@ -146,6 +146,36 @@ fn lc_16_a_log_that_nobody_reads() {
     drop(stderr);
     for _ in 0..10 {
         assert_eq!(server.get("/v2/health/live").status, 200);
+    }
+}
+
+/// LC-16: the last lines of the log are written before the process ends, whichever way it ends.
+#[test]
+fn lc_16_the_last_lines_are_written() {
+    for (signals, code, last) in [
+        (&["TERM"][..], 0, "oip_server::app: ended "),
+        (&["TERM", "TERM"], 130, "oip_server::app: ending at once "),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = crate::support::command(folder.path(), &[]);
+        let mut server = Server::spawn(command.stderr(std::process::Stdio::piped()));
+        server.wait_until_loaded();
+        let mut stderr = server.child.stderr.take().unwrap();
+        // A half-open HTTP/2 connection keeps the drain waiting for the second signal.
+        let mut stalled = connect(server.grpc);
+        if signals.len() > 1 {
+            stalled.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        } else {
+            drop(stalled);
+        }
+        for signal in signals {
+            thread::sleep(Duration::from_millis(200));
+            server.signal(signal);
+        }
+        assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(code));
+        let mut text = String::new();
+        stderr.read_to_string(&mut text).unwrap();
+        assert!(text.lines().last().unwrap().contains(last), "{text}");
     }
 }
 

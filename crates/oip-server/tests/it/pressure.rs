@@ -10,7 +10,7 @@ use crate::support::{Server, connect, send, try_receive};
 /// HT-42: with all file descriptors used up the server neither spins nor dies, and recovers.
 #[test]
 fn ht_42_no_file_descriptors_left() {
-    let (server, _folder) = Server::with_few_descriptors();
+    let (server, _folder) = Server::with_descriptors(64, 64, &[]);
     let crowd: Vec<_> = (0..200).map(|_| connect(server.http)).collect();
     thread::sleep(Duration::from_millis(300));
     let before = server.cpu_time();
@@ -35,6 +35,34 @@ fn ht_42_no_file_descriptors_left() {
             "the server did not recover"
         );
     }
+}
+
+/// Regions of shared memory, which hold a descriptor each, leave most of them to connections; the one too many is told so.
+#[test]
+#[cfg(target_os = "linux")]
+fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
+    let (server, _folder) = Server::with_descriptors(64, 128, &["--system-shared-memory"]);
+    let key = format!("oip-server-pressure-{}", std::process::id());
+    let path = format!("/dev/shm/{key}");
+    std::fs::write(&path, [0; 8]).unwrap();
+    let mut refusals = Vec::new();
+    for index in 0..100 {
+        let register = format!("/v2/systemsharedmemory/region/r{index}/register");
+        let body = format!(r#"{{"key":"/{key}","byte_size":8}}"#);
+        let answer = server.request("POST", &register, &[], body.as_bytes());
+        if answer.status != 200 {
+            refusals.push((answer.status, answer.json()["error"].as_str().unwrap().to_owned()));
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+    // A quarter of the 128 that the server raised its limit to.
+    assert_eq!(refusals.len(), 100 - 32);
+    let expected =
+        "shared memory region 'r32': 32 regions are registered, the server's limit; unregister one first";
+    assert_eq!(refusals[0], (429, expected.to_owned()));
+    let crowd: Vec<_> = (0..20).map(|_| connect(server.http)).collect();
+    assert_eq!(server.get("/v2/health/live").status, 200);
+    drop(crowd);
 }
 
 const POST: &str = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n";

@@ -61,15 +61,15 @@ impl Server {
         }
     }
 
-    /// A server without models that may open 64 descriptors.
-    pub(crate) fn with_few_descriptors() -> (Self, tempfile::TempDir) {
+    /// A server without models that may open so many descriptors, and may raise that number to another.
+    pub(crate) fn with_descriptors(now: u32, most: u32, arguments: &[&str]) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let mut shell = Command::new("sh");
-        let script = "ulimit -n 64; exec \"$0\" \"$@\"";
+        let script = format!("ulimit -Sn {now}; ulimit -Hn {most}; exec \"$0\" \"$@\"");
         shell
             .args([
                 "-c",
-                script,
+                &script,
                 env!("CARGO_BIN_EXE_oip-server"),
                 "--model-repository",
             ])
@@ -81,7 +81,8 @@ impl Server {
                 "127.0.0.1:0",
                 "--log",
                 "off",
-            ]);
+            ])
+            .args(arguments);
         let mut server = Self::spawn(&mut shell);
         server.wait_until_loaded();
         (server, folder)

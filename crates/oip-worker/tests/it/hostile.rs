@@ -304,3 +304,15 @@ fn md_10_answers_have_a_limit() {
     );
     assert_eq!(infer(&*model, 7).unwrap(), 7);
 }
+
+/// An output of more dimensions than requests may have is an output like any other, as in the server's own process.
+#[test]
+fn outputs_of_many_dimensions_come_back() {
+    let model = load("gives rank 40", isolation("worker"), &PROCESS).unwrap();
+    let before = crate::support::pid_of(&*model);
+    let outputs = model
+        .infer(request(crate::support::ACT), &CancelToken::new(None))
+        .unwrap();
+    assert_eq!(outputs[0].value.shape().dims(), [1; 40]);
+    assert_eq!(crate::support::pid_of(&*model), before, "the worker was replaced");
+}

@@ -272,6 +272,12 @@ impl Model for Deed {
                 let bytes: usize = self.deed["large ".len()..].parse().unwrap();
                 vector(vec![7; bytes / 4]).into()
             }
+            Some(ACT) if self.deed == "gives rank 40" => x
+                .as_fixed()
+                .unwrap()
+                .reshape(Shape::new(&[1; 40]).unwrap())
+                .unwrap()
+                .into(),
             Some(ACT) => {
                 act(&self.deed, cancel);
                 x

@@ -54,8 +54,7 @@ impl Server {
         let builder = oip_client::builder(&self.url)
             .request_timeout(self.timeout)
             .tensor_form(form)
-            // As much as HTTP servers send.
-            .max_answer_bytes(i32::MAX as usize);
+            .max_answer_bytes(self.max_answer_size);
         self.headers
             .iter()
             .fold(builder, |builder, (name, value)| builder.header(name, value))

@@ -37,6 +37,9 @@ pub(crate) struct Server {
     /// How long one request may take.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
+    /// Bytes that an answer may have, such as 512MiB.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
+    pub(crate) max_answer_size: usize,
     /// Send tensors in binary form, raw over gRPC (the default).
     #[arg(long)]
     pub(crate) binary: bool,
@@ -178,6 +181,21 @@ fn shape(text: &str) -> Result<(String, Vec<u64>), String> {
     Ok((name.to_owned(), dims))
 }
 
+/// Reads bytes, or units of 1024.
+fn size(text: &str) -> Result<usize, String> {
+    let wrong = || "expected a size such as 512MiB, 64KiB or 1000000".to_owned();
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0), ("", 0)];
+    let unit = units
+        .into_iter()
+        .find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
+    let (number, bits) = unit.ok_or_else(wrong)?;
+    let number: usize = number.trim().parse().map_err(|_| wrong())?;
+    number
+        .checked_mul(1 << bits)
+        .filter(|size| *size > 0)
+        .ok_or_else(wrong)
+}
+
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e7 => Ok(rate),
@@ -218,6 +236,16 @@ mod tests {
             ("k=inf", ParameterValue::String("inf".into())),
         ] {
             assert_eq!(parameter(text), Ok(("k".to_owned(), value)));
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("2GiB"), Ok(2 << 30));
+        assert_eq!(size("64 KiB"), Ok(64 << 10));
+        assert_eq!(size("1000"), Ok(1000));
+        for wrong in ["", "0", "-1", "5MB", "x", "18446744073709551615GiB"] {
+            assert!(size(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -18,20 +18,23 @@ impl<A> Turnstile<A> {
         self.line.insert(arrival, None);
     }
 
-    /// An answer is ready. Gives those that may leave now, in order.
+    /// An answer is ready. Gives those that may leave now, in order; if its request has left the line, only it.
     pub(crate) fn finish(&mut self, arrival: u64, answer: A) -> Vec<A> {
-        self.line.insert(arrival, Some(answer));
-        self.released()
+        match self.line.get_mut(&arrival) {
+            Some(place) => *place = Some(answer),
+            None => return vec![answer],
+        }
+        self.released(Vec::new())
     }
 
-    /// Nobody waits for this answer any more. Gives those that waited for it.
+    /// A request's client has given up, whether or not the answer is ready. Gives the answer if it is, and those that
+    /// waited for it.
     pub(crate) fn leave(&mut self, arrival: u64) -> Vec<A> {
-        self.line.remove(&arrival);
-        self.released()
+        let left = self.line.remove(&arrival).flatten();
+        self.released(left.into_iter().collect())
     }
 
-    fn released(&mut self) -> Vec<A> {
-        let mut released = Vec::new();
+    fn released(&mut self, mut released: Vec<A>) -> Vec<A> {
         while let Some(first) = self.line.first_entry()
             && first.get().is_some()
         {
@@ -53,6 +56,15 @@ mod tests {
         assert_eq!(line.finish(0, "a"), ["a"]);
         assert_eq!(line.leave(1), ["c"]);
         assert_eq!(line.finish(3, "d"), ["d"]);
+        // Whose client has left holds nobody up, and neither does the answer that comes nevertheless.
+        (4..7).for_each(|arrival| line.enter(arrival));
+        assert_eq!(line.finish(5, "f"), [""; 0]);
+        assert_eq!(line.leave(4), ["f"]);
+        assert_eq!(line.finish(4, "e"), ["e"]);
+        line.enter(7);
+        assert_eq!(line.finish(7, "h"), [""; 0]);
+        assert_eq!(line.leave(7), ["h"]);
+        assert_eq!(line.finish(6, "g"), ["g"]);
         assert!(line.line.is_empty());
     }
 }

@@ -1,0 +1,390 @@
+//! The repository's folder, held open: everything in it is found from there, name by name, and never outside of it.
+//!
+//! Paths are not compared as text. The folder may be reached by a link that has no readable target, such as
+//! `/proc/<pid>/root/models` of another container (KServe's modelcars), and links in it may change while they are followed.
+
+use std::{
+    collections::VecDeque,
+    ffi::{OsStr, OsString},
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, readlinkat, statat},
+    io::Errno,
+};
+
+/// A folder that is open, and what it is called.
+#[derive(Debug)]
+pub(crate) struct Root {
+    folder: OwnedFd,
+    path: PathBuf,
+}
+
+/// How folders on the way are opened; where the system can, without the right to list them.
+const ON_THE_WAY: OFlags = {
+    #[cfg(target_os = "linux")]
+    let way = OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let way = OFlags::RDONLY;
+    way.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC)
+};
+
+/// Links that are followed for one path, as the kernel has it.
+const MAX_LINKS: usize = 40;
+
+/// Where a path in a [`Root`] leads.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    /// To something in the folder, by its path there, on which there are no links.
+    Inside(PathBuf),
+    /// Out of the folder.
+    Outside,
+}
+
+impl Root {
+    /// Opens a folder. Links on the way to it are the operator's, and followed.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        let folder = rustix::fs::open(&path, ON_THE_WAY, Mode::empty())?;
+        Ok(Self { folder, path })
+    }
+
+    /// What a path below it is called outside.
+    pub(crate) fn path(&self, below: &Path) -> PathBuf {
+        match below.as_os_str().is_empty() {
+            true => self.path.clone(),
+            false => self.path.join(below),
+        }
+    }
+
+    /// Follows the links on a path below the folder.
+    ///
+    /// # Errors
+    /// What the system says; that there is nothing of the name, for one.
+    pub(crate) fn resolve(&self, below: &Path) -> io::Result<Resolved> {
+        // Folders that are entered, with their names; the last one is where the next name is looked up.
+        let mut entered: Vec<(OwnedFd, OsString)> = Vec::new();
+        let mut ahead = names(below)?;
+        let mut links = 0;
+        let mut last: Option<OsString> = None;
+        while let Some(name) = ahead.pop_front() {
+            if last.is_some() {
+                return Err(io::ErrorKind::NotADirectory.into());
+            }
+            if name == ".." {
+                if entered.pop().is_none() {
+                    return Ok(Resolved::Outside);
+                }
+                continue;
+            }
+            let at = entered
+                .last()
+                .map_or(self.folder.as_fd(), |(folder, _)| folder.as_fd());
+            match FileType::from_raw_mode(stat_of(at, &name)?.st_mode) {
+                FileType::Directory => {
+                    let folder = openat(at, name.as_os_str(), ON_THE_WAY | OFlags::NOFOLLOW, Mode::empty())?;
+                    entered.push((folder, name));
+                }
+                FileType::Symlink => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(Errno::LOOP.into());
+                    }
+                    let target = readlinkat(at, name.as_os_str(), Vec::new())?;
+                    let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                    let target = if target.is_absolute() {
+                        // One that names the folder itself is as good as a relative one from there.
+                        let Ok(inside) = target.strip_prefix(&self.path) else {
+                            return Ok(Resolved::Outside);
+                        };
+                        entered.clear();
+                        inside.to_owned()
+                    } else {
+                        target
+                    };
+                    let mut next = names(&target)?;
+                    next.append(&mut ahead);
+                    ahead = next;
+                }
+                _ => last = Some(name),
+            }
+        }
+        let names = entered.into_iter().map(|(_, name)| name).chain(last);
+        Ok(Resolved::Inside(names.collect()))
+    }
+
+    /// What is at a path that was [resolved](Self::resolve).
+    ///
+    /// # Errors
+    /// What the system says; a link that was put on the path since is an error.
+    pub(crate) fn stat(&self, resolved: &Path) -> io::Result<Stat> {
+        match (resolved.parent(), resolved.file_name()) {
+            (Some(folder), Some(name)) => stat_of(self.enter(folder)?.as_fd(), name),
+            _ => Ok(rustix::fs::fstat(&self.folder)?),
+        }
+    }
+
+    /// Opens a regular file at a path that was [resolved](Self::resolve), and gives what it is.
+    ///
+    /// # Errors
+    /// What the system says; that it is no regular file, or that a link was put on the path since. It never waits, for the
+    /// other end of a pipe for one.
+    pub(crate) fn open_file(&self, resolved: &Path) -> io::Result<(File, Stat)> {
+        let name = resolved.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = self.enter(resolved.parent().unwrap_or(Path::new("")))?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&folder, name, flags, Mode::empty()).map_err(swapped)?;
+        let stat = rustix::fs::fstat(&file)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok((file.into(), stat)),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// What is in a folder at a path that was [resolved](Self::resolve): names and kinds, without what is hidden, in the
+    /// order of names.
+    ///
+    /// # Errors
+    /// What the system says, also in the midst of the list: a part of it would look as if files had gone.
+    pub(crate) fn list(&self, resolved: &Path) -> io::Result<Vec<(OsString, FileType)>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match resolved.file_name() {
+            Some(name) => {
+                let above = self.enter(resolved.parent().unwrap_or(Path::new("")))?;
+                openat(&above, name, flags, Mode::empty()).map_err(swapped)?
+            }
+            None => openat(&self.folder, ".", flags, Mode::empty())?,
+        };
+        entries_of(folder)
+    }
+
+    /// Opens a folder by a path without links.
+    fn enter(&self, resolved: &Path) -> io::Result<OwnedFd> {
+        #[cfg(target_os = "linux")]
+        if !resolved.as_os_str().is_empty() {
+            use rustix::fs::{ResolveFlags, openat2};
+            let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            match openat2(&self.folder, resolved, ON_THE_WAY, Mode::empty(), how) {
+                // An older kernel, or a container that does not allow the call.
+                Err(Errno::NOSYS | Errno::PERM) => {}
+                entered => return entered.map_err(swapped),
+            }
+        }
+        self.enter_name_by_name(resolved)
+    }
+
+    /// The same for every system.
+    fn enter_name_by_name(&self, resolved: &Path) -> io::Result<OwnedFd> {
+        let mut folder = openat(&self.folder, ".", ON_THE_WAY, Mode::empty())?;
+        for name in names(resolved)? {
+            if name == ".." {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+            folder = openat(
+                &folder,
+                name.as_os_str(),
+                ON_THE_WAY | OFlags::NOFOLLOW,
+                Mode::empty(),
+            )
+            .map_err(swapped)?;
+        }
+        Ok(folder)
+    }
+}
+
+/// The error for a path that was resolved and is another by now.
+fn swapped(error: Errno) -> io::Error {
+    match error {
+        Errno::LOOP | Errno::XDEV => io::ErrorKind::PermissionDenied.into(),
+        error => error.into(),
+    }
+}
+
+fn stat_of(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Stat> {
+    Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// The names of a relative path, with `..` as it stands; `.` is dropped.
+fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
+    let mut names = VecDeque::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push_back(name.to_owned()),
+            Component::ParentDir => names.push_back("..".into()),
+            Component::CurDir => {}
+            Component::RootDir | Component::Prefix(_) => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+    Ok(names)
+}
+
+fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
+    let mut entries = Vec::new();
+    let mut stream = Dir::new(folder)?;
+    while let Some(entry) = stream.next() {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name.as_bytes().starts_with(b".") {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            // Not every file system says it here. What is gone by now is passed over.
+            FileType::Unknown => match stat_of(stream.fd()?, name) {
+                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                Err(_) => continue,
+            },
+            kind => kind,
+        };
+        entries.push((name.to_owned(), kind));
+    }
+    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(entries)
+}
+
+/// Whether there is a folder.
+pub(crate) fn is_folder(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+/// Whether there is a link.
+pub(crate) fn is_link(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+}
+
+/// Whether there is a regular file.
+pub(crate) fn is_file(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Read, os::unix::fs::symlink, process::Command};
+
+    use super::*;
+
+    fn folder(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        folder
+    }
+
+    fn inside(path: &str) -> Resolved {
+        Resolved::Inside(path.into())
+    }
+
+    #[test]
+    fn links_are_followed_within_the_folder_only() {
+        let outside = folder(&["secret"]);
+        let folder = folder(&["m/1/x", "blobs/abc"]);
+        let at = |name: &str| folder.path().join(name);
+        symlink("../../blobs/abc", at("m/1/relative")).unwrap();
+        symlink(at("blobs/abc"), at("m/1/absolute")).unwrap();
+        symlink("1", at("m/latest")).unwrap();
+        symlink("../../../etc/passwd", at("m/1/above")).unwrap();
+        symlink(outside.path().join("secret"), at("m/1/out")).unwrap();
+        symlink("/proc/self/root/etc", at("m/1/magic")).unwrap();
+        symlink("round", at("m/round")).unwrap();
+        symlink("nowhere", at("m/dangling")).unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let resolve = |path: &str| root.resolve(Path::new(path));
+        for (path, resolved) in [
+            ("", inside("")),
+            ("m/1/x", inside("m/1/x")),
+            ("m/latest/x", inside("m/1/x")),
+            ("m/latest/relative", inside("blobs/abc")),
+            ("m/1/absolute", inside("blobs/abc")),
+            ("m/../blobs/./abc", inside("blobs/abc")),
+            ("m/1/above", Resolved::Outside),
+            ("m/1/out", Resolved::Outside),
+            ("m/1/magic", Resolved::Outside),
+            ("../x", Resolved::Outside),
+        ] {
+            assert_eq!(resolve(path).unwrap(), resolved, "{path}");
+        }
+        for (path, kind) in [
+            ("m/dangling", io::ErrorKind::NotFound),
+            ("m/1/x/y", io::ErrorKind::NotADirectory),
+        ] {
+            assert_eq!(resolve(path).unwrap_err().kind(), kind, "{path}");
+        }
+        assert!(resolve("m/round").is_err());
+    }
+
+    /// A folder that becomes a link after its path was resolved is not followed, whether or not the kernel helps.
+    #[test]
+    fn mr_03_what_is_swapped_after_it_was_resolved_is_not_followed() {
+        let outside = folder(&["1/x"]);
+        let folder = folder(&["m/1/x"]);
+        let root = Root::open(folder.path()).unwrap();
+        assert_eq!(root.resolve(Path::new("m/1/x")).unwrap(), inside("m/1/x"));
+        fs::remove_dir_all(folder.path().join("m/1")).unwrap();
+        symlink(outside.path().join("1"), folder.path().join("m/1")).unwrap();
+        let error = root.open_file(Path::new("m/1/x")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(root.enter_name_by_name(Path::new("m/1")).is_err());
+        assert!(root.enter_name_by_name(Path::new("m")).is_ok());
+    }
+
+    /// The folder may be reached by a link whose text leads nowhere here, and may be another one by now.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_whose_path_does_not_exist_any_more_is_read() {
+        let folder = folder(&["m/1/x"]);
+        let held = File::open(folder.path()).unwrap();
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
+        let moved = folder.path().with_extension("moved");
+        fs::rename(folder.path(), &moved).unwrap();
+        fs::create_dir(folder.path()).unwrap();
+        let root = Root::open(Path::new(&link)).unwrap();
+        let Resolved::Inside(path) = root.resolve(Path::new("m/1/x")).unwrap() else {
+            panic!("it is inside");
+        };
+        let mut text = String::new();
+        root.open_file(&path)
+            .unwrap()
+            .0
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "m/1/x");
+        assert_eq!(
+            root.list(Path::new("m")).unwrap(),
+            [("1".into(), FileType::Directory)]
+        );
+        assert_eq!(root.path(&path), Path::new(&link).join("m/1/x"));
+        fs::remove_dir_all(&moved).unwrap();
+    }
+
+    #[test]
+    fn pipes_are_not_waited_for() {
+        let folder = folder(&["x"]);
+        let made = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+        assert!(made.unwrap().success());
+        let root = Root::open(folder.path()).unwrap();
+        let error = root.open_file(Path::new("pipe")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// A list that breaks off is no list of what is there.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_list_that_fails_is_an_error() {
+        let folder = folder(&["x"]);
+        // The kernel does not list what was opened without the right to read it.
+        let unreadable = rustix::fs::open(folder.path(), ON_THE_WAY, Mode::empty()).unwrap();
+        assert!(entries_of(unreadable).is_err());
+    }
+}

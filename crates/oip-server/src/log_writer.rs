@@ -1,0 +1,259 @@
+//! The way of log lines to standard error: over a bounded queue to a thread of its own, so that serving never waits for
+//! whoever reads the log. What was dropped on the way is counted and said.
+
+use std::{
+    io::{self, Write, stderr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::options::LogFormat;
+
+/// Writes lines to standard error on a thread of its own.
+///
+/// When nobody reads them they wait, up to a number; then new ones are dropped.
+#[derive(Clone)]
+pub(crate) struct LogWriter {
+    queue: SyncSender<Message>,
+    format: LogFormat,
+    /// Lines dropped since the log last said so.
+    dropped: Arc<AtomicU64>,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// Everything before it is to be written; then this is dropped, which tells who waits.
+    Flush(SyncSender<()>),
+}
+
+impl LogWriter {
+    /// Lines that may wait.
+    const CAPACITY: usize = 4096;
+
+    pub(crate) fn start(format: LogFormat) -> Self {
+        let (queue, messages) = sync_channel(Self::CAPACITY);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writing = {
+            let dropped = dropped.clone();
+            move || write_all(&messages, &dropped, format, &mut stderr())
+        };
+        // Without the thread there is no log; the server runs nevertheless.
+        let _ = thread::Builder::new().name("log".to_owned()).spawn(writing);
+        Self {
+            queue,
+            format,
+            dropped,
+        }
+    }
+
+    /// Waits until all lines so far are written, or until `patience` is over because nobody reads them.
+    pub(crate) fn flush(&self, patience: Duration) {
+        let start = Instant::now();
+        let (done, is_done) = sync_channel(0);
+        let mut message = Message::Flush(done);
+        while let Err(TrySendError::Full(unsent)) = self.queue.try_send(message) {
+            if start.elapsed() >= patience {
+                return;
+            }
+            message = unsent;
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = is_done.recv_timeout(patience.saturating_sub(start.elapsed()));
+    }
+}
+
+/// The life of the thread: writes what comes.
+fn write_all(messages: &Receiver<Message>, dropped: &AtomicU64, format: LogFormat, out: &mut impl Write) {
+    for message in messages {
+        let missing = dropped.swap(0, Ordering::Relaxed);
+        if missing > 0 {
+            let _ = out.write_all(&dropped_line(missing, format));
+        }
+        // A closed or full standard error is no reason to stop.
+        match message {
+            Message::Line(line) => drop(out.write_all(&line)),
+            Message::Flush(done) => drop((out.flush(), done)),
+        }
+    }
+}
+
+/// The line that says how many are missing. Its time is that of the line behind it.
+fn dropped_line(count: u64, format: LogFormat) -> Vec<u8> {
+    let message = "lines of the log were dropped here, since nobody read them in time";
+    match format {
+        LogFormat::Text => format!(" WARN oip_server: {message} count={count}\n").into_bytes(),
+        LogFormat::Json => {
+            let line = json!({"level": "WARN", "target": "oip_server", "message": message, "count": count});
+            format!("{line}\n").into_bytes()
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line {
+            writer: self,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+/// One line on its way; it is sent when it is dropped.
+pub(crate) struct Line<'a> {
+    writer: &'a LogWriter,
+    bytes: Vec<u8>,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        let line = shortened(std::mem::take(&mut self.bytes), self.writer.format);
+        if self.writer.queue.try_send(Message::Line(line)).is_err() {
+            self.writer.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes of a line; longer ones are cut.
+const MAX_BYTES: usize = 4096;
+
+/// A line of at most [`MAX_BYTES`] that is still UTF-8, or still JSON.
+fn shortened(mut line: Vec<u8>, format: LogFormat) -> Vec<u8> {
+    if line.len() <= MAX_BYTES {
+        return line;
+    }
+    if matches!(format, LogFormat::Json)
+        && let Some(short) = shortened_json(&line)
+    {
+        return short;
+    }
+    const END: &str = "… (cut)\n";
+    let mut end = MAX_BYTES - END.len();
+    // Not within a character: bytes that continue one begin with the bits 10.
+    while end > 0 && line[end] & 0b1100_0000 == 0b1000_0000 {
+        end -= 1;
+    }
+    line.truncate(end);
+    line.extend_from_slice(END.as_bytes());
+    line
+}
+
+/// The same object with its long strings cut until it is short enough.
+fn shortened_json(line: &[u8]) -> Option<Vec<u8>> {
+    let mut value: Value = serde_json::from_slice(line).ok()?;
+    let mut longest = MAX_BYTES / 2;
+    loop {
+        cut_strings(&mut value, longest);
+        let mut short = serde_json::to_vec(&value).ok()?;
+        short.push(b'\n');
+        if short.len() <= MAX_BYTES {
+            return Some(short);
+        }
+        if longest == 0 {
+            // Too many fields rather than long ones.
+            let bytes = line.len();
+            value =
+                json!({"level": value["level"], "message": "a line of the log was too long", "bytes": bytes});
+            return Some(format!("{value}\n").into_bytes());
+        }
+        longest /= 2;
+    }
+}
+
+fn cut_strings(value: &mut Value, longest: usize) {
+    match value {
+        Value::String(text) if text.len() > longest => {
+            let end = text.floor_char_boundary(longest);
+            text.truncate(end);
+            text.push('…');
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| cut_strings(value, longest)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| cut_strings(value, longest)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_of_text_are_cut_between_characters() {
+        for offset in 0..4 {
+            let line = format!("{}{}\n", "x".repeat(offset), "ü€😀".repeat(1000));
+            let short = String::from_utf8(shortened(line.clone().into_bytes(), LogFormat::Text)).unwrap();
+            assert!(short.len() <= MAX_BYTES && short.len() > MAX_BYTES - 20);
+            let kept = short.strip_suffix("… (cut)\n").unwrap();
+            assert!(line.starts_with(kept));
+        }
+        let short = b"short \xc3\xbc\n".to_vec();
+        assert_eq!(shortened(short.clone(), LogFormat::Text), short);
+    }
+
+    #[test]
+    fn long_lines_of_json_stay_json() {
+        let long = "a \"quoted\" ü\n".repeat(2000);
+        let line =
+            json!({"level": "ERROR", "message": "failed", "fields": {"error": long, "list": [long, 7]}});
+        let short = shortened(format!("{line}\n").into_bytes(), LogFormat::Json);
+        assert!(short.len() <= MAX_BYTES && short.ends_with(b"\n"));
+        let read: Value = serde_json::from_slice(&short).unwrap();
+        assert_eq!(
+            (&read["level"], &read["message"], &read["fields"]["list"][1]),
+            (&json!("ERROR"), &json!("failed"), &json!(7))
+        );
+        let error = read["fields"]["error"].as_str().unwrap();
+        assert!(long.starts_with(error.strip_suffix('…').unwrap()) && error.len() > 100);
+
+        let fields: serde_json::Map<String, Value> = (0..1000)
+            .map(|index| (format!("field {index}"), json!(index)))
+            .collect();
+        let short = shortened(Value::Object(fields).to_string().into_bytes(), LogFormat::Json);
+        let read: Value = serde_json::from_slice(&short).unwrap();
+        assert_eq!(read["message"], "a line of the log was too long");
+    }
+
+    #[test]
+    fn dropped_lines_are_counted_and_said() {
+        let (queue, messages) = sync_channel(2);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writer = LogWriter {
+            queue,
+            format: LogFormat::Json,
+            dropped: dropped.clone(),
+        };
+        for number in 0..5 {
+            writeln!(writer.make_writer(), "{{\"number\":{number}}}").unwrap();
+        }
+        drop(writer);
+        let mut out = Vec::new();
+        write_all(&messages, &dropped, LogFormat::Json, &mut out);
+        let lines: Vec<Value> = out
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect();
+        assert_eq!(lines.len(), 3, "{}", String::from_utf8_lossy(&out));
+        assert_eq!(lines[0]["count"], 3);
+        assert_eq!((&lines[1]["number"], &lines[2]["number"]), (&json!(0), &json!(1)));
+    }
+}
