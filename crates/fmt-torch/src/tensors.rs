@@ -84,7 +84,7 @@ impl Found {
                     for (key, value) in pairs.iter().rev() {
                         match (key, checkpoint.value.text(*key)) {
                             (Value::Int(number), _) => {
-                                walk.push(&name, &number.to_string(), *value, depth + 1)?
+                                walk.push(&name, &number.to_string(), *value, depth + 1)?;
                             }
                             (_, Some(key)) => walk.push(&name, key, *value, depth + 1)?,
                             _ => {}
