@@ -3,6 +3,7 @@
 //! The binary only puts libraries together: options become a configuration, the configuration an engine and two
 //! transports, and those run until a signal ends them.
 
+mod allocator;
 mod app;
 mod backends;
 mod config;
@@ -50,6 +51,7 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
+    allocator::give_back_what_is_freed();
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == backends::WORKER) {
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));

@@ -22,6 +22,9 @@ pub(crate) struct Options {
     /// The program of the server
     #[arg(long)]
     server: PathBuf,
+    /// Run only attacks whose names contain this, or one of these
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// Minutes
     #[arg(long, default_value_t = 30)]
     minutes: u64,
@@ -69,13 +72,22 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut good = Vec::new();
     let tally = Tally::default();
     let mut attacks = 0;
+    let mut chosen = rows::all();
+    if !options.only.is_empty() {
+        chosen.retain(|row| options.only.iter().any(|only| row.name.contains(only)));
+        ensure!(
+            !chosen.is_empty(),
+            "no attack's name contains any of {:?}",
+            options.only
+        );
+    }
     while start.elapsed() < time {
-        for row in rows::all() {
+        for row in &chosen {
             run_attack(async {
                 let _ = timeout(TURN, (row.start)(server.target(), Scale::FULL, tally.clone())).await;
             })?;
             attacks += 1;
-            good.push((row.name, beside.take()));
+            good.push((row.name.clone(), beside.take()));
             if start.elapsed() >= time {
                 break;
             }
