@@ -1,6 +1,6 @@
 //! Dtypes whose elements are copied and not computed with.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// A dtype that is known by its name and how many bytes some of its elements take: eight-bit floats, complex numbers, the
 /// blocks of quantised formats. Tensors of it are listed, copied, hashed and compared byte by byte.
@@ -14,7 +14,11 @@ use std::fmt;
 /// assert_eq!(blocks.byte_len(33), None);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct OpaqueDType {
+pub struct OpaqueDType(Arc<Inner>);
+
+/// Shared, so that the dtype of an entry stays small: files have millions of entries, and few are opaque.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Inner {
     name: String,
     block_elements: u32,
     block_bytes: u32,
@@ -24,11 +28,11 @@ impl OpaqueDType {
     /// A dtype of which so many elements take so many bytes, both at least 1.
     #[must_use]
     pub fn new(name: impl Into<String>, block_elements: u32, block_bytes: u32) -> Self {
-        Self {
+        Self(Arc::new(Inner {
             name: name.into(),
             block_elements: block_elements.max(1),
             block_bytes: block_bytes.max(1),
-        }
+        }))
     }
 
     /// A dtype whose elements take so many bits.
@@ -45,27 +49,27 @@ impl OpaqueDType {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.0.name
     }
 
     /// Elements that stand together.
     #[must_use]
     pub fn block_elements(&self) -> u32 {
-        self.block_elements
+        self.0.block_elements
     }
 
     /// Bytes that they take.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
-        self.block_bytes
+        self.0.block_bytes
     }
 
     /// Bytes of so many elements; `None` when they are no whole blocks, or do not fit 64 bits.
     #[must_use]
     pub fn byte_len(&self, elements: u64) -> Option<u64> {
-        let block = u64::from(self.block_elements);
+        let block = u64::from(self.0.block_elements);
         let blocks = elements.is_multiple_of(block).then_some(elements / block)?;
-        blocks.checked_mul(self.block_bytes.into())
+        blocks.checked_mul(self.0.block_bytes.into())
     }
 
     /// Why such a tensor cannot be read as numbers.
@@ -77,6 +81,6 @@ impl OpaqueDType {
 
 impl fmt::Display for OpaqueDType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.name)
+        f.pad(&self.0.name)
     }
 }

@@ -57,8 +57,7 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     }
     request.id.get_or_insert_with(|| app.request_ids.next());
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
-    let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)
-        .map_err(|error| error.within(model))?;
+    let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
 
     let answered = async {
         let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;

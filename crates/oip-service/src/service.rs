@@ -151,7 +151,8 @@ impl RequestContext {
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when `timeout` is no number of microseconds or `priority` no priority;
-    /// [`ErrorCode::DeadlineExceeded`] when the client's time is already over, [`ErrorCode::Cancelled`] when it has left.
+    /// [`ErrorCode::DeadlineExceeded`] when the transport gives no time at all. A request whose time passed while it was read is
+    /// the service's to refuse, which counts it.
     pub fn for_request(
         request: &InferRequest,
         lease: &Lease,
@@ -177,7 +178,6 @@ impl RequestContext {
         let asked = [parameter, transport_timeout].into_iter().flatten().min();
         let timeout = asked.unwrap_or(limits.default).min(limits.max);
         lease.set_timeout(timeout);
-        lease.check().map_err(|error| error.within(request.model()))?;
         Ok(Self::of(lease.clone()).with_priority(priority))
     }
 

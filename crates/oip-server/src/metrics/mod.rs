@@ -116,8 +116,8 @@ mod tests {
 
     use super::*;
 
-    /// A server with one model, of a tensor file, without sockets.
-    fn server() -> Router {
+    /// A server with one model, of a tensor file, without sockets, and its repository.
+    fn server() -> (Router, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let version = folder.path().join("digit_means/1");
         fs::create_dir_all(&version).unwrap();
@@ -134,7 +134,7 @@ mod tests {
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default();
         let metrics = Metrics::new(engine.clone(), config.budget.clone()).router();
-        router_with(engine, config, metrics)
+        (router_with(engine, config, metrics), folder)
     }
 
     async fn call(server: &Router, method: &str, path: &str) -> (StatusCode, String) {
@@ -162,7 +162,7 @@ mod tests {
     /// LC-17: 100,000 names and versions that do not exist leave no trace in what is shown.
     #[tokio::test]
     async fn lc_17_names_that_clients_make_up_are_not_shown() {
-        let server = server();
+        let (server, _repository) = server();
         let before = series(&server).await;
         assert!(before.contains(&r#"nv_inference_count{model="digit_means",version="1"}"#.to_owned()));
         for index in 0..100_000 {

@@ -59,7 +59,7 @@ fn from_gguf_but_not_to_it() {
     let format = format_of_path(&target).unwrap();
     let refused = convert(&*reader, format, &target, &ConvertOptions::default()).unwrap_err();
     assert!(
-        refused.to_string().contains("quantised, as GGML's Q8_0"),
+        refused.to_string().contains("no place for the dtype: found Q8_0"),
         "{refused}"
     );
     let converted = convert(&*reader, format, &target, &allowing()).unwrap();
