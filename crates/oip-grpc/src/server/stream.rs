@@ -10,6 +10,7 @@ use std::{
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -230,6 +231,16 @@ where
         }));
     }
 
+    /// Reads requests that are on their way and drops them, before the stream is closed with an error.
+    ///
+    /// gRPC's Python client for asyncio reports a write that fails because the stream was closed, and not the status that it
+    /// was closed with.
+    async fn pass_over_requests(&mut self) {
+        const LINGER: Duration = Duration::from_millis(25);
+        let end = Instant::now() + LINGER;
+        while let Ok(Ok(Some(_))) = timeout_at(end, self.messages.next()).await {}
+    }
+
     /// Gives an answer to the client, who has as long to take it as a request may last, and no longer than the call.
     async fn give(&mut self, answer: Result<Framed, Failed>) -> Result<(), Status> {
         let message = match answer {
@@ -238,6 +249,7 @@ where
             Err(Failed::Request(echo, error)) => {
                 let status = status::from_error(&error);
                 if self.closes_on_error {
+                    self.pass_over_requests().await;
                     return Err(status);
                 }
                 failed(echo, status.message())?
