@@ -34,9 +34,13 @@ fn workers(server: &Server) -> Vec<(u32, String)> {
 
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ")
+    let is_zombie = stat
+        .rsplit(") ")
         .next()
-        .is_some_and(|fields| !fields.is_empty() && !fields.starts_with('Z'))
+        .is_none_or(|fields| fields.is_empty() || fields.starts_with('Z'));
+    // Of a process that is being killed the first thread may be gone while others still hold its socket open.
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    !is_zombie || threads > 1
 }
 
 fn kill(pid: u32) {
