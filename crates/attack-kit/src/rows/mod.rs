@@ -74,7 +74,7 @@ impl Scale {
     }
 }
 
-/// What an attack was answered, counted.
+/// Counts the answers to an attack, by what they are.
 #[derive(Clone, Default)]
 pub struct Tally(Arc<Mutex<BTreeMap<String, usize>>>);
 

@@ -1,4 +1,4 @@
-//! What changes while clients are served: models come and go, and their processes are killed.
+//! Changes while clients are served: models are loaded and unloaded, and their processes are killed.
 
 use std::{
     fmt, fs,

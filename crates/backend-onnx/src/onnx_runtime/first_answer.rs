@@ -1,4 +1,4 @@
-//! What a model answers to inputs that are made up: how many dimensions its outputs really have.
+//! One run with made-up inputs shows how many dimensions a model's outputs really have.
 
 use std::time::{Duration, Instant};
 

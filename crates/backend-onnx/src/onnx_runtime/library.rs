@@ -76,7 +76,7 @@ impl OnnxRuntime {
     /// libraries. `python3` is run to tell where its packages are.
     ///
     /// # Errors
-    /// What was found and why each was not taken, or that nothing was found.
+    /// Lists each library found with the reason it was refused, or says that none was found.
     pub fn find() -> Result<Self, ServiceError> {
         let mut refused = Vec::new();
         for path in find::candidates() {

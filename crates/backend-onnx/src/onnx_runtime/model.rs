@@ -202,7 +202,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
                 )));
             }
             Some(declared) if role == "input" => declared,
-            // What it says of outputs is not known to the session, and may be wrong.
+            // The session does not know the file's claims about outputs, and they may be wrong.
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };

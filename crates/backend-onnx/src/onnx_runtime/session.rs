@@ -45,7 +45,7 @@ fn make(
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
         .with_memory_pattern(inputs.iter().all(is_fixed))?
-        // Else a file with the right letters near its beginning is read as another format, which nobody checked.
+        // Without this, a file with the letters ORTM near its beginning is read as ORT's own format, which is not checked here.
         .with_config_entry("session.load_model_format", "ONNX")?;
     SharedSession::new(builder.commit_from_memory(content)?)
 }

@@ -73,7 +73,7 @@ struct If {
     /// For false, and for true.
     bodies: [Body; 2],
     scope: SymbolScope,
-    /// What sizes are called that depend on the choice, by output and axis.
+    /// Symbols for the sizes that depend on the branch taken, by output and axis.
     sizes: Arc<OnceLock<Vec<Vec<Symbol>>>>,
 }
 

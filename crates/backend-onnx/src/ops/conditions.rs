@@ -194,7 +194,7 @@ pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let directions = match node.text("direction", "forward") {
         "forward" | "reverse" => 1,
         "bidirectional" => 2,
-        _ => return refuse("the direction is none of 'forward', 'reverse' and 'bidirectional'"),
+        _ => return refuse("the direction must be 'forward', 'reverse' or 'bidirectional'"),
     };
     if node.has("clip") || node.int("input_forget", 0) != 0 {
         return refuse("the attributes 'clip' and 'input_forget' are not supported");
