@@ -37,6 +37,7 @@ pub(crate) async fn read_body(
     if announced.is_some_and(|bytes| bytes > limit as u64) {
         return Err(too_large());
     }
+    lease.expect(announced.unwrap_or(0));
     // Shows at once whether it fits, now or ever.
     drop(lease.charge(announced.unwrap_or(0))?);
     let most = announced.map_or(limit, |bytes| bytes as usize);

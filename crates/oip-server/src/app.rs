@@ -129,7 +129,12 @@ impl App {
         let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
         let beside = match config.allow_metrics {
-            true => Metrics::new(engine.clone(), config.http.budget.clone()).router(),
+            true => Metrics::new(
+                engine.clone(),
+                config.http.budget.clone(),
+                config.http.cpu.clone(),
+            )
+            .router(),
             false => Router::new(),
         };
         let rest = oip_http::router_with(service.clone(), config.http, beside);

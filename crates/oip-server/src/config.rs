@@ -3,7 +3,7 @@ use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
-use oip_listen::{ConnectionCap, Limits};
+use oip_listen::{ConnectionCap, Limits, StreamCap, Windows};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
@@ -85,7 +85,7 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, http_address)?;
-        let connections = Limits::default();
+        let connections = connection_limits(&budget, options.max_connections);
         Ok(Self {
             model_repository,
             model_name: options.model_name,
@@ -102,6 +102,7 @@ impl Config {
                 config.response_cache_bytes = options
                     .response_cache_byte_size
                     .map_or(0, |ByteSize(bytes)| bytes);
+                config.cpu = cpu.clone();
                 config.load_timeout = duration(options.load_timeout, config.load_timeout);
                 config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
             }),
@@ -139,16 +140,29 @@ impl Config {
                 regions.max_transfer_bytes = max_request_size;
                 regions
             }),
-            connections: Limits {
-                connections: options
-                    .max_connections
-                    .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
-                ..connections
-            },
+            connections,
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         })
+    }
+}
+
+/// Limits on connections. What they hold beside the memory budget is a quarter of it at most: connections beyond those that
+/// fit there are charged to the budget itself.
+fn connection_limits(budget: &ByteBudget, max_connections: Option<usize>) -> Limits {
+    /// What a connection may hold: its buffers and tables, what is received and not read, and its first streams.
+    const CONNECTION: u64 = 128 << 10;
+    let free = usize::try_from(budget.limit() / 4 / CONNECTION / 2).unwrap_or(usize::MAX);
+    let charge = {
+        let budget = budget.clone();
+        move || budget.take(CONNECTION).ok()
+    };
+    Limits {
+        connections: ConnectionCap::new(max_connections.unwrap_or(10_240).max(1)).charging(free, charge),
+        streams: StreamCap::new(2 * free),
+        windows: Windows::new(budget.limit() / 16),
+        ..Limits::default()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     load::labels::Labels,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::{Generation, Key, ResponseCache},
+        cache::{Generation, ResponseCache},
         charging::{Inputs, charge_outputs},
         delivery::Answer,
         instances::Instances,
@@ -107,7 +107,7 @@ impl ServedVersion {
             self.recorder().failure(error.code(), cx.received().elapsed());
         })?;
         let start = Instant::now();
-        let key = Key::new(self.generation(), &request);
+        let key = cache.key(self.generation(), &request, cx.lease()).await?;
         if let Some(outputs) = cache.get(&key) {
             let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)?;
             self.recorder().hit(start.elapsed(), cx.received().elapsed());
@@ -116,7 +116,7 @@ impl ServedVersion {
         let looked = start.elapsed();
         let outputs = run(request).await?;
         let start = Instant::now();
-        cache.put(key, &outputs);
+        cache.keep(key, &outputs, cx.lease()).await;
         self.recorder().miss(looked + start.elapsed());
         Ok(outputs)
     }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use oip_service::extensions::{self, offered};
+use oip_service::{
+    InferenceService,
+    extensions::{self, offered},
+};
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
 use tonic::{Request, Response, Status, Streaming, codegen::tokio_stream::Empty};
 
@@ -119,14 +122,18 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
-        answer(statistics::statistics(&*self.0.service, request.get_ref()))
+        let request = request.into_inner();
+        let work = move |service: &dyn InferenceService| statistics::statistics(service, &request);
+        answer(self.0.elsewhere(work).await)
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        answer(repository::index(&*self.0.service, request.get_ref()))
+        let request = request.into_inner();
+        let work = move |service: &dyn InferenceService| repository::index(service, &request);
+        answer(self.0.elsewhere(work).await)
     }
 
     async fn repository_model_load(

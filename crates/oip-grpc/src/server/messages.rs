@@ -163,6 +163,7 @@ where
         else {
             return Ok(None);
         };
+        incoming.lease.expect(len as u64);
         let used = self.part.len().min(len - incoming.buffer.len());
         incoming.reserve(used, len).map_err(refused)?;
         incoming.buffer.extend_from_slice(&self.part[..used]);

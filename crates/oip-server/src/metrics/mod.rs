@@ -15,8 +15,7 @@ use axum::{
     routing::get,
 };
 use oip_engine::Engine;
-use oip_service::{ByteBudget, InferenceService};
-use tokio::task::spawn_blocking;
+use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 
 #[cfg(target_os = "linux")]
 use self::process::Process;
@@ -27,15 +26,17 @@ pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
+    cpu: CpuPool,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, cpu: CpuPool) -> Self {
         Self {
             engine,
             budget,
+            cpu,
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
@@ -67,7 +68,14 @@ impl Metrics {
 
 /// With many models the text takes milliseconds, in which the thread could answer others.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    match spawn_blocking(move || metrics.text()).await {
+    /// It counts as a small job.
+    const BYTES: u64 = 64 << 10;
+    let lease = Lease::unlimited();
+    let guard = lease.guard();
+    let cpu = metrics.cpu.clone();
+    let text = cpu.run(&lease, BYTES, move || Ok(metrics.text())).await;
+    guard.disarm();
+    match text {
         Ok(text) => (
             [(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE))],
             text,
@@ -133,7 +141,7 @@ mod tests {
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default();
-        let metrics = Metrics::new(engine.clone(), config.budget.clone()).router();
+        let metrics = Metrics::new(engine.clone(), config.budget.clone(), config.cpu.clone()).router();
         (router_with(engine, config, metrics), folder)
     }
 

@@ -3,6 +3,7 @@
 
 mod bodies;
 mod codes;
+mod connections;
 mod decoding;
 mod floods;
 mod readers;
