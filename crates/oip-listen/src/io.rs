@@ -51,10 +51,10 @@ pin_project! {
 
 /// So much is read before others have their turn. A client that always has something to read would otherwise keep a thread
 /// for as long as the runtime lets it, which is many megabytes.
-const TURN: usize = 256 << 10;
+const TURN: usize = 64 << 10;
 
 /// A frame costs as much as so many bytes.
-const FRAME: usize = 512;
+const FRAME: usize = 256;
 
 /// A client that closes its side has gone, or has just said all it wants to say: nobody can tell. For so long a request
 /// in work is given the benefit of the doubt; then it is given up.
@@ -252,7 +252,7 @@ mod tests {
             match polled {
                 Poll::Ready(result) => result.unwrap(),
                 Poll::Pending => {
-                    pauses += usize::from(read > 4000);
+                    pauses += usize::from(read > 2000);
                     tokio::task::yield_now().await;
                 }
             }

@@ -153,14 +153,18 @@ impl Config {
 fn connection_limits(budget: &ByteBudget, max_connections: Option<usize>) -> Limits {
     /// What a connection may hold: its buffers and tables, what is received and not read, and its first streams.
     const CONNECTION: u64 = 128 << 10;
-    let free = usize::try_from(budget.limit() / 4 / CONNECTION / 2).unwrap_or(usize::MAX);
+    let free = usize::try_from(budget.limit() / 8 / CONNECTION)
+        .unwrap_or(usize::MAX)
+        .max(64);
+    // All others leave half of the budget to requests.
+    let most = free.saturating_mul(5);
     let charge = {
         let budget = budget.clone();
         move || budget.take(CONNECTION).ok()
     };
     Limits {
-        connections: ConnectionCap::new(max_connections.unwrap_or(10_240).max(1)).charging(free, charge),
-        streams: StreamCap::new(2 * free),
+        connections: ConnectionCap::new(max_connections.unwrap_or(most).max(1)).charging(free, charge),
+        streams: StreamCap::new(free.saturating_mul(2)),
         windows: Windows::new(budget.limit() / 16),
         ..Limits::default()
     }

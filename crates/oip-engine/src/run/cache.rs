@@ -135,7 +135,7 @@ impl ResponseCache {
         request: &InferRequest,
         lease: &Lease,
     ) -> Result<Key, ServiceError> {
-        let bytes = request.inputs.iter().map(|input| input.value.raw().len()).sum();
+        let bytes: usize = request.inputs.iter().map(|input| input.value.raw().len()).sum();
         if bytes <= LARGE {
             return Ok(Key::new(generation, request));
         }
@@ -148,7 +148,7 @@ impl ResponseCache {
     /// Keeps an answer as [`ResponseCache::put`] does, off the caller's thread where that takes long. If there is no time for
     /// that, it is not kept.
     pub(crate) async fn keep(self: &Arc<Self>, key: Key, outputs: &[InferOutput], lease: &Lease) {
-        let bytes = outputs.iter().map(|output| output.value.raw().len()).sum();
+        let bytes: usize = outputs.iter().map(|output| output.value.raw().len()).sum();
         if bytes <= LARGE {
             return self.put(key, outputs);
         }
