@@ -104,6 +104,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
     },
     Arrows {
+        from: "tensor-remote",
+        to: &["fmt-core"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],
