@@ -155,6 +155,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "fmt-core",
             "tensor-files",
+            "tensor-remote",
             "oip-types",
             "oip-client",
         ],

@@ -1,6 +1,6 @@
 //! `tensor inspect`: what a file holds.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write};
+use std::{collections::BTreeMap, fmt::Write as _, io::Write};
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
 use serde::Serialize;
@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
     drop(progress);
     let file = File {
         format: reader.format(),
-        file_size: fs::metadata(&options.file).map_or(0, |file| file.len()),
+        file_size: files::len(&options.file),
         metadata: reader.metadata(),
         tensors,
     };
