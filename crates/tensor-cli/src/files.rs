@@ -191,7 +191,10 @@ impl Settings {
         };
         let mut ztensor = WriteOptions {
             tensors: TensorOptions {
-                compression: target.compress.then(|| Compression::level(target.level)),
+                compression: target.compress.then(|| {
+                    let threads = target.threads.map_or(0, usize::from);
+                    Compression::level(target.level).with_threads(threads)
+                }),
                 checksum,
                 big_endian: target.endian == Some(Endian::Big),
                 ..TensorOptions::default()
