@@ -13,6 +13,7 @@ use crate::{
     options::Inspect,
     pieces,
     progress::Progress,
+    sources::unless_interrupted,
     stats::Stats,
     table,
 };
@@ -69,11 +70,12 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
         let entry = &reader.entries()[index];
         if options.sha256 && tensor.unsupported.is_none() {
             let mut hash = Sha256::new();
-            for piece in pieces::bytes(reader, index).about(&options.file)? {
-                let piece = piece.about(&options.file)?;
-                hash.update(&piece);
-                progress.advance(piece.len() as u64)?;
-            }
+            let hashed = pieces::each(reader, index, &mut |piece| {
+                hash.update(piece);
+                let advanced = progress.advance(piece.len() as u64);
+                advanced.map_err(|_| Error::new(ErrorKind::Io, "interrupted"))
+            });
+            hashed.about(&options.file).map_err(unless_interrupted)?;
             tensor.sha256 = Some(hex(&hash.finalize()));
         }
         if options.stats && entry.unsupported.is_none() {

@@ -10,7 +10,7 @@ use fmt_core::ReadOptions;
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
 /// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), and for reading only GGUF
-/// (.gguf) and PyTorch (.pt, .pth, .bin), whose code is never run.
+/// (.gguf), PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
 ///
 /// A file to read can be on a server that answers range requests: `https://HOST/PATH`, or `hf://OWNER/REPO/FILE` for the
 /// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`). Only what is needed of it is fetched.
@@ -203,6 +203,9 @@ pub(crate) struct Target {
     /// How hard to compress, from 1 (fast) to 19 (small).
     #[arg(long, value_name = "1-19", requires = "compress", default_value_t = 3)]
     pub(crate) level: i32,
+    /// Threads that compress [default: as many as the machine has processors, 16 at most]. The file is the same.
+    #[arg(long, value_name = "COUNT", requires = "compress", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     /// The checksum of each tensor (zTensor) [default: crc32c].
     #[arg(long)]
     pub(crate) checksum: Option<Checksum>,

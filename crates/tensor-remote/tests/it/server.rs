@@ -171,7 +171,7 @@ pub(crate) fn body(content: &dyn ByteSource, range: Range<u64>, out: &mut dyn Wr
 }
 
 /// Bytes that tell where they stand.
-pub(crate) fn content(len: usize) -> bytes::Bytes {
+pub(crate) fn content(len: usize) -> tensor_core::Bytes {
     (0..len).map(|at| (at / 251 + at) as u8).collect()
 }
 
