@@ -30,8 +30,8 @@
 //! # }
 //! ```
 //!
-//! Each format is a feature: `btf`, `gguf` (which is read only), `npy` (which is `.npz` too), `onnx` (the weights of
-//! models, read only), `safetensors`, `tbuf`, `torch` (read only), `ztensor`. All are on by default.
+//! Each format is a feature: `btf`, `gguf`, `npy` (which is `.npz` too), `onnx` (the weights of models, read only),
+//! `safetensors`, `tbuf`, `torch` (read only), `ztensor`. All are on by default.
 //!
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
 //! [`open_source`] a mapping of `tensor-mmap`.
