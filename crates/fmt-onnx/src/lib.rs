@@ -14,4 +14,4 @@ mod tensor;
 mod wire;
 
 pub use model::{Port, Summary};
-pub use reader::{Onnx, OnnxReader};
+pub use reader::{Beside, Onnx, OnnxReader};

@@ -64,7 +64,8 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
             (2, value) => summary.producer = walk.text(value, "the producer's name")?,
             (3, value) => version = walk.text(value, "the producer's version")?,
             (7, value) => {
-                if graph.replace(message(value, "the graph")?).is_some() {
+                let before = graph.replace(message(value, "the graph")?);
+                if before.is_some() {
                     return Err(malformed("the model has two graphs"));
                 }
             }

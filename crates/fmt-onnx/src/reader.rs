@@ -45,6 +45,11 @@ pub struct OnnxReader {
     limits: Limits,
 }
 
+/// Opens another file by its name in a model.
+pub type Beside<'a> = dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error> + 'a;
+
+type File = Arc<dyn ByteSource>;
+
 /// Where a weight's elements stand.
 enum Place {
     /// As they are.
@@ -80,11 +85,11 @@ impl OnnxReader {
     pub fn open_with(
         source: Arc<dyn ByteSource>,
         options: &ReadOptions,
-        beside: &dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error>,
+        beside: &Beside<'_>,
     ) -> Result<Self, Error> {
         let found = model::read(&*source, &options.limits)?;
         let (mut entries, mut places) = (Vec::new(), Vec::new());
-        let mut files: Vec<(String, Result<Arc<dyn ByteSource>, String>)> = Vec::new();
+        let mut files: Vec<(String, Result<File, String>)> = Vec::new();
         for weight in found.weights {
             let (mut entry, stored) = weight.entry()?;
             places.push(match stored {

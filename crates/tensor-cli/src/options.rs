@@ -9,8 +9,8 @@ use fmt_core::ReadOptions;
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), and for reading only GGUF
-/// (.gguf), PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), and for
+/// reading only PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
 ///
 /// A file to read can be on a server that answers range requests: `https://HOST/PATH`, or `hf://OWNER/REPO/FILE` for the
 /// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`). Only what is needed of it is fetched.
