@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod changing;
+#[cfg(feature = "async")]
+mod futures;
 mod hostile;
 mod reading;
 mod redirects;

@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io::Write,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -275,31 +275,4 @@ fn authorities_must_be_certificates() {
         quick().with_authorities(&path).unwrap_err().kind(),
         ErrorKind::Malformed
     );
-}
-
-/// The system's errors stay what they are.
-#[test]
-fn a_source_of_futures_is_read_like_any_other() {
-    struct Slow(Bytes);
-    impl tensor_remote::AsyncByteSource for Slow {
-        fn len(&self) -> u64 {
-            self.0.len() as u64
-        }
-        fn read(&self, range: std::ops::Range<u64>) -> tensor_remote::ReadFuture<'_> {
-            Box::pin(async move {
-                tokio::task::yield_now().await;
-                match range.start {
-                    4_000_000.. => Err(io::ErrorKind::PermissionDenied.into()),
-                    _ => ByteSource::read(&self.0, range),
-                }
-            })
-        }
-    }
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let bytes = content(5_000_000);
-    let handle = runtime.handle().clone();
-    let source = RemoteSource::from_async(Arc::new(Slow(bytes.clone())), "m.safetensors", handle).unwrap();
-    assert_eq!(source.read(100..3_000_000).unwrap(), bytes.slice(100..3_000_000));
-    let error = source.read(4_200_000..4_900_000).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
 }
