@@ -5,16 +5,16 @@ use std::{
     sync::Arc,
 };
 
-use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, Metadata, OpaqueDType, ReadOptions, StoredDType, read_range,
-};
+use fmt_core::{ByteSource, Entry, Error, ErrorKind, Metadata, ReadOptions, StoredDType, read_range};
 use gguf_rs_lib::{
-    prelude::{GGUFError, GGUFFileReader, GGUFTensorType, MetadataValue},
+    prelude::{GGUFError, GGUFFileReader, MetadataValue},
     reader::file_reader::GGUFReaderConfig,
     tensor::TensorInfo,
 };
 use serde_json::{Number, Value};
-use tensor_core::{DType, Shape};
+use tensor_core::Shape;
+
+use crate::types::GgmlType;
 
 pub(crate) const FORMAT: &str = "gguf";
 
@@ -106,8 +106,11 @@ fn entry(info: &TensorInfo, data: u64, len: u64) -> Result<Entry, Error> {
     let range = range.filter(|range| range.end <= len);
     let range =
         range.ok_or_else(|| malformed(ErrorKind::OutOfBounds, "the data lies behind the file's end"))?;
-    let dtype = known(info.tensor_type());
-    let stored = dtype.map_or_else(|| opaque(info.tensor_type()), StoredDType::Known);
+    let ggml = GgmlType::of_number(info.tensor_type() as u32);
+    let stored = ggml.map_or_else(
+        || StoredDType::Unknown(format!("{:?}", info.tensor_type())),
+        GgmlType::stored,
+    );
     let mut entry = Entry::new(info.name().to_owned(), stored, shape, range);
     match entry.spec() {
         None => {
@@ -127,33 +130,6 @@ fn entry(info: &TensorInfo, data: u64, len: u64) -> Result<Entry, Error> {
         Some(_) => {}
     }
     Ok(entry)
-}
-
-/// A quantised type: blocks that are copied as they are.
-fn opaque(tensor_type: GGUFTensorType) -> StoredDType {
-    let name = format!("{tensor_type:?}");
-    let elements = u32::try_from(tensor_type.block_size()).ok();
-    let bytes = tensor_type
-        .block_size_bytes()
-        .and_then(|bytes| u32::try_from(bytes).ok());
-    match (elements, bytes) {
-        (Some(elements), Some(bytes)) => StoredDType::Opaque(OpaqueDType::new(name, elements, bytes)),
-        _ => StoredDType::Unknown(name),
-    }
-}
-
-fn known(tensor_type: GGUFTensorType) -> Option<DType> {
-    Some(match tensor_type {
-        GGUFTensorType::F32 => DType::F32,
-        GGUFTensorType::F16 => DType::F16,
-        GGUFTensorType::BF16 => DType::BF16,
-        GGUFTensorType::F64 => DType::F64,
-        GGUFTensorType::I8 => DType::I8,
-        GGUFTensorType::I16 => DType::I16,
-        GGUFTensorType::I32 => DType::I32,
-        GGUFTensorType::I64 => DType::I64,
-        _ => return None,
-    })
 }
 
 /// A value as text: a string as it is, everything else as JSON.
