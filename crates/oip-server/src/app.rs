@@ -128,10 +128,13 @@ impl App {
         }
         let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
-        let beside = match config.allow_metrics {
-            true => Metrics::new(engine.clone(), config.http.budget.clone()).router(),
-            false => Router::new(),
-        };
+        let mut beside = Router::new();
+        if config.allow_metrics {
+            beside = beside.merge(Metrics::new(engine.clone(), config.http.budget.clone()).router());
+        }
+        if config.allow_console {
+            beside = beside.merge(oip_console::router(config.log_tail.clone()));
+        }
         tokio::spawn(free_unused_buffers(config.http.budget.clone()));
         let rest = oip_http::router_with(service.clone(), config.http, beside);
         let calls = oip_grpc::service(service, config.grpc);
