@@ -134,10 +134,9 @@ async fn log_lines(State(log): State<Option<LogTail>>, RawQuery(query): RawQuery
         let error = "the log is not shown here; the server's operator can allow it (--allow-console-log)";
         return (StatusCode::FORBIDDEN, Json(Refused { error })).into_response();
     };
-    let fields = query.iter().flat_map(|query| query.split('&'));
-    let after = fields
-        .filter_map(|field| field.strip_prefix("after=")?.parse().ok())
-        .last();
+    let after = query
+        .as_deref()
+        .and_then(|query| query.strip_prefix("after=")?.parse().ok());
     ([(CACHE_CONTROL, "no-store")], Json(log.after(after.unwrap_or(0)))).into_response()
 }
 
