@@ -305,7 +305,7 @@ mod tests {
         let lease = Lease::unlimited();
         let small = request();
         let large =
-            InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("a", vector(&[1.0; 100_000]));
+            InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("a", vector(&vec![1.0; 100_000]));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         for (request, is_quick) in [(&small, true), (&large, false)] {
             let generation = Generation(1);
