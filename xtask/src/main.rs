@@ -9,6 +9,7 @@ mod attack;
 mod bench;
 mod cargo;
 mod ci;
+mod circles;
 mod codegen;
 mod corpus;
 mod interop;

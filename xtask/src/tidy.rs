@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::workspace;
+use crate::{circles, workspace};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -19,6 +19,9 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "tensor-mmap",
     "tensorferry-python",
 ];
+
+/// The crates whose files may still need each other in a circle.
+const MAY_HAVE_CIRCLES: &[&str] = &[];
 
 /// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
 /// in docs/ARCHITECTURE.md says why.
@@ -288,6 +291,7 @@ fn broken_rules() -> Result<Vec<String>> {
     check_layout(&mut broken)?;
     check_arrows(&mut broken)?;
     check_sources(&mut broken)?;
+    check_circles(&mut broken)?;
     check_documents(&mut broken)?;
     Ok(broken)
 }
@@ -381,6 +385,30 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
         ] {
             if text.contains(unfinished) {
                 broken.push(format!("{name}: contains `{unfinished}`"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No two files of a crate need each other.
+fn check_circles(broken: &mut Vec<String>) -> Result<()> {
+    let mut folders = vec![workspace::root().join("xtask")];
+    for entry in fs::read_dir(workspace::root().join("crates"))? {
+        folders.push(entry?.path());
+    }
+    folders.sort();
+    for folder in folders {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if MAY_HAVE_CIRCLES.contains(&name.as_str()) {
+            continue;
+        }
+        for root in ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root)) {
+            if root.exists() {
+                for circle in circles::of_crate(&root)? {
+                    let circle = circle.replace(&format!("{}/", folder.display()), "");
+                    broken.push(format!("{name}: files in a circle: {circle}"));
+                }
             }
         }
     }

@@ -40,9 +40,11 @@
 
 mod configured_dims;
 mod convert;
+mod decode;
 mod dims;
 mod dtype;
 mod external;
+mod faults;
 mod input_check;
 mod lower;
 mod ml;

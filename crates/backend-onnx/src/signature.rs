@@ -8,7 +8,7 @@ use oip_types::{DataType, ServiceError, ShapePattern};
 use tensor_core::Quoted;
 
 use crate::{
-    dtype,
+    decode, dtype,
     proto::{self, GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto},
     size::MAX_BYTES,
 };
@@ -44,7 +44,7 @@ impl Signature {
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it is no ONNX file, of an unknown version, or
     /// has inputs or outputs that are no tensors of a supported type.
     pub fn read(content: &Bytes) -> Result<Self, ServiceError> {
-        let model = proto::decode(content)?;
+        let model = decode::model(content)?;
         let graph = model
             .graph
             .as_ref()

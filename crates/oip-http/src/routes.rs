@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
+    extract::{Request, State},
     http::StatusCode,
     middleware,
     response::Response,
@@ -15,7 +15,15 @@ use oip_types::{
 };
 use serde_json::json;
 
-use crate::{HttpConfig, answer, app::App, browsers, description, extensions, head, infer::infer, panics};
+use crate::{
+    HttpConfig,
+    answer::{self, respond},
+    app::App,
+    browsers, description, extensions, head,
+    infer::infer,
+    panics,
+    path::{PathParams, with_model},
+};
 
 /// The REST side of the protocol for a service.
 ///
@@ -218,36 +226,4 @@ async fn method_not_allowed() -> Response {
         StatusCode::METHOD_NOT_ALLOWED,
         error_body(&ServiceError::invalid("Method Not Allowed")),
     )
-}
-
-pub(crate) fn respond(result: Result<Response, ServiceError>) -> Response {
-    result.unwrap_or_else(|error| answer::error(&error))
-}
-
-/// The path's parameters, percent-decoded.
-pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
-
-/// The path's parameters, if they are UTF-8.
-pub(crate) struct Params(RawPathParams);
-
-impl Params {
-    pub(crate) fn new(path: PathParams) -> Result<Self, ServiceError> {
-        path.map(Self)
-            .map_err(|_| ServiceError::invalid("the path is not UTF-8"))
-    }
-
-    /// A parameter's value; empty where the path has none of the name.
-    pub(crate) fn get(&self, wanted: &str) -> &str {
-        let found = self.0.iter().find(|(name, _)| *name == wanted);
-        found.map(|(_, value)| value).unwrap_or_default()
-    }
-}
-
-/// Reads model and version from the path.
-pub(crate) fn with_model<T>(
-    path: PathParams,
-    use_model: impl FnOnce(ModelRef<'_>) -> Result<T, ServiceError>,
-) -> Result<T, ServiceError> {
-    let params = Params::new(path)?;
-    use_model(ModelRef::new(params.get("model"), Some(params.get("version")))?)
 }

@@ -6,18 +6,15 @@ use std::{
     time::Instant,
 };
 
-use oip_types::{ErrorCode, InferOutput, ServiceError};
+use oip_types::ErrorCode;
 
 use crate::{
     batching::scheduler::Turnstile,
     run::{
-        instances::Client,
+        client::{Answer, Client},
         statistics::{Ending, Execution, Recorder},
     },
 };
-
-/// What comes back from a thread: the outputs of one request.
-pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
 
 /// A request that is done, and its answer.
 pub(crate) struct Finished {

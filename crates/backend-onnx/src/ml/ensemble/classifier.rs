@@ -12,7 +12,10 @@ use super::{
     forest::{Aggregate, Forest, Number},
     read::{Trees, doubles},
 };
-use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 pub(crate) fn classifier(
     context: &ParsingContext<'_>,

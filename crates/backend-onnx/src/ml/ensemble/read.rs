@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use tract_onnx::{model::ParsingContext, tract_hir::internal::*};
 
 use super::forest::{Aggregate, Forest, Leaves, Mode, Node, Number, Weight};
-use crate::ops::{Attributes, Refusal, access};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, access},
+};
 
 /// Trees as the file has them, known to be trees: every child exists, and every node is reached on one way only.
 #[derive(Debug)]

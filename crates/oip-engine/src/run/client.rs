@@ -1,0 +1,19 @@
+use std::time::Instant;
+
+use futures_channel::oneshot;
+use oip_service::{CancelToken, Lease};
+use oip_types::{InferOutput, ServiceError};
+
+/// What comes back from a thread: the outputs of one request.
+pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
+
+/// Who waits for the answer to a request.
+pub(crate) struct Client {
+    pub(crate) rows: u64,
+    pub(crate) arrival: u64,
+    pub(crate) received: Instant,
+    pub(crate) queued: Instant,
+    pub(crate) cancel: CancelToken,
+    pub(crate) lease: Lease,
+    pub(crate) answer: oneshot::Sender<Answer>,
+}
