@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use syn::{
-    Attribute, Expr, Item, ItemMod, ItemUse, Macro, Token, UseTree, Visibility, punctuated::Punctuated,
+    Attribute, Expr, Item, ItemMod, ItemUse, Macro, Meta, Token, UseTree, Visibility,
+    punctuated::Punctuated,
     visit::{self, Visit},
 };
 
@@ -160,7 +161,8 @@ impl Modules {
         let mut arrows = Arrows::new();
         for (number, module) in self.0.iter().enumerate() {
             for path in &module.paths {
-                let Some(Target::Module(target) | Target::Item(target)) = self.resolve(number, path, 0) else {
+                let Some(Target::Module(target) | Target::Item(target)) = self.resolve(number, path, 0)
+                else {
                     continue;
                 };
                 let to = &self.0[target].file;
@@ -249,8 +251,12 @@ impl Visit<'_> for Module {
     fn visit_visibility(&mut self, _: &Visibility) {}
 
     fn visit_path(&mut self, path: &syn::Path) {
-        self.paths
-            .push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        self.paths.push(
+            path.segments
+                .iter()
+                .map(|segment| segment.ident.to_string())
+                .collect(),
+        );
         visit::visit_path(self, path);
     }
 
@@ -333,9 +339,19 @@ fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("cfg")
             && attribute
-                .parse_args::<syn::Path>()
-                .is_ok_and(|condition| condition.is_ident("test"))
+                .parse_args()
+                .is_ok_and(|condition| demands_test(&condition))
     })
+}
+
+fn demands_test(condition: &Meta) -> bool {
+    match condition {
+        Meta::Path(path) => path.is_ident("test"),
+        Meta::List(list) if list.path.is_ident("all") => list
+            .parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
+            .is_ok_and(|all| all.iter().any(demands_test)),
+        _ => false,
+    }
 }
 
 /// The file that `#[path = "…"]` names.
@@ -395,7 +411,10 @@ mod tests {
         let found = circles_of(&[
             ("lib.rs", "mod a; mod b; pub use a::*; pub use b::B as C;"),
             ("a.rs", "use super::C; pub struct A;"),
-            ("b.rs", "fn f() { println!(\"{}\", crate::A::NAME) } pub struct B;"),
+            (
+                "b.rs",
+                "fn f() { println!(\"{}\", crate::A::NAME) } pub struct B;",
+            ),
         ]);
         assert_eq!(found, ["a.rs takes C from b.rs; b.rs takes NAME from a.rs"]);
     }
@@ -404,7 +423,10 @@ mod tests {
     fn a_module_and_its_submodule_can_be_a_circle() {
         let found = circles_of(&[
             ("lib.rs", "mod a;"),
-            ("a/mod.rs", "mod inner; use self::inner::go; pub struct A; fn f() { go() }"),
+            (
+                "a/mod.rs",
+                "mod inner; use self::inner::go; pub struct A; fn f() { go() }",
+            ),
             ("a/inner.rs", "use super::A; pub fn go() {}"),
         ]);
         assert_eq!(
@@ -416,11 +438,14 @@ mod tests {
     #[test]
     fn tests_other_crates_and_modules_within_a_file_are_none() {
         let found = circles_of(&[
-            ("lib.rs", "mod a; mod b; mod inner { use super::f; pub fn g() {} } fn f() { inner::g() }"),
+            (
+                "lib.rs",
+                "mod a; mod b; mod inner { use super::f; pub fn g() {} } fn f() { inner::g() }",
+            ),
             ("a.rs", "use std::fmt; use crate::b::B; pub struct A;"),
             (
                 "b.rs",
-                "pub(in crate::a) struct B; #[cfg(test)] mod tests { use crate::a::A; } #[cfg(test)] use crate::a;",
+                "pub(in crate::a) struct B; #[cfg(test)] mod tests { use crate::a::A; } #[cfg(all(test, unix))] use crate::a;",
             ),
         ]);
         assert_eq!(found, Vec::<String>::new());

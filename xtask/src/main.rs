@@ -14,6 +14,7 @@ mod codegen;
 mod corpus;
 mod interop;
 mod python;
+mod rustfmt;
 mod schemas;
 mod sizes;
 mod tidy;

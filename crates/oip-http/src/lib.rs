@@ -51,6 +51,7 @@ mod head;
 mod infer;
 mod negotiation;
 mod panics;
+mod path;
 mod read_body;
 mod request_ids;
 mod routes;

@@ -40,6 +40,7 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
     let app = App::new(service, config);
     let config = app.config.clone();
+    let allowed_hosts = Arc::new(config.allowed_hosts.clone());
     let mut router = Router::new().merge(more.with_state(()));
     for (path, handler) in routes() {
         router = router
@@ -50,7 +51,7 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn(panics::contain))
-        .layer(middleware::from_fn_with_state(config.clone(), browsers::check))
+        .layer(middleware::from_fn_with_state(allowed_hosts, browsers::check))
         .layer(middleware::from_fn_with_state(config, head::check))
         .with_state(app)
 }

@@ -10,8 +10,8 @@ use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
 use crate::{
-    Failure,
     backends::BackendConfig,
+    failure::Failure,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
     units::{ByteSize, HumanDuration},
 };

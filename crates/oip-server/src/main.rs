@@ -8,6 +8,7 @@ mod app;
 mod backends;
 mod config;
 mod descriptors;
+mod failure;
 mod log_settings;
 mod log_writer;
 mod metrics;
@@ -24,31 +25,7 @@ use std::{
 
 use clap::Parser;
 
-use crate::{config::Config, options::Options};
-
-/// What went wrong before or while serving, in one line, and the code the process ends with.
-struct Failure {
-    message: String,
-    exit_code: u8,
-}
-
-impl Failure {
-    /// The command line, the environment or the configuration file cannot be used.
-    fn usage(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            exit_code: 2,
-        }
-    }
-
-    /// Everything else.
-    fn run(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            exit_code: 1,
-        }
-    }
-}
+use crate::{config::Config, failure::Failure, options::Options};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();

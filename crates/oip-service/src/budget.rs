@@ -7,11 +7,9 @@ use std::sync::{
 
 use oip_types::{ErrorCode, ServiceError};
 
-use crate::{Charge, Lease};
-
 /// Bytes of memory that all requests may use at once, over all transports.
 ///
-/// Each buffer of a request is charged to its [`Lease`] before it is allocated and stays charged until it is freed, so
+/// Each buffer of a request is charged to its [`Lease`](crate::Lease) before it is allocated and stays charged until it is freed, so
 /// that memory is bounded however many clients send however much. A request that finds no room is refused at once.
 ///
 /// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, which therefore find room while large
@@ -47,14 +45,6 @@ impl ByteBudget {
             limit,
             used: AtomicU64::new(0),
         }))
-    }
-
-    /// Takes some bytes for work that belongs to no request.
-    ///
-    /// # Errors
-    /// As [`Lease::charge`].
-    pub fn take(&self, bytes: u64) -> Result<Charge, ServiceError> {
-        Lease::without_deadline(self).charge(bytes)
     }
 
     /// Bytes that can be taken altogether.

@@ -69,6 +69,7 @@
 
 mod budget;
 mod cancel;
+mod capabilities;
 #[cfg(feature = "compression")]
 pub mod compression;
 mod cpu_pool;
@@ -83,19 +84,23 @@ mod service;
 mod shared_inputs;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod time_limits;
 
 pub use budget::ByteBudget;
 pub use cancel::{CancelGuard, CancelToken};
+pub use capabilities::{
+    BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
+    SystemSharedMemory,
+};
 pub use cpu_pool::CpuPool;
 pub use delivery::answer;
 pub use extended::Extended;
-pub use extensions::{
-    Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
-};
+
 pub use lease::{Charge, Lease};
 pub use memory::available_memory;
 pub use model::{Backend, LoadContext, Model, ModelSource};
 pub use oip_types;
 pub use panics::catch_panic;
-pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};
+pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;
+pub use time_limits::TimeLimits;

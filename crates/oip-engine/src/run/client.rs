@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use futures_channel::oneshot;
 use oip_service::{CancelToken, Lease};
-use oip_types::{InferOutput, ServiceError};
+use oip_types::{ErrorCode, InferOutput, ServiceError};
 
 /// What comes back from a thread: the outputs of one request.
 pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
@@ -16,4 +16,12 @@ pub(crate) struct Client {
     pub(crate) cancel: CancelToken,
     pub(crate) lease: Lease,
     pub(crate) answer: oneshot::Sender<Answer>,
+}
+
+/// What a request counts as whose client waits for it no more.
+pub(crate) fn given_up(cancel: &CancelToken) -> ErrorCode {
+    match cancel.is_expired() {
+        true => ErrorCode::DeadlineExceeded,
+        false => ErrorCode::Cancelled,
+    }
 }

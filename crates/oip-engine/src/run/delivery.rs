@@ -6,12 +6,10 @@ use std::{
     time::Instant,
 };
 
-use oip_types::ErrorCode;
-
 use crate::{
     batching::scheduler::Turnstile,
     run::{
-        client::{Answer, Client},
+        client::{Answer, Client, given_up},
         statistics::{Ending, Execution, Recorder},
     },
 };
@@ -38,10 +36,7 @@ impl Finished {
         let client = &self.client;
         let failure = match &self.answer {
             Err(error) => Some(error.code()),
-            Ok(_) if client.answer.is_canceled() => Some(match client.cancel.is_expired() {
-                true => ErrorCode::DeadlineExceeded,
-                false => ErrorCode::Cancelled,
-            }),
+            Ok(_) if client.answer.is_canceled() => Some(given_up(&client.cancel)),
             Ok(_) => None,
         };
         Ending {

@@ -16,7 +16,7 @@ use crate::{
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
     run::{
-        client::{Answer, Client},
+        client::{Answer, Client, given_up},
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
         statistics::Recorder,
@@ -273,15 +273,10 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let (shared, cancel) = (self.shared, self.cx.cancel());
-        let is_expired = cancel.is_expired();
+        let code = given_up(cancel);
         cancel.cancel();
         // Whoever takes a request out of the queue counts it.
         if let Some(job) = shared.queue.cancel(self.ticket) {
-            let code = if is_expired {
-                ErrorCode::DeadlineExceeded
-            } else {
-                ErrorCode::Cancelled
-            };
             shared.recorder.failure(code, job.client.received.elapsed());
         }
         // Also if it is being run: others do not wait for an answer that nobody takes.

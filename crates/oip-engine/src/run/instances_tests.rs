@@ -24,7 +24,7 @@ use tensor_core::{Shape, Tensor};
 use crate::{
     batching::scheduler::BatchPolicy,
     run::{
-        delivery::Answer,
+        client::Answer,
         instances::{InstanceSettings, Instances},
         statistics::{FailureReason, VersionMetrics},
     },

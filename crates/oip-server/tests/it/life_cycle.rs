@@ -140,6 +140,11 @@ fn lc_16_a_log_that_nobody_reads() {
     for _ in 0..2000 {
         assert_eq!(server.get("/v2/health/live").status, 200);
     }
+    let metrics = String::from_utf8(server.get("/metrics").body).unwrap();
+    let dropped = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("oip_log_lines_dropped_total "));
+    assert!(dropped.unwrap().parse::<u64>().unwrap() > 1000, "{dropped:?}");
     let mut stderr = server.child.stderr.take().unwrap();
     let mut some = [0; 1000];
     assert!(stderr.read(&mut some).unwrap() > 0);

@@ -14,7 +14,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use super::{find, metadata};
+use super::models::{find, metadata};
 use crate::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
     SystemSharedMemory,
