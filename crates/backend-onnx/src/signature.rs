@@ -24,6 +24,7 @@ use crate::{
 /// assert_eq!(error.to_string(), "the file is no ONNX model, or it is damaged or cut off");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Signature {
     /// The version of the file format.
     pub ir_version: i64,
@@ -98,6 +99,7 @@ impl Signature {
 
 /// An input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Port {
     /// Its name.
     pub name: String,
@@ -164,6 +166,7 @@ impl Port {
 
 /// A dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Dim {
     /// Always this size.
     Fixed(u64),

@@ -28,7 +28,9 @@ use crate::answer;
 /// ```
 /// use oip_http::{AllowedHosts, HttpConfig};
 ///
-/// let config = HttpConfig { allowed_hosts: AllowedHosts::only(["models.example.com"]), ..HttpConfig::default() };
+/// let config = HttpConfig::default().with(|config| {
+///     config.allowed_hosts = AllowedHosts::only(["models.example.com"]);
+/// });
 /// # let _ = config;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

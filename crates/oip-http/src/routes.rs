@@ -10,7 +10,7 @@ use axum::{
 };
 use oip_service::{InferenceService, Readiness, extensions::offered};
 use oip_types::{
-    ErrorCode, ModelRef, ServerMetadata, ServiceError,
+    ErrorCode, ModelRef, ServiceError,
     rest::{error_body, json_body},
 };
 use serde_json::json;
@@ -155,10 +155,8 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
 }
 
 async fn server_metadata(State(app): State<App>) -> Response {
-    let metadata = ServerMetadata {
-        extensions: offered(&*app.service),
-        ..app.service.server_metadata()
-    };
+    let mut metadata = app.service.server_metadata();
+    metadata.extensions = offered(&*app.service);
     answer::json(StatusCode::OK, json_body(&metadata))
 }
 

@@ -149,10 +149,7 @@ impl App {
                 grpc.listener,
                 Protocol::Http2,
                 calls,
-                Limits {
-                    conversations: &[oip_grpc::MODEL_STREAM_INFER],
-                    ..limits
-                },
+                limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]),
                 shutdown.clone(),
             )),
         ];

@@ -62,10 +62,10 @@ impl Config {
         }
 
         let duration = |option: Option<HumanDuration>, default| option.map_or(default, |option| option.0);
-        let time = TimeLimits {
-            default: duration(options.request_timeout, TimeLimits::default().default),
-            max: duration(options.max_request_timeout, TimeLimits::default().max),
-        };
+        let time = TimeLimits::default().with(|time| {
+            time.default = duration(options.request_timeout, TimeLimits::default().default);
+            time.max = duration(options.max_request_timeout, TimeLimits::default().max);
+        });
         let max_request_size = options.max_request_size.map_or(64 << 20, |ByteSize(bytes)| bytes);
         if budget.limit() < max_request_size {
             return Err(Failure::usage(format!(
@@ -75,10 +75,7 @@ impl Config {
             )));
         }
         let max_request_bytes = usize::try_from(max_request_size).unwrap_or(usize::MAX);
-        let limits = oip_types::Limits {
-            tensor_bytes: max_request_bytes,
-            ..oip_types::Limits::default()
-        };
+        let limits = oip_types::Limits::default().with(|limits| limits.tensor_bytes = max_request_bytes);
         let control = control(
             options.model_control_mode,
             options.repository_poll_secs,
@@ -105,46 +102,43 @@ impl Config {
                 config.load_timeout = duration(options.load_timeout, config.load_timeout);
                 config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
             }),
-            http: HttpConfig {
-                allowed_hosts,
-                max_body_bytes: max_request_bytes,
-                limits: limits.clone(),
-                time,
-                budget: budget.clone(),
-                cpu: cpu.clone(),
-                non_finite: match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
+            http: HttpConfig::default().with(|config| {
+                config.allowed_hosts = allowed_hosts;
+                config.max_body_bytes = max_request_bytes;
+                config.limits = limits.clone();
+                config.time = time;
+                config.budget = budget.clone();
+                config.cpu = cpu.clone();
+                config.non_finite = match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
                     JsonNonFinite::Null => NonFinite::Null,
                     JsonNonFinite::Literal => NonFinite::Literal,
                     JsonNonFinite::String => NonFinite::String,
                     JsonNonFinite::Error => NonFinite::Error,
-                },
-                ..HttpConfig::default()
-            },
-            grpc: GrpcConfig {
-                max_message_bytes: max_request_bytes,
-                limits,
-                time,
-                budget,
-                cpu,
-                output: match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
+                };
+            }),
+            grpc: GrpcConfig::default().with(|config| {
+                config.max_message_bytes = max_request_bytes;
+                config.limits = limits;
+                config.time = time;
+                config.budget = budget;
+                config.cpu = cpu;
+                config.output = match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
                     GrpcForm::Mirror => GrpcOutput::Mirror,
                     GrpcForm::Raw => GrpcOutput::Raw,
                     GrpcForm::Typed => GrpcOutput::Typed,
-                },
-                ..GrpcConfig::default()
-            },
+                };
+            }),
             allow_metrics: options.allow_metrics.unwrap_or(true),
             shared_memory: options.system_shared_memory.unwrap_or(false).then(|| {
                 let mut regions = RegionsConfig::default();
                 regions.max_transfer_bytes = max_request_size;
                 regions
             }),
-            connections: Limits {
-                connections: options
+            connections: connections.with(|limits| {
+                limits.connections = options
                     .max_connections
-                    .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
-                ..connections
-            },
+                    .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1)));
+            }),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),

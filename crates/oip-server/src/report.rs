@@ -158,13 +158,12 @@ mod tests {
     #[test]
     fn many_tensors_are_counted_and_names_are_harmless() {
         let outputs = (0..20).map(|index| TensorMetadata::new(format!("t\x1b{index}"), DataType::UINT8, &[]));
-        let metadata = ModelMetadata {
-            name: "many".into(),
-            versions: vec![],
-            platform: "tensorferry_ztensor".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::UINT8, &[])],
-            outputs: outputs.collect(),
-        };
+        let metadata = ModelMetadata::new(
+            "many",
+            "tensorferry_ztensor",
+            vec![TensorMetadata::new("x", DataType::UINT8, &[])],
+            outputs.collect(),
+        );
         let ready = ModelStatus::new("many", None, ModelState::Ready, "").with_metadata(Arc::new(metadata));
         let text = table(&[ready]);
         let lines: Vec<&str> = text.lines().collect();
@@ -191,16 +190,16 @@ mod tests {
 
     #[test]
     fn the_table_shows_everything_once() {
-        let metadata = ModelMetadata {
-            name: "digits".into(),
-            versions: vec!["1".into()],
-            platform: "onnx_onnxv1".into(),
-            inputs: vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
-            outputs: vec![
+        let metadata = ModelMetadata::new(
+            "digits",
+            "onnx_onnxv1",
+            vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
+            vec![
                 TensorMetadata::new("label", DataType::INT64, &[-1]),
                 TensorMetadata::new("probabilities", DataType::FP32, &[-1, 10]),
             ],
-        };
+        )
+        .with_versions(["1"]);
         let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready, "")
             .with_metadata(Arc::new(metadata))
             .with_load_time(Duration::from_millis(12));

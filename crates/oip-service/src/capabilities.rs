@@ -58,11 +58,20 @@ pub trait Classification: Send + Sync {
 
 /// What is known about the classes of an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Classes {
     /// Whether the first dimension counts rows that are classified on their own.
     pub is_batched: bool,
     /// The names of the classes, as far as they have some.
     pub labels: Arc<[String]>,
+}
+
+impl Classes {
+    /// The classes of an output: whether its first dimension counts rows, and the names of the classes.
+    #[must_use]
+    pub fn new(is_batched: bool, labels: Arc<[String]>) -> Self {
+        Self { is_batched, labels }
+    }
 }
 
 /// The logging extension.

@@ -25,7 +25,7 @@
 //!
 //! impl InferenceService for Echo {
 //!     fn server_metadata(&self) -> ServerMetadata {
-//!         ServerMetadata { name: "echo".into(), version: "1.0".into(), extensions: vec![] }
+//!         ServerMetadata::new("echo", "1.0")
 //!     }
 //!
 //!     fn readiness(&self) -> Readiness {
@@ -57,13 +57,8 @@
 //! }
 //!
 //! let bytes = TensorMetadata::new("bytes", DataType::UINT8, &[-1]);
-//! let service: Arc<dyn InferenceService> = Arc::new(Echo(Arc::new(ModelMetadata {
-//!     name: "echo".into(),
-//!     versions: vec![],
-//!     platform: "example_echo".into(),
-//!     inputs: vec![bytes.clone()],
-//!     outputs: vec![bytes],
-//! })));
+//! let metadata = ModelMetadata::new("echo", "example_echo", vec![bytes.clone()], vec![bytes]);
+//! let service: Arc<dyn InferenceService> = Arc::new(Echo(Arc::new(metadata)));
 //! assert!(service.model_ready(ModelRef::new("echo", None).unwrap()).is_ok());
 //! ```
 

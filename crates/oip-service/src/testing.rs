@@ -73,11 +73,7 @@ impl TestService {
 
 impl InferenceService for TestService {
     fn server_metadata(&self) -> ServerMetadata {
-        ServerMetadata {
-            name: "test".into(),
-            version: "1.2.3".into(),
-            extensions: vec![],
-        }
+        ServerMetadata::new("test", "1.2.3")
     }
 
     fn readiness(&self) -> Readiness {

@@ -177,19 +177,18 @@ mod tests {
     use crate::{ErrorCode, ModelRef};
 
     fn model() -> ModelMetadata {
-        ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: "test_test".into(),
-            inputs: vec![
+        ModelMetadata::new(
+            "m",
+            "test_test",
+            vec![
                 TensorMetadata::new("x", DataType::FP32, &[-1, 2]),
                 TensorMetadata::new("k", DataType::INT64, &[]),
             ],
-            outputs: vec![
+            vec![
                 TensorMetadata::new("y", DataType::FP32, &[-1]),
                 TensorMetadata::new("z", DataType::BOOL, &[1]),
             ],
-        }
+        )
     }
 
     fn floats(dims: &[u64]) -> Tensor {

@@ -49,13 +49,13 @@ impl Model {
             };
             tensors.unwrap_or_default().into_iter().map(read).collect()
         };
-        Ok(ModelMetadata {
-            inputs: tensors(self.inputs)?,
-            outputs: tensors(self.outputs)?,
-            name: self.name,
-            versions: self.versions.unwrap_or_default(),
-            platform: self.platform.unwrap_or_default(),
-        })
+        Ok(ModelMetadata::new(
+            self.name,
+            self.platform.unwrap_or_default(),
+            tensors(self.inputs)?,
+            tensors(self.outputs)?,
+        )
+        .with_versions(self.versions.unwrap_or_default()))
     }
 }
 

@@ -290,9 +290,7 @@ fn loading_a_pipeline_loads_what_it_runs() {
 
     // With what was loaded only for it. `one` was asked for by now, `ten` is still needed.
     load(&engine, "other").unwrap();
-    let options = UnloadOptions {
-        unload_dependents: true,
-    };
+    let options = UnloadOptions::default().with(|options| options.unload_dependents = true);
     let outer = ModelRef::new("outer", None).unwrap();
     block_on(engine.repository().unwrap().unload(outer, options)).unwrap();
     until("the inner pipeline is gone", || {

@@ -214,10 +214,7 @@ impl Statistics for Extensions {
 /// `matrix` is batched and the class 1 of any output is a `dog`.
 impl Classification for Extensions {
     fn classes(&self, model: ModelRef<'_>, _: &str) -> Classes {
-        Classes {
-            is_batched: model.name() == "matrix",
-            labels: ["", "dog"].map(str::to_owned).into(),
-        }
+        Classes::new(model.name() == "matrix", ["", "dog"].map(str::to_owned).into())
     }
 }
 

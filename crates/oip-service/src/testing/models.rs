@@ -57,13 +57,7 @@ pub(super) fn metadata(name: &str) -> Option<ModelMetadata> {
     } else {
         vec![]
     };
-    Some(ModelMetadata {
-        name: name.to_owned(),
-        versions,
-        platform: "test_test".to_owned(),
-        inputs,
-        outputs,
-    })
+    Some(ModelMetadata::new(name, "test_test", inputs, outputs).with_versions(versions))
 }
 
 /// The metadata of a model, if it has the version that is named.
