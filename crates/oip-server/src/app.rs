@@ -8,7 +8,7 @@ use std::{
 
 use axum::Router;
 use oip_engine::{Engine, Repository};
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_listen::{Protocol, Shutdown, listen, serve};
 use oip_service::{Extended, InferenceService};
 use oip_shm::Regions;
 use tokio::{

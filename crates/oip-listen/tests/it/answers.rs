@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_listen::{Limits, Protocol};
+use oip_listen::Protocol;
 use tokio::net::TcpStream;
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end};

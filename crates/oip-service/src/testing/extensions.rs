@@ -69,13 +69,13 @@ impl ModelRepository for Extensions {
             entry("never", None, None, ""),
         ];
         index.extend(self.lock().loads.iter().map(|(name, load)| match load {
-            Ok(LoadOptions { config }) => entry(
+            Ok(LoadOptions { config, .. }) => entry(
                 name,
                 None,
                 Some(ModelState::Ready),
                 config.as_deref().unwrap_or_default(),
             ),
-            Err(UnloadOptions { unload_dependents }) => {
+            Err(UnloadOptions { unload_dependents, .. }) => {
                 let reason = if *unload_dependents {
                     "unloaded with dependents"
                 } else {
