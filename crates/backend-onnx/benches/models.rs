@@ -98,6 +98,6 @@ fn plain(path: &Path, width: usize) -> Option<Arc<TypedRunnableModel>> {
 }
 
 fn load(backend: &OnnxBackend, path: &Path) -> Box<dyn Model> {
-    let source = ModelSource::new("m", "1", path.into(), std::fs::read(path).unwrap().into());
+    let source = ModelSource::new("m", "1", path, std::fs::read(path).unwrap().into());
     backend.load(&source, &LoadContext::default()).unwrap()
 }

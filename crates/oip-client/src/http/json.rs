@@ -15,11 +15,10 @@ pub(super) struct Server {
 
 impl From<Server> for ServerMetadata {
     fn from(server: Server) -> Self {
-        Self {
-            name: server.name.unwrap_or_default(),
-            version: server.version.unwrap_or_default(),
-            extensions: server.extensions.unwrap_or_default(),
-        }
+        let name = server.name.unwrap_or_default();
+        let mut metadata = Self::new(name, server.version.unwrap_or_default());
+        metadata.extensions = server.extensions.unwrap_or_default();
+        metadata
     }
 }
 

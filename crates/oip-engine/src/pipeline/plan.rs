@@ -363,12 +363,7 @@ mod tests {
                 return Err(ServiceError::invalid(format!("model '{other}' does not exist")).into());
             }
         };
-        Ok(Arc::new(ModelMetadata::new(
-            name.into(),
-            String::new(),
-            inputs,
-            outputs,
-        )))
+        Ok(Arc::new(ModelMetadata::new(name, String::new(), inputs, outputs)))
     }
 
     fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> EnsembleStep {

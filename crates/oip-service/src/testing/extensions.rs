@@ -75,7 +75,9 @@ impl ModelRepository for Extensions {
                 Some(ModelState::Ready),
                 config.as_deref().unwrap_or_default(),
             ),
-            Err(UnloadOptions { unload_dependents, .. }) => {
+            Err(UnloadOptions {
+                unload_dependents, ..
+            }) => {
                 let reason = if *unload_dependents {
                     "unloaded with dependents"
                 } else {

@@ -100,7 +100,7 @@ pub(crate) fn load_as(
     parameters: &[(&str, &str)],
     patience: Duration,
 ) -> Result<Box<dyn Model>, ServiceError> {
-    let source = ModelSource::new(name.into(), "1", "model.deed", deed.to_owned().into());
+    let source = ModelSource::new(name, "1", "model.deed", deed.to_owned().into());
     let parameter = |value: &str| ConfigParameter {
         string_value: value.to_owned(),
     };
