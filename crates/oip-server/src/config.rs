@@ -82,7 +82,11 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, http_address)?;
-        let connections = Limits::default();
+        let connections = Limits::default().with(|limits| {
+            if let Some(cap) = options.max_connections {
+                limits.connections = ConnectionCap::new(cap.max(1));
+            }
+        });
         Ok(Self {
             model_repository,
             model_name: options.model_name,
@@ -134,11 +138,7 @@ impl Config {
                 regions.max_transfer_bytes = max_request_size;
                 regions
             }),
-            connections: connections.with(|limits| {
-                limits.connections = options
-                    .max_connections
-                    .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1)));
-            }),
+            connections,
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),

@@ -193,7 +193,7 @@ async fn every_end_gives_everything_back() {
     let (app, budget) = app_within(
         4 << 20,
         HttpConfig::default().with(|config| {
-            config.time = TimeLimits::default().with(|time| time.default = Duration::from_secs(2))
+            config.time = TimeLimits::default().with(|time| time.default = Duration::from_secs(2));
         }),
     );
     let json = x("FP32", "[1]", "[1]");
