@@ -116,6 +116,7 @@ impl App {
         }
         tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
 
+        let misplaced = repository.misplaced_files();
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {
@@ -159,7 +160,7 @@ impl App {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
             if is_text {
-                report::models(&loading.models(), http_address, elapsed);
+                report::models(&loading.models(), &misplaced, http_address, elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
         });

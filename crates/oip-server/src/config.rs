@@ -49,8 +49,10 @@ impl Config {
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
-        let model_repository = options.model_repository.ok_or_else(|| {
-            Failure::usage("no model repository: give --model-repository DIR (--help shows all options)")
+        let model_repository = options.path.or(options.model_repository).ok_or_else(|| {
+            Failure::usage(
+                "no model repository: give a folder with models, or a model's file (--help shows all options)",
+            )
         })?;
         let address = |option: &str, address: Option<String>, default: &str| {
             resolve(option, address.as_deref().unwrap_or(default)).map_err(Failure::usage)

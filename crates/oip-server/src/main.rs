@@ -6,6 +6,7 @@
 mod allocator;
 mod app;
 mod backends;
+mod check;
 mod config;
 mod descriptors;
 mod failure;
@@ -30,10 +31,14 @@ use crate::{config::Config, failure::Failure, options::Options};
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == backends::WORKER) {
+    let first = arguments.next().unwrap_or_default();
+    if first == backends::WORKER {
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
     }
     descriptors::raise_limit();
+    if first == check::CHECK {
+        return check::run(arguments).unwrap_or_else(|failure| fail(&failure));
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) if error.use_stderr() => return fail(&Failure::usage(options::one_line(&error))),
