@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode,
     options.log.get_or_insert_with(|| "warn".to_owned());
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
-    let log = telemetry::start(&config.log, config.log_format)?;
+    let log = telemetry::start(&config.log, config.log_format, None)?;
     let name = config.model_name.as_deref();
     let repository = Repository::open(&config.model_repository, &config.backends.isolated()?, name)
         .map_err(|error| Failure::run(error.to_string()))?;

@@ -1,5 +1,6 @@
 use std::{io::stderr, panic, sync::Arc, thread, time::Duration};
 
+use oip_console::LogTail;
 use oip_service::Logging;
 use tracing_subscriber::{
     Layer,
@@ -38,9 +39,9 @@ impl LogEnd {
 }
 
 /// Sends the log to standard error, and panics to the log.
-pub(crate) fn start(log: &str, format: LogFormat) -> Result<Log, Failure> {
+pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Result<Log, Failure> {
     let filter = filter(log)?;
-    let writer = LogWriter::start(format);
+    let writer = LogWriter::start(format, tail);
     let layer = fmt::layer()
         .with_writer(writer.clone())
         .log_internal_errors(false);

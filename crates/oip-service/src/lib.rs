@@ -63,6 +63,7 @@
 //! ```
 
 mod budget;
+mod buffer;
 mod cancel;
 mod capabilities;
 #[cfg(feature = "compression")]
@@ -77,11 +78,13 @@ mod model;
 mod panics;
 mod service;
 mod shared_inputs;
+mod spare_buffers;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time_limits;
 
 pub use budget::ByteBudget;
+pub use buffer::Buffer;
 pub use cancel::{CancelGuard, CancelToken};
 pub use capabilities::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
