@@ -72,6 +72,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-onnx",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "prost", "tract-onnx"],
+    },
+    Arrows {
         from: "fmt-zip",
         to: &["fmt-core"],
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
@@ -94,6 +99,7 @@ const ARROWS: &[Arrows] = &[
             "fmt-btf",
             "fmt-gguf",
             "fmt-npy",
+            "fmt-onnx",
             "fmt-safetensors",
             "fmt-tbuf",
             "fmt-torch",
@@ -105,6 +111,11 @@ const ARROWS: &[Arrows] = &[
         from: "fmt-ztensor",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+    },
+    Arrows {
+        from: "tensor-remote",
+        to: &["fmt-core"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
     },
     Arrows {
         from: "oip-types",
@@ -158,6 +169,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "fmt-core",
             "tensor-files",
+            "tensor-remote",
             "oip-types",
             "oip-client",
         ],
