@@ -1,98 +1,6 @@
-use std::{fmt, ops::Range};
+use std::fmt;
 
-use crate::{DType, Shape, TensorSpec};
-
-/// Why a dtype, a shape and some bytes are not a tensor, or not the one asked for.
-///
-/// ```
-/// use tensor_core::{Shape, SpecError};
-/// let error = Shape::new(&[1 << 32, 1 << 32]).unwrap_err();
-/// assert!(matches!(error, SpecError::ElementCountOverflow { .. }));
-/// assert_eq!(error.to_string(), "the element count of shape [4294967296, 4294967296] does not fit 64 bits");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// More dimensions than [`Shape::MAX_RANK`].
-    RankTooLarge {
-        /// The number of dimensions found.
-        rank: usize,
-    },
-    /// The dimensions' product does not fit `u64`.
-    ElementCountOverflow {
-        /// The dimensions.
-        shape: Shape,
-    },
-    /// Elements times element size do not fit `u64`.
-    ByteLengthOverflow {
-        /// The element type.
-        dtype: DType,
-        /// The dimensions.
-        shape: Shape,
-    },
-    /// The bytes are not as many as the spec takes.
-    LengthMismatch {
-        /// What the bytes should be.
-        spec: TensorSpec,
-        /// How many bytes there are.
-        found: u64,
-    },
-    /// A scalar was asked for rows.
-    ScalarHasNoRows,
-    /// Rows beyond the leading dimension, or a range that ends before it starts.
-    RowsOutOfRange {
-        /// The rows asked for.
-        rows: Range<u64>,
-        /// The leading dimension.
-        available: u64,
-    },
-    /// The new shape has another number of elements.
-    ReshapeMismatch {
-        /// The tensor's shape.
-        from: Shape,
-        /// The shape asked for.
-        to: Shape,
-    },
-}
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RankTooLarge { rank } => {
-                write!(
-                    f,
-                    "rank {rank} is beyond the limit of {} dimensions",
-                    Shape::MAX_RANK
-                )
-            }
-            Self::ElementCountOverflow { shape } => {
-                write!(f, "the element count of shape {shape} does not fit 64 bits")
-            }
-            Self::ByteLengthOverflow { dtype, shape } => {
-                write!(f, "the byte length of {dtype}{shape} does not fit 64 bits")
-            }
-            Self::LengthMismatch { spec, found } => {
-                write!(f, "{spec} takes {} bytes, found {found}", spec.byte_len())
-            }
-            Self::ScalarHasNoRows => f.write_str("a scalar has no rows"),
-            Self::RowsOutOfRange { rows, available } => {
-                write!(
-                    f,
-                    "rows {}..{} of a tensor with {available} rows",
-                    rows.start, rows.end
-                )
-            }
-            Self::ReshapeMismatch { from, to } => write!(
-                f,
-                "shape {from} has {} elements, shape {to} has {}",
-                from.element_count(),
-                to.element_count()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SpecError {}
+use crate::{DType, Shape, SpecError, TensorSpec};
 
 /// Why bytes cannot be seen as a slice of a Rust type.
 ///
@@ -101,7 +9,7 @@ impl std::error::Error for SpecError {}
 /// let error = Tensor::scalar(1.5f32).view().as_slice::<i32>().unwrap_err();
 /// assert_eq!(error, CastError::DType { expected: DType::I32, found: DType::F32 });
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CastError {
     /// The tensor holds another dtype.
@@ -128,6 +36,11 @@ pub enum CastError {
         /// The element type.
         dtype: DType,
     },
+    /// The shape is larger than those of the other crate's arrays can be.
+    Shape {
+        /// The dimensions.
+        shape: Shape,
+    },
 }
 
 impl fmt::Display for CastError {
@@ -144,11 +57,21 @@ impl fmt::Display for CastError {
                     "little-endian {dtype} elements cannot be viewed in place on this big-endian host"
                 )
             }
+            Self::Shape { shape } => {
+                write!(f, "shape {shape} is larger than those of ndarray's arrays can be")
+            }
         }
     }
 }
 
 impl std::error::Error for CastError {}
+
+/// The message: it is what a program shows whose `main` returns the error.
+impl fmt::Debug for CastError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// Why coordinates and values are not a sparse tensor, or one too large to make dense.
 ///
@@ -160,7 +83,7 @@ impl std::error::Error for CastError {}
 /// assert_eq!(error, SparseError::IndexOutOfRange { entry: 0, axis: 0, index: 3, dim: 3 });
 /// # Ok::<(), tensor_core::SpecError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SparseError {
     /// The index tensor is not `u64[nnz, rank]` or the value tensor is not `[nnz]`.
@@ -234,6 +157,13 @@ impl fmt::Display for SparseError {
 }
 
 impl std::error::Error for SparseError {}
+
+/// The message: it is what a program shows whose `main` returns the error.
+impl fmt::Debug for SparseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl From<SpecError> for SparseError {
     fn from(error: SpecError) -> Self {

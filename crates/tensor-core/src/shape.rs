@@ -1,8 +1,10 @@
-use std::fmt;
+//! Dimensions, and what can be wrong with them: every other type of the crate is made of a [`Shape`].
+
+use std::{fmt, ops::Range};
 
 use smallvec::SmallVec;
 
-use crate::SpecError;
+use crate::DType;
 
 /// The dimensions of a tensor, outermost first, with a product that is known to fit `u64`.
 ///
@@ -37,12 +39,11 @@ impl Shape {
         if dims.len() > Self::MAX_RANK {
             return Err(SpecError::RankTooLarge { rank: dims.len() });
         }
-        let shape = Self {
-            dims: SmallVec::from_slice(dims),
-        };
         match checked_product(dims) {
-            Some(_) => Ok(shape),
-            None => Err(SpecError::ElementCountOverflow { shape }),
+            Some(_) => Ok(Self {
+                dims: SmallVec::from_slice(dims),
+            }),
+            None => Err(SpecError::ElementCountOverflow { dims: dims.to_vec() }),
         }
     }
 
@@ -124,6 +125,68 @@ impl TryFrom<&[u64]> for Shape {
     }
 }
 
+impl<const N: usize> TryFrom<[u64; N]> for Shape {
+    type Error = SpecError;
+
+    fn try_from(dims: [u64; N]) -> Result<Self, SpecError> {
+        Self::new(&dims)
+    }
+}
+
+impl TryFrom<Vec<u64>> for Shape {
+    type Error = SpecError;
+
+    fn try_from(dims: Vec<u64>) -> Result<Self, SpecError> {
+        Self::new(&dims)
+    }
+}
+
+/// What dimensions are given as: a [`Shape`], or numbers.
+///
+/// ```
+/// use tensor_core::{IntoShape, Shape};
+///
+/// assert_eq!([2, 3].into_shape()?, Shape::new(&[2, 3])?);
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
+pub trait IntoShape {
+    /// The shape.
+    ///
+    /// # Errors
+    /// As [`Shape::new`].
+    fn into_shape(self) -> Result<Shape, SpecError>;
+}
+
+impl IntoShape for Shape {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Ok(self)
+    }
+}
+
+impl IntoShape for &Shape {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoShape for &[u64] {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Shape::new(self)
+    }
+}
+
+impl<const N: usize> IntoShape for [u64; N] {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Shape::new(&self)
+    }
+}
+
+impl<const N: usize> IntoShape for &[u64; N] {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Shape::new(self)
+    }
+}
+
 /// The product of dimensions, `None` when it overflows. One 0 makes it 0 before anything can overflow.
 fn checked_product(dims: &[u64]) -> Option<u64> {
     if dims.contains(&0) {
@@ -131,6 +194,112 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
     }
     dims.iter()
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
+}
+
+/// Why a dtype, a shape and some bytes are not a tensor, or not the one asked for.
+///
+/// ```
+/// use tensor_core::{Shape, SpecError};
+/// let error = Shape::new(&[1 << 32, 1 << 32]).unwrap_err();
+/// assert!(matches!(error, SpecError::ElementCountOverflow { .. }));
+/// assert_eq!(error.to_string(), "the element count of shape [4294967296, 4294967296] does not fit 64 bits");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// More dimensions than [`Shape::MAX_RANK`].
+    RankTooLarge {
+        /// The number of dimensions found.
+        rank: usize,
+    },
+    /// The dimensions' product does not fit `u64`.
+    ElementCountOverflow {
+        /// The dimensions.
+        dims: Vec<u64>,
+    },
+    /// Elements times element size do not fit `u64`.
+    ByteLengthOverflow {
+        /// The element type.
+        dtype: DType,
+        /// The dimensions.
+        shape: Shape,
+    },
+    /// The bytes are not as many as the spec takes.
+    LengthMismatch {
+        /// The element type.
+        dtype: DType,
+        /// The dimensions.
+        shape: Shape,
+        /// How many bytes these take.
+        expected: u64,
+        /// How many bytes there are.
+        found: u64,
+    },
+    /// A scalar was asked for rows.
+    ScalarHasNoRows,
+    /// Rows beyond the leading dimension, or a range that ends before it starts.
+    RowsOutOfRange {
+        /// The rows asked for.
+        rows: Range<u64>,
+        /// The leading dimension.
+        available: u64,
+    },
+    /// The new shape has another number of elements.
+    ReshapeMismatch {
+        /// The tensor's shape.
+        from: Shape,
+        /// The shape asked for.
+        to: Shape,
+    },
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RankTooLarge { rank } => {
+                write!(
+                    f,
+                    "rank {rank} is beyond the limit of {} dimensions",
+                    Shape::MAX_RANK
+                )
+            }
+            Self::ElementCountOverflow { dims } => {
+                write!(f, "the element count of shape {dims:?} does not fit 64 bits")
+            }
+            Self::ByteLengthOverflow { dtype, shape } => {
+                write!(f, "the byte length of {dtype}{shape} does not fit 64 bits")
+            }
+            Self::LengthMismatch {
+                dtype,
+                shape,
+                expected,
+                found,
+            } => write!(f, "{dtype}{shape} takes {expected} bytes, found {found}"),
+            Self::ScalarHasNoRows => f.write_str("a scalar has no rows"),
+            Self::RowsOutOfRange { rows, available } => {
+                write!(
+                    f,
+                    "rows {}..{} of a tensor with {available} rows",
+                    rows.start, rows.end
+                )
+            }
+            Self::ReshapeMismatch { from, to } => write!(
+                f,
+                "shape {from} has {} elements, shape {to} has {}",
+                from.element_count(),
+                to.element_count()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// The message: it is what a program shows whose `main` returns the error.
+impl fmt::Debug for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! GGUF files as the format's page has them, and damaged ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod dequantising;
+mod editing;
 mod hostile;
 mod reading;
 mod support;
+mod writing;
