@@ -42,6 +42,11 @@ const ARROWS: &[Arrows] = &[
         never: &["axum", "tonic", "prost"],
     },
     Arrows {
+        from: "forest",
+        to: &[],
+        never: &["tokio", "serde"],
+    },
+    Arrows {
         from: "tensor-mmap",
         to: &[],
         never: &["tokio", "serde"],
@@ -207,8 +212,19 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "backend-forest",
+        to: &["forest", "tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "backend-onnx",
-        to: &["onnx-session", "tensor-core", "oip-types", "oip-service"],
+        to: &[
+            "forest",
+            "onnx-session",
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+        ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -241,6 +257,7 @@ const ARROWS: &[Arrows] = &[
             "oip-grpc",
             "oip-engine",
             "tensor-mmap",
+            "backend-forest",
             "backend-onnx",
             "backend-tensors",
         ],

@@ -1,5 +1,5 @@
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fmt, io,
     path::{Component, Path, PathBuf},
     sync::Arc,
@@ -109,7 +109,12 @@ impl Repository {
         }
         let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
         let names = self.backends.iter().flat_map(|backend| backend.file_names());
-        let known: Vec<_> = names.filter_map(|name| extension(name)).collect();
+        // What ordinary texts are called like says nothing.
+        let is_telling = |extension: &OsString| extension != "json" && extension != "txt";
+        let known: Vec<_> = names
+            .filter_map(|name| extension(name))
+            .filter(is_telling)
+            .collect();
         let entries = Root::open(&self.path).and_then(|root| root.list(Path::new("")));
         let files = entries.unwrap_or_default().into_iter();
         let files = files.filter(|(_, kind)| *kind == FileType::RegularFile);
