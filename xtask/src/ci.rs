@@ -35,6 +35,10 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
+        name: "tensors as ndarray's arrays",
+        arguments: &["test", "--package", "tensor-core", "--all-features", "--quiet"],
+    },
+    Check {
         name: "oip-http alone",
         arguments: &[
             "clippy",
@@ -85,18 +89,6 @@ const CHECKS: &[Check] = &[
             "--package",
             "tensor-files",
             "--no-default-features",
-            "--quiet",
-        ],
-    },
-    Check {
-        name: "messages without a server",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-grpc",
-            "--no-default-features",
-            "--features",
-            "client",
             "--quiet",
         ],
     },

@@ -26,22 +26,13 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    Limits, RequestBody, ResponseBody, Shutdown,
+    Limits, Protocol, RequestBody, ResponseBody, Shutdown,
     activity::{Activity, Verdict},
     body::Report,
     connections::Place,
     io::WatchedStream,
     leftover::Leftover,
 };
-
-/// What is spoken on a listener's connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.0 and 1.1.
-    Http1,
-    /// HTTP/2 from the first byte ("prior knowledge"), as gRPC clients speak it.
-    Http2,
-}
 
 /// Opens a listening socket.
 ///

@@ -10,19 +10,18 @@ use std::{
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use http::Request;
-use oip_listen::{ConnectionCap, Limits, Protocol, StreamCap, Windows};
+use oip_listen::{ConnectionCap, Protocol, StreamCap, Windows};
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
 /// A connection that has sent nothing for the longest time makes room for a new one; those with requests in work stay.
 #[test]
 fn the_idlest_connection_makes_room() {
-    let limits = Limits {
-        idle_timeout: Duration::from_secs(60),
-        head_timeout: Duration::from_secs(60),
-        connections: ConnectionCap::new(3),
-        ..limits()
-    };
+    let limits = limits().with(|limits| {
+        limits.idle_timeout = Duration::from_secs(60);
+        limits.head_timeout = Duration::from_secs(60);
+        limits.connections = ConnectionCap::new(3);
+    });
     let server = Server::start(Protocol::Http1, limits);
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut idlest = server.send(&get("/hello"));
@@ -44,12 +43,11 @@ fn the_idlest_connection_makes_room() {
 /// Half a head does not keep a place for long, where places are rare.
 #[test]
 fn half_a_head_makes_room() {
-    let limits = Limits {
-        idle_timeout: Duration::from_secs(60),
-        head_timeout: Duration::from_secs(60),
-        connections: ConnectionCap::new(2),
-        ..limits()
-    };
+    let limits = limits().with(|limits| {
+        limits.idle_timeout = Duration::from_secs(60);
+        limits.head_timeout = Duration::from_secs(60);
+        limits.connections = ConnectionCap::new(2);
+    });
     let server = Server::start(Protocol::Http1, limits);
     let halves: Vec<_> = (0..4).map(|_| server.send("GET /hello HT")).collect();
     server.canary();
@@ -79,10 +77,9 @@ fn flood(server: &Server, frame: &[u8]) -> usize {
 
 #[test]
 fn floods_of_frames_are_ended() {
-    let limits = Limits {
-        idle_timeout: Duration::from_secs(60),
-        ..limits()
-    };
+    let limits = limits().with(|limits| {
+        limits.idle_timeout = Duration::from_secs(60);
+    });
     let server = Server::start(Protocol::Http2, limits);
     for (name, frame) in [
         ("SETTINGS", &b"\0\0\0\x04\0\0\0\0\0"[..]),
@@ -109,14 +106,13 @@ async fn connect(server: &Server) -> SendRequest<Bytes> {
 /// clients may try again.
 #[test]
 fn streams_beyond_the_shared_room_are_refused() {
-    let limits = Limits {
-        assured_streams: 2,
-        streams: StreamCap::new(3),
-        windows: Windows::new(0),
-        body_gap_timeout: Duration::from_secs(60),
-        body_rate_grace: Duration::from_secs(60),
-        ..limits()
-    };
+    let limits = limits().with(|limits| {
+        limits.assured_streams = 2;
+        limits.streams = StreamCap::new(3);
+        limits.windows = Windows::new(0);
+        limits.body_gap_timeout = Duration::from_secs(60);
+        limits.body_rate_grace = Duration::from_secs(60);
+    });
     let server = Server::start(Protocol::Http2, limits);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
