@@ -2,7 +2,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Limits, Protocol, send_pace::SendPace};
+use crate::{Limits, Protocol, connections::Occupant, send_pace::SendPace};
 
 /// What happens on one connection, as far as patience with it is concerned.
 ///
@@ -84,19 +84,6 @@ impl Activity {
             state: Mutex::new(state),
             asked_to_close: Notify::new(),
         }))
-    }
-
-    /// Since when the connection has nothing to do; `None` if it has, or if it is about to be closed.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
-        let state = self.lock();
-        let is_idle = state.open_requests == 0 && state.sending.is_empty() && !state.is_asked_to_close;
-        is_idle.then_some(state.idle_since)
-    }
-
-    /// Asks the connection to make room for another one.
-    pub(crate) fn ask_to_close(&self) {
-        self.lock().is_asked_to_close = true;
-        self.0.asked_to_close.notify_one();
     }
 
     /// Waits until it is asked to make room.
@@ -261,6 +248,19 @@ impl Activity {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Occupant for Activity {
+    fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        let is_idle = state.open_requests == 0 && state.sending.is_empty() && !state.is_asked_to_close;
+        is_idle.then_some(state.idle_since)
+    }
+
+    fn ask_to_close(&self) {
+        self.lock().is_asked_to_close = true;
+        self.0.asked_to_close.notify_one();
     }
 }
 

@@ -16,8 +16,6 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::activity::Activity;
-
 /// How many connections there may be at once, over all listeners that share it.
 ///
 /// When there are so many, the one that has been idle for the longest time is closed for a new one. Where all have
@@ -37,7 +35,7 @@ pub struct ConnectionCap(Arc<Shared>);
 struct Shared {
     permits: Arc<Semaphore>,
     charging: Option<Charging>,
-    open: Mutex<HashMap<u64, Activity>>,
+    open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
     opened: AtomicU64,
 }
 
@@ -49,6 +47,15 @@ struct Charging {
 
 /// What a connection was charged, given back when it is dropped.
 type Charge = Box<dyn Any + Send>;
+
+/// A connection, as far as its place is concerned.
+pub(crate) trait Occupant: Send + Sync {
+    /// Since when it has nothing to do; `None` if it has, or if it is about to be closed.
+    fn idle_since(&self) -> Option<Instant>;
+
+    /// Asks it to make room for another one.
+    fn ask_to_close(&self);
+}
 
 /// A connection that was idle for a shorter time does not make room: its client may be about to send its next request.
 const LEAST_IDLE: Duration = Duration::from_millis(200);
@@ -112,9 +119,9 @@ impl ConnectionCap {
     }
 
     /// Counts a connection for as long as the result lives.
-    pub(crate) fn enter(&self, room: Room, activity: &Activity) -> Place {
+    pub(crate) fn enter(&self, room: Room, occupant: Arc<dyn Occupant>) -> Place {
         let number = self.0.opened.fetch_add(1, Ordering::Relaxed);
-        self.0.lock().insert(number, activity.clone());
+        self.0.lock().insert(number, occupant);
         Place {
             shared: self.0.clone(),
             number,
@@ -127,12 +134,12 @@ impl ConnectionCap {
         let open = self.0.lock();
         let idle = open
             .values()
-            .filter_map(|activity| Some((activity.idle_since()?, activity)));
+            .filter_map(|occupant| Some((occupant.idle_since()?, occupant)));
         let idlest = idle
             .filter(|(since, _)| now.saturating_duration_since(*since) >= LEAST_IDLE)
             .min_by_key(|(since, _)| *since);
-        if let Some((_, activity)) = idlest {
-            activity.ask_to_close();
+        if let Some((_, occupant)) = idlest {
+            occupant.ask_to_close();
         }
     }
 }
@@ -157,7 +164,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Activity>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Occupant>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,6 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
@@ -77,7 +78,9 @@ where
     let mut connections = JoinSet::new();
     let start = |connections: &mut JoinSet<bool>, stream, room| {
         let connection = Connection::new(protocol, limits.clone(), shutdown.clone());
-        let place = limits.connections.enter(room, &connection.activity);
+        let place = limits
+            .connections
+            .enter(room, Arc::new(connection.activity.clone()));
         connections.spawn(connection.serve(stream, service.clone(), place));
         // Those that are over are forgotten now, else they would be kept until the end.
         while connections.try_join_next().is_some() {}
