@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use tract_onnx::tract_hir::internal::*;
 
-use crate::ops::{Attributes, Fact, Refusal, access};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, access},
+};
 
 /// A matrix of features, one row for each example.
 pub(crate) struct Rows<'a, T: Clone> {
@@ -34,6 +37,12 @@ impl<'a> Rows<'a, f64> {
 }
 
 impl<T: Clone> Rows<'_, T> {
+    /// The same rows for a forest.
+    pub(crate) fn view(&self) -> forest::Rows<'_, T> {
+        // There are as many values as the tensor's shape says.
+        forest::Rows::new(&self.values, self.count, self.width).unwrap_or_default()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[T]> {
         // Rows without features are rows too.
         (0..self.count).map(|row| &self.values[row * self.width..(row + 1) * self.width])
@@ -69,7 +78,7 @@ pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
     if width >= needed {
         return Ok(());
     }
-    bail!(crate::ops::BadInput(format!(
+    bail!(crate::faults::BadInput(format!(
         "{needed} features are needed, found {width}"
     )))
 }
