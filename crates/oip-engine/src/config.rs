@@ -2,7 +2,6 @@
 
 use std::{thread, time::Duration};
 
-use oip_service::CpuPool;
 use tensor_mmap::Promise;
 
 use crate::batching::scheduler::BatchPolicy;
@@ -38,8 +37,6 @@ pub struct EngineConfig {
     pub control: ModelControl,
     /// Bytes of the cache for answers of models whose configuration wants one; with 0 there is none (0).
     pub response_cache_bytes: u64,
-    /// Threads for hashing and copying what is cached, where it is large; share one pool with the transports.
-    pub cpu: CpuPool,
     /// The promise that files of the repository stay as they are, without which none is mapped (none).
     pub mapping: Option<Promise>,
     /// Models that are loaded at the same time (as many as the machine has cores).
@@ -90,7 +87,6 @@ impl Default for EngineConfig {
             control: ModelControl::None,
             queue_capacity: 256,
             response_cache_bytes: 0,
-            cpu: CpuPool::default(),
             mapping: None,
             parallel_loads: cores,
             load_timeout: Duration::from_secs(120),

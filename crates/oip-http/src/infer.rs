@@ -101,7 +101,6 @@ pub(crate) async fn receive(
     };
     // A small body may become a large one: this is the most that it can.
     let bytes = (body.len() as u64).saturating_mul(1000).min(limit as u64);
-    lease.expect(bytes);
     let inflating = {
         let lease = lease.clone();
         move || inflate(&lease, encoding, &body, limit)

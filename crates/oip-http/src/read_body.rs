@@ -34,7 +34,6 @@ pub(crate) async fn read_body(
     if announced.is_some_and(|bytes| bytes > limit as u64) {
         return Err(too_large());
     }
-    lease.expect(announced.unwrap_or(0));
     // Shows at once whether it fits, now or ever.
     drop(lease.charge(announced.unwrap_or(0))?);
     let whole = announced.map(|bytes| bytes as usize);

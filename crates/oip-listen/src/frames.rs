@@ -134,7 +134,7 @@ impl Patience {
     }
 }
 
-/// The frame that tells a client why its connection ends: GOAWAY with ENHANCE_YOUR_CALM.
+/// The frame that tells a client why its connection ends: GOAWAY with `ENHANCE_YOUR_CALM`.
 pub(crate) const GO_AWAY: [u8; 17] = [
     0, 0, 8, 7, 0, 0, 0, 0, 0, // the frame's header
     0x7f, 0xff, 0xff, 0xff, // any stream may have been processed

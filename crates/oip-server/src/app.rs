@@ -126,9 +126,9 @@ impl App {
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         if config.allow_metrics {
-            let (budget, cpu) = (config.http.budget.clone(), config.http.cpu.clone());
-            let metrics = Metrics::new(engine.clone(), budget, cpu, log.dropped.clone());
-            beside = beside.merge(metrics.router());
+            beside = beside.merge(
+                Metrics::new(engine.clone(), config.http.budget.clone(), log.dropped.clone()).router(),
+            );
         }
         if config.allow_console {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));

@@ -4,7 +4,7 @@ use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
-use oip_listen::{ConnectionCap, Limits, StreamCap, Windows};
+use oip_listen::{ConnectionCap, Limits};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
@@ -96,7 +96,11 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, http_address)?;
-        let connections = connection_limits(&budget, options.max_connections);
+        let connections = Limits::default().with(|limits| {
+            if let Some(cap) = options.max_connections {
+                limits.connections = ConnectionCap::new(cap.max(1));
+            }
+        });
         Ok(Self {
             model_repository,
             model_name: options.model_name,
@@ -113,7 +117,6 @@ impl Config {
                 config.response_cache_bytes = options
                     .response_cache_byte_size
                     .map_or(0, |ByteSize(bytes)| bytes);
-                config.cpu = cpu.clone();
                 config.load_timeout = duration(options.load_timeout, config.load_timeout);
                 config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
             }),
@@ -157,28 +160,6 @@ impl Config {
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         })
     }
-}
-
-/// Limits on connections. What they hold beside the memory budget is a quarter of it at most: connections beyond those that
-/// fit there are charged to the budget itself.
-fn connection_limits(budget: &ByteBudget, max_connections: Option<usize>) -> Limits {
-    /// What a connection may hold: its buffers and tables, what is received and not read, and its first streams.
-    const CONNECTION: u64 = 128 << 10;
-    let free = usize::try_from(budget.limit() / 8 / CONNECTION)
-        .unwrap_or(usize::MAX)
-        .max(64);
-    // All others leave half of the budget to requests.
-    let most = free.saturating_mul(5);
-    let charge = {
-        let budget = budget.clone();
-        move || budget.take(CONNECTION).ok()
-    };
-    Limits::default().with(|limits| {
-        limits.connections =
-            ConnectionCap::new(max_connections.unwrap_or(most).max(1)).charging(free, charge);
-        limits.streams = StreamCap::new(free.saturating_mul(2));
-        limits.windows = Windows::new(budget.limit() / 16);
-    })
 }
 
 /// The names that the server is known by.

@@ -121,8 +121,7 @@ pub(crate) struct Options {
     )]
     pub(crate) response_cache_byte_size: Option<ByteSize>,
 
-    /// Connections at once, over both transports; for one more the idlest is closed, or it waits. Those beyond one for each
-    /// MiB of --memory-budget take 128 KiB of it [default: five for each MiB]
+    /// Connections at once, over both transports; more of them wait [default: 10240]
     #[arg(long, env = "OIP_MAX_CONNECTIONS", hide_env = true, value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 

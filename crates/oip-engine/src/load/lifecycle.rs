@@ -60,14 +60,14 @@ pub(crate) enum Cause {
 
 impl Lifecycle {
     pub(crate) fn new(repository: Repository, registry: Arc<Registry>, config: EngineConfig) -> Self {
-        let (cache_bytes, cpu) = (config.response_cache_bytes, config.cpu.clone());
+        let cache_bytes = config.response_cache_bytes;
         Self {
             repository,
             registry,
             retirement: Arc::default(),
             config,
             known: Mutex::default(),
-            cache: (cache_bytes > 0).then(|| Arc::new(ResponseCache::new(cache_bytes, cpu))),
+            cache: (cache_bytes > 0).then(|| Arc::new(ResponseCache::new(cache_bytes))),
             planning: Mutex::default(),
             as_steps: Mutex::default(),
         }

@@ -1,13 +1,12 @@
 //! The response cache: answers that are kept for requests that come again.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 
 use bytes::Bytes;
 use lru::LruCache;
-use oip_service::{CpuPool, Lease};
 use oip_types::{InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 
 /// Request parameters that say how to run and not what: answers do not depend on them.
@@ -18,11 +17,7 @@ const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<Kept>,
-    cpu: CpuPool,
 }
-
-/// Bytes of tensors above which they are hashed and copied by a thread of the pool.
-const LARGE: usize = 64 << 10;
 
 /// A number that answers are kept under: each load of a model has its own, and each plan of a pipeline, which is planned
 /// anew when one of its models changes. So no answer outlives what gave it. No number comes again.
@@ -46,7 +41,8 @@ struct Answer {
     bytes: u64,
 }
 
-/// What a request asks, as a collision-resistant digest: one client must not be able to prepare an answer for another.
+/// What a request asks, as a digest that nobody can make two requests for: one client must not be able to prepare an
+/// answer for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key([u8; 32]);
 
@@ -114,51 +110,14 @@ impl ResponseCache {
     const OVERHEAD: u64 = 256;
 
     /// An empty cache for so many bytes of tensors and names.
-    pub(crate) fn new(budget: u64, cpu: CpuPool) -> Self {
+    pub(crate) fn new(budget: u64) -> Self {
         Self {
             budget,
-            cpu,
             kept: Mutex::new(Kept {
                 answers: LruCache::unbounded(),
                 bytes: 0,
             }),
         }
-    }
-
-    /// The key of a request, made off the caller's thread where that takes long.
-    ///
-    /// # Errors
-    /// As [`CpuPool::run`].
-    pub(crate) async fn key(
-        &self,
-        generation: Generation,
-        request: &InferRequest,
-        lease: &Lease,
-    ) -> Result<Key, ServiceError> {
-        let bytes: usize = request.inputs.iter().map(|input| input.value.raw().len()).sum();
-        if bytes <= LARGE {
-            return Ok(Key::new(generation, request));
-        }
-        let request = request.clone();
-        self.cpu
-            .run(lease, bytes as u64, move || Ok(Key::new(generation, &request)))
-            .await
-    }
-
-    /// Keeps an answer as [`ResponseCache::put`] does, off the caller's thread where that takes long. If there is no time for
-    /// that, it is not kept.
-    pub(crate) async fn keep(self: &Arc<Self>, key: Key, outputs: &[InferOutput], lease: &Lease) {
-        let bytes: usize = outputs.iter().map(|output| output.value.raw().len()).sum();
-        if bytes <= LARGE {
-            return self.put(key, outputs);
-        }
-        let (cache, outputs) = (self.clone(), outputs.to_vec());
-        let keeping = move || {
-            cache.put(key, &outputs);
-            Ok(())
-        };
-        // The request is answered all the same.
-        let _ = self.cpu.run(lease, bytes as u64, keeping).await;
     }
 
     /// The answer to a request that came before, if it is kept.
@@ -272,7 +231,7 @@ mod tests {
     fn the_oldest_answers_go_when_the_budget_is_used_up() {
         let key = |number| Key::new(Generation(number), &request());
         let answer = |number: u64| vec![InferOutput::new("y", vector(&[number as f32; 256]))];
-        let cache = ResponseCache::new(8 * (1024 + 1 + ResponseCache::OVERHEAD), CpuPool::default());
+        let cache = ResponseCache::new(8 * (1024 + 1 + ResponseCache::OVERHEAD));
         (0..8).for_each(|number| cache.put(key(number), &answer(number)));
         assert_eq!(cache.get(&key(0)), Some(answer(0)));
         cache.put(key(8), &answer(8));
@@ -291,31 +250,10 @@ mod tests {
     fn answers_do_not_keep_the_batch_that_they_came_in() {
         let batch = vector(&[7.0; 1000]);
         let outputs = [InferOutput::new("y", batch.rows(3..4).unwrap())];
-        let cache = ResponseCache::new(1 << 20, CpuPool::default());
+        let cache = ResponseCache::new(1 << 20);
         cache.put(Key::new(Generation(0), &request()), &outputs);
         let kept = cache.get(&Key::new(Generation(0), &request())).unwrap();
         assert_eq!(kept, outputs);
         assert_ne!(kept[0].value.raw().as_ptr(), outputs[0].value.raw().as_ptr());
-    }
-
-    /// Large inputs are hashed, and large outputs copied, by the pool.
-    #[test]
-    fn large_tensors_leave_the_callers_thread() {
-        let cache = Arc::new(ResponseCache::new(64 << 20, CpuPool::new(1)));
-        let lease = Lease::unlimited();
-        let small = request();
-        let large =
-            InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("a", vector(&vec![1.0; 100_000]));
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        for (request, is_quick) in [(&small, true), (&large, false)] {
-            let generation = Generation(1);
-            let polled = std::pin::pin!(cache.key(generation, request, &lease)).poll(&mut cx);
-            assert_eq!(polled.is_ready(), is_quick);
-            let key = futures_executor::block_on(cache.key(generation, request, &lease)).unwrap();
-            assert_eq!(key, Key::new(generation, request));
-            let outputs = [InferOutput::new("y", request.inputs[0].value.clone())];
-            futures_executor::block_on(cache.keep(key, &outputs, &lease));
-            assert_eq!(cache.get(&key).unwrap(), outputs);
-        }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     load::labels::Labels,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::{Generation, ResponseCache},
+        cache::{Generation, Key, ResponseCache},
         charging::{Inputs, charge_outputs},
         client::Answer,
         instances::Instances,
@@ -107,7 +107,7 @@ impl ServedVersion {
             self.recorder().failure(error.code(), cx.received().elapsed());
         })?;
         let start = Instant::now();
-        let key = cache.key(self.generation(), &request, cx.lease()).await?;
+        let key = Key::new(self.generation(), &request);
         if let Some(outputs) = cache.get(&key) {
             let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)
                 .inspect_err(|error| self.recorder().failure(error.code(), cx.received().elapsed()))?;
@@ -117,7 +117,7 @@ impl ServedVersion {
         let looked = start.elapsed();
         let outputs = run(request).await?;
         let start = Instant::now();
-        cache.keep(key, &outputs, cx.lease()).await;
+        cache.put(key, &outputs);
         self.recorder().miss(looked + start.elapsed());
         Ok(outputs)
     }

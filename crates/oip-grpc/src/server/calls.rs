@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use oip_service::{
-    InferenceService,
-    extensions::{self, offered},
-};
+use oip_service::extensions::{self, offered};
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
 use tonic::{Request, Response, Status, Streaming, codegen::tokio_stream::Empty};
 
@@ -122,18 +119,14 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
-        let request = request.into_inner();
-        let work = move |service: &dyn InferenceService| statistics::statistics(service, &request);
-        answer(self.0.elsewhere(work).await)
+        answer(statistics::statistics(&*self.0.service, request.get_ref()))
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        let request = request.into_inner();
-        let work = move |service: &dyn InferenceService| repository::index(service, &request);
-        answer(self.0.elsewhere(work).await)
+        answer(repository::index(&*self.0.service, request.get_ref()))
     }
 
     async fn repository_model_load(

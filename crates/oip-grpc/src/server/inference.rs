@@ -119,7 +119,6 @@ impl Inference {
             }
         }
         let cost = bytes.len() as u64 * if compression.is_some() { INFLATED } else { 1 };
-        lease.expect(cost.min(self.config.max_message_bytes as u64));
         let work = {
             let (inference, lease) = (self.clone(), lease.clone());
             move || {
@@ -195,19 +194,6 @@ impl Inference {
             true => write(),
             false => self.on_pool(lease, tensors as u64, write).await,
         }
-    }
-
-    /// Does what reads folders or goes over all models, off the transport's thread.
-    pub(crate) async fn elsewhere<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&dyn InferenceService) -> Result<T, ServiceError> + Send + 'static,
-    ) -> Result<T, ServiceError> {
-        let lease = Lease::new(&self.config.budget, &self.config.time);
-        let guard = lease.guard();
-        let service = self.service.clone();
-        let answer = self.on_pool(&lease, LITTLE, move || work(&*service)).await;
-        guard.disarm();
-        answer
     }
 
     /// Does work that takes long on the pool, within the request's deadline.

@@ -161,7 +161,6 @@ where
         else {
             return Ok(None);
         };
-        incoming.lease.expect(len as u64);
         let used = self.part.len().min(len - incoming.buffer.len());
         let part = &self.part[..used];
         incoming.buffer.push(part, Some(len)).map_err(refused)?;

@@ -15,7 +15,8 @@ use axum::{
     routing::get,
 };
 use oip_engine::Engine;
-use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
+use oip_service::{ByteBudget, InferenceService};
+use tokio::task::spawn_blocking;
 
 #[cfg(target_os = "linux")]
 use self::process::Process;
@@ -27,18 +28,16 @@ pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
-    cpu: CpuPool,
     dropped: Arc<Dropped>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, cpu: CpuPool, dropped: Arc<Dropped>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, dropped: Arc<Dropped>) -> Self {
         Self {
             engine,
             budget,
-            cpu,
             dropped,
             #[cfg(target_os = "linux")]
             process: Process::new(),
@@ -72,14 +71,7 @@ impl Metrics {
 
 /// With many models the text takes milliseconds, in which the thread could answer others.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    /// It counts as a small job.
-    const BYTES: u64 = 64 << 10;
-    let lease = Lease::unlimited();
-    let guard = lease.guard();
-    let cpu = metrics.cpu.clone();
-    let text = cpu.run(&lease, BYTES, move || Ok(metrics.text())).await;
-    guard.disarm();
-    match text {
+    match spawn_blocking(move || metrics.text()).await {
         Ok(text) => (
             [(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE))],
             text,
@@ -150,8 +142,7 @@ mod tests {
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default();
-        let (budget, cpu) = (config.budget.clone(), config.cpu.clone());
-        let metrics = Metrics::new(engine.clone(), budget, cpu, Arc::default()).router();
+        let metrics = Metrics::new(engine.clone(), config.budget.clone(), Arc::default()).router();
         (router_with(engine, config, metrics), folder)
     }
 

@@ -3,7 +3,6 @@
 
 mod bodies;
 mod codes;
-mod connections;
 mod decoding;
 mod floods;
 mod readers;
