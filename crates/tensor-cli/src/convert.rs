@@ -12,7 +12,7 @@ use crate::{
     failure::{About, Outcome},
     files,
     options::{Convert, LossKind, Merge, Target},
-    sources::{Sources, unless_interrupted},
+    sources::{self, unless_interrupted},
 };
 
 pub(crate) fn run(options: &Convert, out: &mut (impl Write + Send)) -> Outcome {
@@ -30,7 +30,7 @@ pub(crate) fn merge(options: &Merge, out: &mut (impl Write + Send)) -> Outcome {
 
 /// Writes everything into one file, which appears when it is complete, or to standard output.
 fn write(from: &[PathBuf], to: &Path, target: &Target, out: &mut (impl Write + Send)) -> Outcome {
-    let sources = Sources::all(from)?;
+    let sources = sources::watched(sources::open_all(from)?);
     let format = files::target(to, target)?;
     let options = ConvertOptions {
         allow_loss: allowed(target),
@@ -62,6 +62,7 @@ fn allowed(target: &Target) -> AllowedLoss {
         names: has(LossKind::Names),
         metadata: !target.strict,
         foreign_parts: has(LossKind::Parts),
+        range: has(LossKind::Range),
     }
 }
 

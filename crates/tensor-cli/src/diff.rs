@@ -7,16 +7,14 @@ use tensor_files::{DifferenceKind, Tolerance};
 
 use crate::{
     failure::{About, Failure, Outcome},
+    files,
     options::Diff,
-    progress,
-    sources::Sources,
+    progress, sources,
 };
 
 pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
-    let (left, right) = (
-        Sources::one(&options.left)?,
-        Sources::one(&options.right)?.without_progress(),
-    );
+    let (left, right) = (files::open(&options.left)?, files::open(&options.right)?);
+    let left = sources::watched(left);
     let tolerance = Tolerance {
         absolute: options.atol,
         relative: options.rtol,

@@ -1,18 +1,17 @@
 //! `tensor rename` and `tensor set`: another index behind the data where the format allows, else the file anew.
 
-use std::{ops::Range, path::Path};
+use std::path::Path;
 
-use fmt_core::{Entry, Error, ErrorKind, Format, Lint, Metadata, TensorReader, TensorStream, Verification};
+use fmt_core::{Error, ErrorKind, Format};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
-use tensor_core::{SparseCoo, Tensor};
-use tensor_files::ConvertOptions;
+use tensor_files::{Composite, ConvertOptions};
 
 use crate::{
     failure::{About, Outcome},
     files, inspect,
     options::{Rename, Set},
-    sources::{Sources, unless_interrupted},
+    sources,
 };
 
 pub(crate) fn rename(options: &Rename) -> Outcome {
@@ -30,7 +29,10 @@ pub(crate) fn rename(options: &Rename) -> Outcome {
                 editor.save_in_place()
             })
             .about(path),
-        _ => rewrite(path, |changed| changed.rename(from, to)),
+        _ => rewrite(path, |changed| {
+            inspect::find(changed, from)?;
+            changed.rename(from, to)
+        }),
     }
 }
 
@@ -47,7 +49,11 @@ pub(crate) fn set(options: &Set) -> Outcome {
         ))
         .about(path),
         (_, None) => rewrite(path, |changed| {
-            changed.set(key, value);
+            let metadata = changed.metadata_mut();
+            match value {
+                Some(value) => metadata.insert(key.clone(), value.to_owned()),
+                None => metadata.remove(key),
+            };
             Ok(())
         }),
         (_, Some(tensor)) => {
@@ -73,13 +79,16 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
 }
 
 /// Writes a file anew with other names or metadata, in its own format.
-fn rewrite(path: &Path, change: impl FnOnce(&mut Changed<'_>) -> Result<(), Error>) -> Outcome {
+fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Result<(), Error>) -> Outcome {
     let format = files::detect(path)?;
-    let sources = Sources::one(path)?;
-    let mut changed = Changed::new(&sources);
-    change(&mut changed).about(path)?;
-    let converted = tensor_files::convert(&changed, format, path, &ConvertOptions::default());
-    converted.map(drop).about(path).map_err(unless_interrupted)
+    let mut sources = files::open(path)?;
+    change(&mut sources).about(path)?;
+    let sources = sources::watched(sources);
+    let converted = tensor_files::convert(&sources, format, path, &ConvertOptions::default());
+    converted
+        .map(drop)
+        .about(path)
+        .map_err(sources::unless_interrupted)
 }
 
 fn set_tbuf(path: &Path, key: &str, value: Option<&str>) -> Result<(), Error> {
@@ -103,83 +112,4 @@ fn set_ztensor(path: &Path, tensor: &str, key: &str, value: Option<&str>) -> Res
 fn no_place(key: &str, expected: &str) -> Error {
     let error = Error::new(ErrorKind::Unsupported, "the format has no place for this");
     error.expected(expected).found(format_args!("'{key}'"))
-}
-
-/// A file with other names or metadata.
-struct Changed<'r> {
-    inner: &'r dyn TensorReader,
-    entries: Vec<Entry>,
-    metadata: Metadata,
-}
-
-impl<'r> Changed<'r> {
-    fn new(inner: &'r dyn TensorReader) -> Self {
-        Self {
-            inner,
-            entries: inner.entries().to_vec(),
-            metadata: inner.metadata().clone(),
-        }
-    }
-
-    fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
-        let index = inspect::find(self.inner, from)?;
-        if from != to && self.inner.find(to).is_some() {
-            return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
-        }
-        self.entries[index].name = to.to_owned();
-        Ok(())
-    }
-
-    fn set(&mut self, key: &str, value: Option<&str>) {
-        match value {
-            Some(value) => self.metadata.insert(key.to_owned(), value.to_owned()),
-            None => self.metadata.remove(key),
-        };
-    }
-}
-
-impl TensorReader for Changed<'_> {
-    fn format(&self) -> &'static str {
-        self.inner.format()
-    }
-
-    fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        self.inner.tensor(index)
-    }
-
-    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
-        self.inner.sparse(index)
-    }
-
-    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        self.inner.rows(index, rows)
-    }
-
-    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        self.inner.stream(index)
-    }
-
-    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        self.inner.read_into(index, out)
-    }
-
-    fn verify(&self, index: usize) -> Result<Verification, Error> {
-        self.inner.verify(index)
-    }
-
-    fn lints(&self) -> Result<Vec<Lint>, Error> {
-        self.inner.lints()
-    }
-
-    fn foreign_parts(&self) -> &[String] {
-        self.inner.foreign_parts()
-    }
 }

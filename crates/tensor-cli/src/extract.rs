@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fmt_core::{Error, ErrorKind, OutputFile, Plan, PlannedEntry};
+use fmt_core::{Error, ErrorKind, OutputFile, Plan, PlannedEntry, TensorReader};
 use tensor_core::Bytes;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
     let (path, target) = (&options.file, &options.output);
     let reader = files::open(path)?;
-    let index = inspect::find(&*reader, &options.tensor).about(path)?;
+    let index = inspect::find(&reader, &options.tensor).about(path)?;
     let (spec, mut parts): (_, Box<dyn Iterator<Item = Result<Bytes, Error>>>) = match options.rows {
         Some(rows) => {
             let (from, to) = bounds(rows, reader.entries()[index].shape.dims())
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
         }
         None => {
             let spec = reader.entries()[index].spec();
-            (spec, Box::new(pieces::parts(&*reader, index).about(path)?))
+            (spec, Box::new(pieces::parts(&reader, index).about(path)?))
         }
     };
     let total = spec.as_ref().map_or(0, tensor_core::TensorSpec::byte_len);

@@ -12,6 +12,7 @@ use fmt_core::{
     TensorWriter,
 };
 use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
+use tensor_files::Composite;
 
 use crate::{
     failure::{About, Outcome},
@@ -37,13 +38,14 @@ pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Opens a file of whichever format it is.
-pub(crate) fn open(path: &Path) -> Outcome<Box<dyn TensorReader>> {
+/// Opens a file of whichever format it is, or a checkpoint of several.
+pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     if is_standard(path) {
         let source = standard_input().about(path)?;
-        return tensor_files::open_source(Arc::new(source), None, &read_options()).about(path);
+        let opened = tensor_files::open_source(Arc::new(source), None, &read_options());
+        return opened.map(|reader| Composite::new("-", reader)).about(path);
     }
-    tensor_files::open(path, &read_options())
+    tensor_files::open_composite(path, &read_options())
         .map_err(hint_at_pipes)
         .about(path)
 }

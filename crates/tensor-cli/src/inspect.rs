@@ -59,7 +59,7 @@ fn is_false(value: &bool) -> bool {
 
 pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
     let reader = files::open(&options.file)?;
-    let reader = &*reader;
+    let reader = &reader;
     let wanted = wanted(reader, &options.tensors).about(&options.file)?;
     let bytes = |&index: &usize| reader.entries()[index].byte_len().unwrap_or(0);
     let mut progress = Progress::new(wanted.iter().map(bytes).sum());

@@ -205,6 +205,7 @@ pub(crate) enum LossKind {
     Sparsity,
     Names,
     Parts,
+    Range,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

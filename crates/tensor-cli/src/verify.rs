@@ -2,7 +2,7 @@
 
 use std::{io::Write, path::Path};
 
-use fmt_core::{ErrorKind, Verification};
+use fmt_core::{ErrorKind, TensorReader, Verification};
 
 use crate::{
     failure::{Failure, Outcome},

@@ -36,16 +36,22 @@
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
 //! [`open_source`] a mapping of `tensor-mmap`.
 
+mod composite;
 mod convert;
 mod diff;
+mod loss;
 mod open;
 mod registry;
 #[cfg(feature = "btf")]
 mod renamed;
+mod shards;
 mod verify;
 
-pub use convert::{AllowedLoss, ConvertOptions, Converted, Loss, Progress, convert, convert_into, losses};
+pub use composite::{Composite, Source};
+pub use convert::{ConvertOptions, Converted, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
-pub use open::{open, open_source};
+pub use loss::{AllowedLoss, Loss};
+pub use open::{open, open_composite, open_source};
 pub use registry::{detect, format, format_of_path, formats};
+pub use shards::{ShardIndex, ShardOptions, Sharded, convert_sharded, open_shards};
 pub use verify::{Report, verify};

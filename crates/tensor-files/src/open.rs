@@ -2,16 +2,45 @@ use std::{path::Path, sync::Arc};
 
 use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, read_range};
 
-use crate::registry::detect;
+use crate::{
+    composite::Composite,
+    registry::detect,
+    shards::{Checkpoint, find, open_index},
+};
 
-/// Opens a file of any format, whose tensors are read when they are asked for.
+/// Opens a file of any format, whose tensors are read when they are asked for; or a checkpoint of many files, as one.
 ///
-/// A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits; one
-/// that does not is a lint.
+/// - A folder stands for the checkpoint in it: `model.safetensors` or its index, as Hugging Face's libraries lay them out.
+/// - An index (`NAME.index.json`) stands for the files that it names: [`open_shards`](crate::open_shards) has the rules.
+/// - A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits;
+///   one that does not is a lint.
 ///
 /// # Errors
-/// As [`FileSource::open`], [`detect`] and the format's reader.
+/// As [`FileSource::open`], [`detect`] and the format's reader; [`ErrorKind::NotAFile`](fmt_core::ErrorKind::NotAFile)
+/// for a folder with no checkpoint or several.
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
+    match find(path)? {
+        Checkpoint::File(path) => open_file(&path, options),
+        Checkpoint::Index(path) => Ok(Box::new(open_index(&path, options)?)),
+    }
+}
+
+/// As [`open`], with the name of the file that each tensor is in.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_composite(path: &Path, options: &ReadOptions) -> Result<Composite<'static>, Error> {
+    match find(path)? {
+        Checkpoint::File(path) => Ok(Composite::new(
+            path.display().to_string(),
+            open_file(&path, options)?,
+        )),
+        Checkpoint::Index(path) => open_index(&path, options),
+    }
+}
+
+/// Opens one file.
+pub(crate) fn open_file(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     open_source(Arc::new(FileSource::open(path)?), Some(path), options)
 }
 
