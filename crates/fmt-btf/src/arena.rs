@@ -1,4 +1,4 @@
-use crate::{index::word, layout::WORD};
+use crate::layout::{WORD, word};
 
 /// Dimensions of many tensors. Pieces of one size, so that growing never holds an old and a new copy of all.
 #[derive(Debug, Default)]

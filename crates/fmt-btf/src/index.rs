@@ -5,8 +5,8 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::{
     arena::Arena,
-    layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo},
-    table::Table,
+    layout::{DENSE, HEADER, LONGEST, WORD, dtype_of, is_coo, word},
+    table::{Table, make_room},
     window::Window,
 };
 
@@ -88,7 +88,7 @@ impl Index {
         let mut stored = Vec::new();
         let mut slots = None;
         if in_file_order {
-            reserve(&mut stored, count)?;
+            make_room(&mut stored, count)?;
             for (number, offset) in table.offsets().enumerate() {
                 stored.push(records.read(number, offset)?);
             }
@@ -96,9 +96,9 @@ impl Index {
             let order = table.order()?;
             let is_new = |at: usize| at == 0 || table.at(order[at - 1]) != table.at(order[at]);
             let distinct = (0..order.len()).filter(|&at| is_new(at)).count();
-            reserve(&mut stored, distinct as u64)?;
+            make_room(&mut stored, distinct as u64)?;
             let mut places = Vec::new();
-            reserve(&mut places, count)?;
+            make_room(&mut places, count)?;
             places.resize(order.len(), 0);
             for (at, &number) in order.iter().enumerate() {
                 if is_new(at) {
@@ -428,22 +428,4 @@ impl Records<'_> {
         stored.nnz = nnz;
         self.check_end(values_start, values_len, "the values")
     }
-}
-
-/// Makes room for a number of items that the file has bytes for.
-pub(crate) fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
-    let reserved = usize::try_from(count)
-        .ok()
-        .and_then(|count| items.try_reserve_exact(count).ok());
-    reserved.ok_or_else(|| {
-        let error = Error::new(ErrorKind::TooLarge, "there is no memory for the index");
-        error.rule("B17").found(format_args!("{count} tensors"))
-    })
-}
-
-/// The little-endian word that bytes begin with.
-pub(crate) fn word(bytes: &[u8]) -> u64 {
-    bytes
-        .first_chunk()
-        .map_or(0, |word: &[u8; 8]| u64::from_le_bytes(*word))
 }

@@ -60,6 +60,13 @@ pub(crate) fn padding(len: u64) -> u64 {
     len.wrapping_neg() % WORD
 }
 
+/// The little-endian word that bytes begin with.
+pub(crate) fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |word: &[u8; 8]| u64::from_le_bytes(*word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

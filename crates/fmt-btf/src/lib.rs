@@ -63,6 +63,7 @@ mod index;
 mod layout;
 mod lints;
 mod names;
+mod options;
 mod order;
 mod reader;
 mod record;
@@ -72,6 +73,7 @@ mod writer;
 
 pub use format::Btf;
 pub use names::Names;
+pub use options::{CooCode, WriteOptions};
 pub use reader::{BtfReader, Record};
 pub use record::RecordSpec;
-pub use writer::{BtfWriter, CooCode, WriteOptions};
+pub use writer::BtfWriter;

@@ -1,15 +1,14 @@
-use fmt_core::{Error, Lint, read_range};
+use fmt_core::{ByteSource, Error, Lint, read_range};
 
 use crate::{
-    BtfReader,
+    index::Index,
     layout::{COO_OF_TFRT, FIRST_EXTENSION, WORD, dtype_of, padding},
 };
 
 /// What is legal but odd in a file (rules B1, B2, B4, B6, B7).
-pub(crate) fn of(reader: &BtfReader) -> Result<Vec<Lint>, Error> {
+pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
-    let (index, source) = (reader.index(), reader.source());
-    for number in 0..reader.len() {
+    for number in 0..index.len() {
         let stored = index.get(number);
         let mut say = |message: &str| {
             lints.push(Lint {

@@ -1,8 +1,8 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, ReadOptions, SourceStream,
-    StoredDType, TensorReader, TensorStream, Verification, read_range, row_range, source_error,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Layout, Lint, Metadata, RawTensor, ReadOptions,
+    StoredDType, TensorReader, TensorStream, Verification, read_range,
 };
 use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
 
@@ -156,14 +156,6 @@ impl BtfReader {
         })
     }
 
-    pub(crate) fn index(&self) -> &Index {
-        &self.index
-    }
-
-    pub(crate) fn source(&self) -> &dyn ByteSource {
-        &*self.source
-    }
-
     fn entry(&self, number: usize) -> Entry {
         let stored = self.index.get(number);
         let dtype = crate::layout::dtype_of(stored.dtype);
@@ -206,15 +198,9 @@ impl BtfReader {
         Ok((stored, spec))
     }
 
-    fn read_dense(&self, number: usize, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
-        let at = range.start;
-        let bytes = read_range(&*self.source, range, "the data");
-        let bytes = bytes.map_err(|error| error.of_tensor(&number.to_string()))?;
-        // The range has been made from the spec, and `read_range` returns what it was asked for.
-        Tensor::new(spec, bytes).map_err(|error| {
-            let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
-            error.of_tensor(&number.to_string()).at(at).rule("B18")
-        })
+    fn raw(&self, number: usize) -> Result<RawTensor<'_>, Error> {
+        let (stored, spec) = self.readable(number, false)?;
+        Ok(RawTensor::at(&*self.source, spec, stored.body()))
     }
 
     fn read_sparse(&self, stored: &Stored, spec: TensorSpec) -> Result<SparseCoo, Error> {
@@ -318,9 +304,8 @@ impl TensorReader for BtfReader {
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        let (stored, spec) = self.readable(index, false)?;
-        let range = stored.body()..stored.body() + spec.byte_len();
-        self.read_dense(index, spec, range)
+        let tensor = self.raw(index)?.tensor();
+        tensor.map_err(|error| error.of_tensor(&index.to_string()))
     }
 
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
@@ -330,30 +315,17 @@ impl TensorReader for BtfReader {
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        let (stored, spec) = self.readable(index, false)?;
-        let part = row_range(&spec, rows);
-        let (spec, bytes) = part.map_err(|error| error.of_tensor(&index.to_string()))?;
-        let start = stored.body();
-        self.read_dense(index, spec, start + bytes.start..start + bytes.end)
+        let rows = self.raw(index)?.rows(rows);
+        rows.map_err(|error| error.of_tensor(&index.to_string()))
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let (stored, spec) = self.readable(index, false)?;
-        let range = stored.body()..stored.body() + spec.byte_len();
-        Ok(Box::new(SourceStream::new(&*self.source, range)))
+        Ok(self.raw(index)?.stream())
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        let (stored, spec) = self.readable(index, false)?;
-        if out.len() as u64 != spec.byte_len() {
-            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
-            return Err(error
-                .of_tensor(&index.to_string())
-                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
-                .found(out.len()));
-        }
-        let read = self.source.read_into(stored.body(), out);
-        read.map_err(|error| source_error(error, stored.body(), "the data").of_tensor(&index.to_string()))
+        let read = self.raw(index)?.read_into(out);
+        read.map_err(|error| error.of_tensor(&index.to_string()))
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
@@ -367,7 +339,7 @@ impl TensorReader for BtfReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        lints::of(self)
+        lints::of(&self.index, &*self.source)
     }
 }
 

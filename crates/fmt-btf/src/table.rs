@@ -1,9 +1,6 @@
-use fmt_core::{Error, ErrorKind};
+use fmt_core::{Error, ErrorKind, reserve};
 
-use crate::{
-    index::{reserve, word},
-    layout::{HEADER, LONGEST, WORD},
-};
+use crate::layout::{HEADER, LONGEST, WORD, word};
 
 /// The offsets of the records.
 pub(crate) struct Table<'a> {
@@ -44,11 +41,16 @@ impl<'a> Table<'a> {
     pub(crate) fn order(&self) -> Result<Vec<u32>, Error> {
         let count = self.bytes.len() / WORD as usize;
         let mut order = Vec::new();
-        reserve(&mut order, count as u64)?;
+        make_room(&mut order, count as u64)?;
         order.extend(0..count as u32);
         order.sort_unstable_by_key(|&number| (self.at(number), number));
         Ok(order)
     }
+}
+
+/// Makes room for a number of items that the file has bytes for.
+pub(crate) fn make_room<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
+    reserve(items, count).map_err(|error| error.rule("B17"))
 }
 
 #[cold]

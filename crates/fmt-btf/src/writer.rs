@@ -1,54 +1,13 @@
 use std::{fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, TensorWriter};
+use fmt_core::{Error, ErrorKind, Layout, Plan, Sink, TensorWriter};
 use tensor_core::{SparseCoo, Tensor};
 
 use crate::{
-    RecordSpec,
+    CooCode, RecordSpec, WriteOptions,
     layout::{COO, COO_OF_TFRT, DENSE, HEADER, LONGEST, WORD, code_of, padding},
     order::IndexCheck,
 };
-
-/// How a file is written.
-///
-/// ```
-/// use fmt_btf::{CooCode, WriteOptions};
-/// let for_tfrt = WriteOptions { coo_code: CooCode::Tfrt, ..WriteOptions::default() };
-/// assert_eq!(for_tfrt.limits.rank, 32);
-/// ```
-#[derive(Clone, Debug)]
-pub struct WriteOptions {
-    /// Which number stands for the layout COO (B1).
-    pub coo_code: CooCode,
-    /// Refuse the unsigned dtypes, which TFRT has and the specification does not name (B2).
-    pub strict_spec: bool,
-    /// What readers are expected to take: a file that they would refuse is not written.
-    pub limits: Limits,
-}
-
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self {
-            coo_code: CooCode::Specification,
-            strict_spec: false,
-            limits: Limits::default(),
-        }
-    }
-}
-
-/// The number that stands for the layout COO: the specification and TFRT's code differ (B1).
-///
-/// ```
-/// assert_eq!(fmt_btf::CooCode::default(), fmt_btf::CooCode::Specification);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CooCode {
-    /// 2, which TFRT cannot read.
-    #[default]
-    Specification,
-    /// 1, which TFRT reads.
-    Tfrt,
-}
 
 /// A BTF file that is being written, front to back, to anything that takes bytes.
 ///
@@ -86,12 +45,9 @@ pub enum CooCode {
 ///
 /// After an error of the sink or in the indices of a sparse tensor the file is of no use, and every further call fails.
 pub struct BtfWriter<W> {
-    out: W,
+    sink: Sink<W>,
     records: Vec<RecordSpec>,
     coo_code: u8,
-    position: u64,
-    /// Nobody knows how much of what was to be written arrived, or what arrived is wrong.
-    has_failed: bool,
     state: State,
 }
 
@@ -148,14 +104,12 @@ impl<W: Write> BtfWriter<W> {
             return Err(too_large("the file").expected("less than 2^63 bytes"));
         }
         Ok(Self {
-            out,
+            sink: Sink::new(out, 0),
             records,
             coo_code: match options.coo_code {
                 CooCode::Specification => COO,
                 CooCode::Tfrt => COO_OF_TFRT,
             },
-            position: 0,
-            has_failed: false,
             state: State::Table,
         })
     }
@@ -206,7 +160,7 @@ impl<W: Write> BtfWriter<W> {
     /// are not in ascending row-major order, [`ErrorKind::Duplicate`] for coordinates that repeat (B10, B11).
     /// [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        self.expect_no_failure()?;
+        self.sink.check()?;
         if let State::Table = self.state {
             self.write_table()?;
         }
@@ -220,13 +174,13 @@ impl<W: Write> BtfWriter<W> {
             if let Part::Indices(check) = part {
                 let shape = self.records[*record].spec().shape();
                 if let Err(error) = check.take(now, shape.dims()) {
-                    self.has_failed = true;
+                    self.sink.fail();
                     return Err(error.of_tensor(&record.to_string()));
                 }
             }
             *rest -= len as u64;
             let is_complete = *rest == 0;
-            self.put(now)?;
+            self.sink.write(now)?;
             bytes = later;
             if is_complete {
                 self.advance()?;
@@ -264,7 +218,7 @@ impl<W: Write> BtfWriter<W> {
     /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
     pub fn finish(mut self) -> Result<W, Error> {
         self.complete()?;
-        Ok(self.out)
+        Ok(self.sink.into_inner())
     }
 
     fn complete(&mut self) -> Result<(), Error> {
@@ -281,7 +235,7 @@ impl<W: Write> BtfWriter<W> {
 
     /// The number of the tensor that is next, which is to be this one.
     fn expect_next(&mut self, wanted: &RecordSpec) -> Result<usize, Error> {
-        self.expect_no_failure()?;
+        self.sink.check()?;
         // Empty tensors are passed by when what is before them is complete, so any of them may be meant.
         if wanted.byte_len() == Some(0) {
             return Ok(0);
@@ -324,7 +278,7 @@ impl<W: Write> BtfWriter<W> {
     fn write_table(&mut self) -> Result<(), Error> {
         let count = self.records.len() as u64;
         let mut offset = WORD + WORD * count;
-        self.put(&count.to_le_bytes())?;
+        self.sink.write(&count.to_le_bytes())?;
         // In pieces: sinks need not gather bytes, and the table may be long.
         let mut piece = Vec::with_capacity(4096);
         for number in 0..self.records.len() {
@@ -332,11 +286,11 @@ impl<W: Write> BtfWriter<W> {
             // The sum was found to fit when the file was begun.
             offset = offset.saturating_add(self.records[number].record_len().unwrap_or(LONGEST));
             if piece.len() == piece.capacity() {
-                self.put(&piece)?;
+                self.sink.write(&piece)?;
                 piece.clear();
             }
         }
-        self.put(&piece)?;
+        self.sink.write(&piece)?;
         self.begin(0)
     }
 
@@ -347,7 +301,7 @@ impl<W: Write> BtfWriter<W> {
             let head = self.head(record);
             let (nnz, rest) = (record.nnz, record.byte_len().unwrap_or(LONGEST));
             let index_len = record.index_len().unwrap_or(LONGEST);
-            self.put(&head)?;
+            self.sink.write(&head)?;
             if rest > 0 {
                 let has_indices = nnz.is_some() && index_len > 0;
                 self.state = State::Data {
@@ -361,12 +315,12 @@ impl<W: Write> BtfWriter<W> {
                 };
                 // A sparse scalar has values but no indices.
                 return match nnz.filter(|_| !has_indices) {
-                    Some(nnz) => self.put(&nnz.to_le_bytes()),
+                    Some(nnz) => self.sink.write(&nnz.to_le_bytes()),
                     None => Ok(()),
                 };
             }
             if nnz.is_some() {
-                self.put(&[0; WORD as usize])?;
+                self.sink.write(&[0; WORD as usize])?;
             }
             next += 1;
         }
@@ -385,10 +339,10 @@ impl<W: Write> BtfWriter<W> {
             let nnz = spec.nnz.unwrap_or_default();
             *rest = spec.values_len(nnz).unwrap_or(LONGEST);
             *part = Part::Elements;
-            return self.put(&nnz.to_le_bytes());
+            return self.sink.write(&nnz.to_le_bytes());
         }
-        let padding = padding(self.position) as usize;
-        self.put(&[0; WORD as usize][..padding])?;
+        let padding = padding(self.sink.position()) as usize;
+        self.sink.write(&[0; WORD as usize][..padding])?;
         self.begin(number + 1)
     }
 
@@ -411,23 +365,6 @@ impl<W: Write> BtfWriter<W> {
         }
         head
     }
-
-    fn expect_no_failure(&self) -> Result<(), Error> {
-        if self.has_failed {
-            let error = Error::new(ErrorKind::Io, "the file is incomplete since writing failed");
-            return Err(error.at(self.position));
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.out.write_all(bytes).map_err(|error| {
-            self.has_failed = true;
-            Error::io("the file cannot be written", error).at(self.position)
-        })?;
-        self.position += bytes.len() as u64;
-        Ok(())
-    }
 }
 
 fn no_place_for(key: &str, what: &str) -> Error {
@@ -447,9 +384,8 @@ impl<W: Write + Send> TensorWriter for BtfWriter<W> {
 
     fn finish(mut self: Box<Self>) -> Result<u64, Error> {
         self.complete()?;
-        let flushed = self.out.flush();
-        flushed.map_err(|error| Error::io("the file cannot be written", error).at(self.position))?;
-        Ok(self.position)
+        self.sink.flush()?;
+        Ok(self.sink.position())
     }
 }
 
@@ -457,7 +393,7 @@ impl<W> fmt::Debug for BtfWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BtfWriter")
             .field("tensors", &self.records.len())
-            .field("position", &self.position)
+            .field("position", &self.sink.position())
             .finish()
     }
 }

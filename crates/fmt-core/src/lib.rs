@@ -1,14 +1,14 @@
 //! What tensor file formats share, so that each of their crates has to know only its own bytes.
 //!
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
-//! - [`Cursor`], [`check_overlaps`], [`Limits`]: reading what nobody vouches for.
+//! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading what nobody vouches for.
 //! - [`read_range`], [`row_range`], [`RawTensor`]: reading what was proven to be there.
 //! - [`TensorStream`]: a tensor's bytes one part after the other.
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
 //! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete; [`OutputFile`] writes
-//!   through devices and pipes too.
+//!   through devices and pipes too; [`Sink`] knows how far a writer has come.
 //! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
 //! The crate knows no format.
@@ -21,11 +21,14 @@ mod error;
 mod extents;
 mod format;
 mod limits;
+mod lints;
+mod names;
 mod opaque;
 mod output;
 mod ranges;
 mod raw;
 mod reader;
+mod sink;
 mod source;
 mod stream;
 #[cfg(feature = "testing")]
@@ -40,11 +43,14 @@ pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
 pub use limits::{Limits, ReadOptions};
+pub use lints::lint_holes;
+pub use names::check_name;
 pub use opaque::OpaqueDType;
 pub use output::OutputFile;
-pub use ranges::{read_range, row_range, source_error};
+pub use ranges::{check_buffer, read_range, reserve, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
+pub use sink::Sink;
 pub use source::{ByteSource, FileSource};
 pub use stream::{BytesStream, SourceStream, TENSOR_STREAM_UNIT, TensorStream};
 pub use writer::{Plan, PlannedEntry, TensorWriter};

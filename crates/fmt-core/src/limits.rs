@@ -5,7 +5,7 @@
 /// ```
 /// use fmt_core::Limits;
 /// let limits = Limits { tensors: 1000, ..Limits::default() };
-/// assert_eq!(limits.rank, 32);
+/// assert_eq!(limits.rank, 64);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -13,9 +13,9 @@ pub struct Limits {
     pub index_bytes: u64,
     /// Tensors in one file (2,000,000).
     pub tensors: u64,
-    /// Dimensions of one tensor (32).
+    /// Dimensions of one tensor (64, the most that a [`Shape`](tensor_core::Shape) has).
     pub rank: u64,
-    /// Bytes of a name (1 KiB).
+    /// Bytes of a name (64 KiB).
     pub name_bytes: u64,
     /// Nesting of index values that are passed over (32).
     pub depth: u64,
@@ -30,8 +30,8 @@ impl Default for Limits {
         Self {
             index_bytes: 256 << 20,
             tensors: 2_000_000,
-            rank: 32,
-            name_bytes: 1 << 10,
+            rank: 64,
+            name_bytes: 64 << 10,
             depth: 32,
             decoded_bytes: 4 << 30,
             window_log: 27,

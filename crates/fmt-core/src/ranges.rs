@@ -1,7 +1,7 @@
 use std::{io, ops::Range};
 
 use bytes::Bytes;
-use tensor_core::TensorSpec;
+use tensor_core::{SpecError, TensorSpec};
 
 use crate::{ByteSource, Error, ErrorKind};
 
@@ -44,7 +44,8 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     Error::io(format!("{what} cannot be read"), error).at(at)
 }
 
-/// Dtype and shape of some rows of a tensor, and where among its row-major bytes they stand.
+/// [`TensorSpec::rows`] with the errors of readers: dtype and shape of some rows of a tensor, and where among its
+/// row-major bytes they stand.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, row_range};
@@ -60,21 +61,51 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
 /// # Errors
 /// [`ErrorKind::OutOfBounds`] for rows that the tensor does not have, and for a scalar, which has none.
 pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Range<u64>), Error> {
-    let Some(&available) = spec.shape().dims().first() else {
-        return Err(Error::new(ErrorKind::OutOfBounds, "a scalar has no rows"));
-    };
-    if rows.start > rows.end || rows.end > available {
-        return Err(Error::new(ErrorKind::OutOfBounds, "there are no such rows")
-            .expected(format_args!("rows within 0..{available}"))
-            .found(format_args!("{}..{}", rows.start, rows.end)));
+    spec.rows(rows).map_err(|error| match error {
+        SpecError::ScalarHasNoRows => Error::new(ErrorKind::OutOfBounds, "a scalar has no rows"),
+        SpecError::RowsOutOfRange { rows, available } => {
+            Error::new(ErrorKind::OutOfBounds, "there are no such rows")
+                .expected(format_args!("rows within 0..{available}"))
+                .found(format_args!("{}..{}", rows.start, rows.end))
+        }
+        // Only of shapes like `[0, 2^63, 2^63]`.
+        other => Error::new(ErrorKind::Overflow, other.to_string()),
+    })
+}
+
+/// Holds the length of a buffer against the bytes of a tensor that is to be read into it.
+///
+/// # Errors
+/// [`ErrorKind::SizeMismatch`].
+pub fn check_buffer(spec: &TensorSpec, len: usize) -> Result<(), Error> {
+    if len as u64 == spec.byte_len() {
+        return Ok(());
     }
-    let shape = spec.shape().with_leading_dim(rows.end - rows.start);
-    let part = shape.and_then(|shape| TensorSpec::new(spec.dtype(), shape));
-    // No part is larger than the whole, so this is for `[0, 2^63, 2^63]` and the like only, and they have no rows.
-    let part = part.map_err(|error| Error::new(ErrorKind::Overflow, error.to_string()))?;
-    // A tensor with bytes has rows, and products with them do not exceed its length.
-    let row_len = spec.byte_len().checked_div(available).unwrap_or(0);
-    Ok((part, rows.start * row_len..rows.end * row_len))
+    let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
+    Err(error
+        .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
+        .found(len))
+}
+
+/// Makes room for so many more items, if memory has it.
+///
+/// ```
+/// use fmt_core::{ErrorKind, reserve};
+/// let mut list: Vec<u64> = Vec::new();
+/// assert!(reserve(&mut list, 10).is_ok());
+/// assert_eq!(reserve(&mut list, u64::MAX).unwrap_err().kind(), ErrorKind::TooLarge);
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::TooLarge`].
+pub fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
+    let reserved = usize::try_from(count)
+        .ok()
+        .and_then(|count| items.try_reserve_exact(count).ok());
+    reserved.ok_or_else(|| {
+        let error = Error::new(ErrorKind::TooLarge, "memory does not suffice");
+        error.expected(format_args!("room for {count} items"))
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@ use std::ops::Range;
 use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
-    ByteSource, Entry, Error, ErrorKind, SourceStream, TensorStream, read_range, row_range, source_error,
+    ByteSource, Entry, Error, ErrorKind, SourceStream, TensorStream, check_buffer, read_range, row_range,
+    source_error,
 };
 
 /// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
@@ -25,8 +26,10 @@ use crate::{
 /// ```
 pub struct RawTensor<'a> {
     source: &'a dyn ByteSource,
-    entry: &'a Entry,
+    /// For errors.
+    name: Option<&'a str>,
     spec: TensorSpec,
+    start: u64,
 }
 
 impl<'a> RawTensor<'a> {
@@ -40,7 +43,21 @@ impl<'a> RawTensor<'a> {
             let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
             Error::new(ErrorKind::Unsupported, reason).of_tensor(&entry.name)
         })?;
-        Ok(Self { source, entry, spec })
+        Ok(Self {
+            name: Some(&entry.name),
+            ..Self::at(source, spec, entry.range.start)
+        })
+    }
+
+    /// A tensor whose bytes begin at `start`, for readers without entries. Errors do not name it.
+    #[must_use]
+    pub fn at(source: &'a dyn ByteSource, spec: TensorSpec, start: u64) -> Self {
+        Self {
+            source,
+            name: None,
+            spec,
+            start,
+        }
     }
 
     /// All of it, without a copy where the source is memory.
@@ -48,7 +65,7 @@ impl<'a> RawTensor<'a> {
     /// # Errors
     /// As [`read_range`].
     pub fn tensor(&self) -> Result<Tensor, Error> {
-        self.read(self.spec.clone(), self.entry.range.clone())
+        self.named(read(self.source, self.spec.clone(), self.range()))
     }
 
     /// Some of its rows, without reading the others.
@@ -57,9 +74,14 @@ impl<'a> RawTensor<'a> {
     /// As [`row_range`] and [`read_range`].
     pub fn rows(&self, rows: Range<u64>) -> Result<Tensor, Error> {
         let part = row_range(&self.spec, rows);
-        let (spec, bytes) = part.map_err(|error| error.of_tensor(&self.entry.name))?;
-        let start = self.entry.range.start;
-        self.read(spec, start + bytes.start..start + bytes.end)
+        let rows = part.and_then(|(spec, bytes)| {
+            read(
+                self.source,
+                spec,
+                self.start + bytes.start..self.start + bytes.end,
+            )
+        });
+        self.named(rows)
     }
 
     /// All of it into a buffer of exactly its length.
@@ -67,32 +89,34 @@ impl<'a> RawTensor<'a> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`read_range`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
-        let name = &self.entry.name;
-        if out.len() as u64 != self.spec.byte_len() {
-            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
-            return Err(error
-                .of_tensor(name)
-                .expected(format_args!("{} bytes for {}", self.spec.byte_len(), self.spec))
-                .found(out.len()));
-        }
-        let start = self.entry.range.start;
-        let read = self.source.read_into(start, out);
-        read.map_err(|error| source_error(error, start, "the data").of_tensor(name))
+        let read = check_buffer(&self.spec, out.len()).and_then(|()| {
+            let read = self.source.read_into(self.start, out);
+            read.map_err(|error| source_error(error, self.start, "the data"))
+        });
+        self.named(read)
     }
 
     /// All of it, one part after the other.
     #[must_use]
     pub fn stream(&self) -> Box<dyn TensorStream + 'a> {
-        Box::new(SourceStream::new(self.source, self.entry.range.clone()))
+        Box::new(SourceStream::new(self.source, self.range()))
     }
 
-    fn read(&self, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
-        let at = range.start;
-        let bytes = read_range(self.source, range, "the data");
-        let bytes = bytes.map_err(|error| error.of_tensor(&self.entry.name))?;
-        Tensor::new(spec, bytes).map_err(|error| {
-            let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
-            error.of_tensor(&self.entry.name).at(at)
+    /// The reader has proven that the bytes lie inside the source.
+    fn range(&self) -> Range<u64> {
+        self.start..self.start + self.spec.byte_len()
+    }
+
+    fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| match self.name {
+            Some(name) => error.of_tensor(name),
+            None => error,
         })
     }
+}
+
+fn read(source: &dyn ByteSource, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
+    let at = range.start;
+    let bytes = read_range(source, range, "the data")?;
+    Tensor::new(spec, bytes).map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).at(at))
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use flatbuffers::{ErrorTraceDetail, InvalidFlatbuffer, Table, VOffsetT, VerifierOptions, root_with_opts};
-use fmt_core::{Entry, Error, ErrorKind, ReadOptions, StoredDType};
+use fmt_core::{Entry, Error, ErrorKind, ReadOptions, StoredDType, check_name, reserve};
 use tensor_core::{Shape, SpecError, TensorSpec};
 
 use crate::{
@@ -20,9 +20,9 @@ pub(crate) struct Index {
     pub(crate) entries: Vec<Entry>,
     /// What [`Entry`] has no place for, in the same order.
     pub(crate) stored: Vec<Stored>,
-    pub(crate) names: NameTable,
+    names: NameTable,
     /// Whether the root table has fields that this crate does not know.
-    pub(crate) has_unknown_fields: bool,
+    root_has_unknown_fields: bool,
 }
 
 /// What else the index says about a tensor.
@@ -79,7 +79,6 @@ impl Index {
             });
         }
         if !options.lenient {
-            check_ids(&stored, &tensors, start)?;
             check.overlaps(&entries)?;
         }
         Ok(Self {
@@ -88,18 +87,25 @@ impl Index {
             entries,
             stored,
             names,
-            has_unknown_fields: has_fields_behind(&root._tab, TensorBuffersMetadata::VT_TENSORS),
+            root_has_unknown_fields: has_fields_behind(&root._tab, TensorBuffersMetadata::VT_TENSORS),
         })
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        Some(self.names.find(name, name_of)? as usize)
+    }
+
+    /// Whether there are fields that this crate does not know (T17).
+    pub(crate) fn has_unknown_fields(&self) -> bool {
+        self.root_has_unknown_fields || self.stored.iter().any(|stored| stored.has_unknown_fields)
     }
 }
 
 /// A vector for so many things, if the system has the memory.
 fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
     let mut room = Vec::new();
-    room.try_reserve_exact(count as usize).map_err(|error| {
-        let what = format!("there is no memory for {count} tensors: {error}");
-        Error::new(ErrorKind::TooLarge, what).at(start).rule("T20")
-    })?;
+    reserve(&mut room, count.into()).map_err(|error| error.at(start).rule("T20"))?;
     Ok(room)
 }
 
@@ -262,27 +268,6 @@ fn check_names<'a>(
     Err(error.at(start + at as u64).rule("T7"))
 }
 
-/// Ids are unique (T5).
-fn check_ids(stored: &[Stored], tensors: &Tensors<'_>, start: u64) -> Result<(), Error> {
-    if stored.is_sorted_by(|a, b| a.id < b.id) {
-        return Ok(());
-    }
-    let mut ids: Vec<(u64, usize)> = stored
-        .iter()
-        .enumerate()
-        .map(|(number, stored)| (stored.id, number))
-        .collect();
-    ids.sort_unstable();
-    let Some(pair) = ids.windows(2).find(|pair| pair[0].0 == pair[1].0) else {
-        return Ok(());
-    };
-    let ((id, first), (_, second)) = (pair[0], pair[1]);
-    let what = format!("tensors {first} and {second} have the same id {id:#x}");
-    let tensor = tensors.get(second);
-    let error = Error::new(ErrorKind::Duplicate, what).of_tensor(tensor.name());
-    Err(error.at(start + tensor._tab.loc() as u64).rule("T5"))
-}
-
 /// Checks tensors one by one, and remembers where their data is.
 struct Check<'o> {
     /// Where the index begins: data must lie before it.
@@ -301,7 +286,8 @@ impl Check<'_> {
             table: &tensor._tab,
         };
         let name = tensor.name();
-        self.name(name, &place)?;
+        check_name(name, self.options)
+            .map_err(|error| error.at(place.of(TensorMetadata::VT_NAME)).rule("T19"))?;
         let shape = self.shape(tensor, &place)?;
         let (offset, size) = (u64::from(tensor.data_offset()), u64::from(tensor.data_size()));
         let number = tensor.data_type();
@@ -329,30 +315,6 @@ impl Check<'_> {
             shape,
             range,
         ))
-    }
-
-    fn name(&self, name: &str, place: &Place<'_>) -> Result<(), Error> {
-        let limit = self.options.limits.name_bytes;
-        let bad = |what: &str| {
-            let error = Error::new(ErrorKind::BadName, what);
-            error.at(place.of(TensorMetadata::VT_NAME)).rule("T19")
-        };
-        if name.len() as u64 > limit {
-            let error = bad("the name is too long");
-            return Err(error
-                .expected(format_args!("at most {limit} bytes, the reader's limit"))
-                .found(name.len()));
-        }
-        if self.options.lenient {
-            return Ok(());
-        }
-        if name.is_empty() {
-            return Err(bad("the name is empty"));
-        }
-        if name.as_bytes().contains(&0) {
-            return Err(bad("the name has a zero byte"));
-        }
-        Ok(())
     }
 
     fn shape(&mut self, tensor: &TensorMetadata<'_>, place: &Place<'_>) -> Result<Shape, Error> {

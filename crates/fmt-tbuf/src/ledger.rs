@@ -7,7 +7,7 @@ use std::{
 };
 
 use flatbuffers::FlatBufferBuilder;
-use fmt_core::{Entry, Error, ErrorKind};
+use fmt_core::{Entry, Error, ErrorKind, ReadOptions};
 use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
@@ -412,21 +412,11 @@ impl Hasher for IdHasher {
 }
 
 fn check_name(name: &str, options: &WriteOptions) -> Result<(), Error> {
-    let limit = options.limits.name_bytes;
-    let bad = |what: &str| Error::new(ErrorKind::BadName, what).rule("T19");
-    if name.is_empty() {
-        return Err(bad("the name is empty"));
-    }
-    if name.contains('\0') {
-        return Err(bad("the name has a zero byte"));
-    }
-    if name.len() as u64 > limit {
-        let error = bad("the name is too long");
-        return Err(error
-            .expected(format_args!("at most {limit} bytes, which readers take"))
-            .found(name.len()));
-    }
-    Ok(())
+    let options = ReadOptions {
+        limits: options.limits.clone(),
+        ..ReadOptions::default()
+    };
+    fmt_core::check_name(name, &options).map_err(|error| error.rule("T19"))
 }
 
 fn duplicate(name: &str, other: &str) -> Error {

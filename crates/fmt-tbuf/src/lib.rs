@@ -84,7 +84,7 @@
 //! | | |
 //! |---|---|
 //! | dtypes | `i8` to `i64`, `u8` to `u64`, `f32`, `f64`; not `bool`, `f16`, `bf16` |
-//! | layout | dense, row-major, little-endian, uncompressed; rank up to 32 by default |
+//! | layout | dense, row-major, little-endian, uncompressed; rank up to 64 |
 //! | size | every tensor begins below 4 GiB and has at most 2³² − 1 bytes |
 //! | metadata | the name of a model |
 //! | checksums | none |
@@ -120,11 +120,13 @@ mod layout;
 mod ledger;
 mod lints;
 mod names;
+mod options;
 mod reader;
 mod writer;
 
 pub use editor::{TbufEditor, recover};
 pub use format::TensorBuffers;
 pub use layout::tensor_id;
+pub use options::WriteOptions;
 pub use reader::TbufReader;
-pub use writer::{TbufWriter, WriteOptions};
+pub use writer::TbufWriter;

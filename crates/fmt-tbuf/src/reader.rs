@@ -1,13 +1,13 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, ReadOptions, SourceStream, TensorReader,
-    TensorStream, Verification,
+    ByteSource, Entry, Error, ErrorKind, FileSource, Lint, Metadata, RawTensor, ReadOptions, TensorReader,
+    TensorStream, Verification, read_range,
 };
-use tensor_core::{Bytes, Tensor, TensorSpec};
+use tensor_core::{Bytes, Tensor};
 
 use crate::{
-    footer::{io_error, locate_index, read},
+    footer::locate_index,
     index::{Index, Stored},
     layout::{FORMAT, MODEL},
     lints,
@@ -48,8 +48,8 @@ use crate::{
 /// Tensors with a dtype that the format does not have are listed, say so in [`Entry::unsupported`], and are refused
 /// when they are read (rule T14).
 ///
-/// With [`ReadOptions::lenient`], names and ids may occur twice ([`TensorReader::find`] gives the first), names may be
-/// empty or have zero bytes, and tensors may share parts of their data (T5, T7, T12, T19).
+/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] gives the first) or have zero bytes, and
+/// tensors may share parts of their data (T7, T12, T19).
 pub struct TbufReader {
     source: Arc<dyn ByteSource>,
     /// Where the index begins.
@@ -66,7 +66,7 @@ impl TbufReader {
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, &options.limits)?;
         let index_start = range.start;
-        let bytes = read(&*source, range, "the index")?;
+        let bytes = read_range(&*source, range, "the index")?;
         let index = Index::parse(&bytes, index_start, options)?;
         let mut metadata = Metadata::new();
         if let Some(model) = &index.model {
@@ -130,38 +130,21 @@ impl TbufReader {
     /// later versions of the format's first implementation (T17). Rewriting such a file loses them.
     #[must_use]
     pub fn has_unknown_fields(&self) -> bool {
-        self.index.has_unknown_fields || self.index.stored.iter().any(|stored| stored.has_unknown_fields)
+        self.index.has_unknown_fields()
     }
 
     pub(crate) fn stored(&self) -> &[Stored] {
         &self.index.stored
     }
 
-    pub(crate) fn source(&self) -> &dyn ByteSource {
-        &*self.source
-    }
-
-    /// Dtype and shape of a tensor that can be read.
-    fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
+    fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
         let entry = &self.index.entries[index];
-        let spec = entry.spec().filter(|_| entry.unsupported.is_none());
-        let spec = spec.ok_or_else(|| {
-            let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
-            let error = Error::new(ErrorKind::Unsupported, reason)
-                .of_tensor(&entry.name)
-                .rule("T14");
-            error.expected("a dtype from 1 to 10").found(&entry.dtype)
-        })?;
-        Ok((entry, spec))
-    }
-
-    fn read(&self, entry: &Entry, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
-        let bytes = read(&*self.source, range, "the data").map_err(|error| error.of_tensor(&entry.name))?;
-        // The range has been made from the spec, and `read` returns what was asked for.
-        Tensor::new(spec, bytes).map_err(|error| {
-            Error::new(ErrorKind::SizeMismatch, error.to_string())
-                .of_tensor(&entry.name)
-                .rule("T18")
+        let raw = RawTensor::new(&*self.source, entry);
+        raw.map_err(|error| {
+            error
+                .rule("T14")
+                .expected("a dtype from 1 to 10")
+                .found(&entry.dtype)
         })
     }
 }
@@ -180,70 +163,36 @@ impl TensorReader for TbufReader {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let found = self
-            .index
-            .names
-            .find(name, |number| &self.index.entries[number as usize].name)?;
-        Some(found as usize)
+        self.index.find(name)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        let (entry, spec) = self.readable(index)?;
-        self.read(entry, spec, entry.range.clone())
+        self.raw(index)?.tensor()
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        let (entry, spec) = self.readable(index)?;
-        let Some(&available) = spec.shape().dims().first() else {
-            let error = Error::new(ErrorKind::OutOfBounds, "a scalar has no rows");
-            return Err(error.of_tensor(&entry.name));
-        };
-        if rows.start > rows.end || rows.end > available {
-            let error = Error::new(ErrorKind::OutOfBounds, "there are no such rows").of_tensor(&entry.name);
-            return Err(error
-                .expected(format_args!("rows within 0..{available}"))
-                .found(format_args!("{}..{}", rows.start, rows.end)));
-        }
-        // A tensor with bytes has rows. Nothing overflows: the part is no larger than the whole.
-        let row_bytes = spec.byte_len().checked_div(available).unwrap_or(0);
-        let start = entry.range.start + rows.start * row_bytes;
-        let end = entry.range.start + rows.end * row_bytes;
-        let shape = spec.shape().with_leading_dim(rows.end - rows.start);
-        let spec = shape.and_then(|shape| TensorSpec::new(spec.dtype(), shape));
-        let spec = spec.map_err(|error| {
-            // Only an empty tensor can have rows that are too large to be: `[0, 2^32 - 1, ...]`.
-            Error::new(ErrorKind::Overflow, error.to_string())
-                .of_tensor(&entry.name)
-                .rule("T21")
-        })?;
-        self.read(entry, spec, start..end)
+        // Only an empty tensor can have rows that are too large to be: `[0, 2^32 - 1, ...]`.
+        self.raw(index)?.rows(rows).map_err(|error| match error.kind() {
+            ErrorKind::Overflow => error.rule("T21"),
+            _ => error,
+        })
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let (entry, _) = self.readable(index)?;
-        Ok(Box::new(SourceStream::new(&*self.source, entry.range.clone())))
+        Ok(self.raw(index)?.stream())
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        let (entry, spec) = self.readable(index)?;
-        if out.len() as u64 != spec.byte_len() {
-            let error =
-                Error::new(ErrorKind::SizeMismatch, "the length of the buffer").of_tensor(&entry.name);
-            return Err(error
-                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
-                .found(out.len()));
-        }
-        let read = self.source.read_into(entry.range.start, out);
-        read.map_err(|error| io_error(error, entry.range.start, "the data").of_tensor(&entry.name))
+        self.raw(index)?.read_into(out)
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         // The format has no checksums; what there is to hold has been held when the file was opened.
-        self.readable(index).map(|_| Verification::Unchecked)
+        self.raw(index).map(|_| Verification::Unchecked)
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        lints::of(self)
+        lints::of(&self.index, &self.index_range(), &*self.source)
     }
 }
 

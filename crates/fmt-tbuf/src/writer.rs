@@ -1,43 +1,13 @@
 use std::{collections::VecDeque, fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, TensorWriter};
+use fmt_core::{Error, ErrorKind, Layout, Plan, Sink, TensorWriter};
 use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
+    WriteOptions,
     layout::{MAGIC, MODEL},
     ledger::Ledger,
 };
-
-/// How a file is written.
-///
-/// ```
-/// use fmt_tbuf::WriteOptions;
-/// let pages = WriteOptions { alignment: 4096, ..WriteOptions::default() };
-/// assert_eq!(pages.limits.rank, 32);
-/// ```
-#[derive(Clone, Debug)]
-pub struct WriteOptions {
-    /// What offsets of data are multiples of: a power of two up to [`WriteOptions::MAX_ALIGNMENT`] (64).
-    ///
-    /// 1 puts tensors and index back to back, as the format's first implementation does (T3).
-    pub alignment: u32,
-    /// What readers are expected to take: a file that they would refuse is not written.
-    pub limits: Limits,
-}
-
-impl WriteOptions {
-    /// The largest alignment: 64 KiB, the largest page of common systems.
-    pub const MAX_ALIGNMENT: u32 = 64 << 10;
-}
-
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self {
-            alignment: 64,
-            limits: Limits::default(),
-        }
-    }
-}
 
 /// A TensorBuffers file that is being written, front to back, to anything that takes bytes.
 ///
@@ -135,11 +105,7 @@ impl<W: Write> TbufWriter<W> {
     /// Goes on behind `position` bytes that are in the sink already.
     pub(crate) fn resume(out: W, ledger: Ledger, position: u64) -> Self {
         Self {
-            sink: Sink {
-                out,
-                position,
-                has_failed: false,
-            },
+            sink: Sink::new(out, position),
             ledger,
             pending: VecDeque::new(),
             outstanding: 0,
@@ -191,6 +157,9 @@ impl<W: Write> TbufWriter<W> {
             let Some(place) = self.pending.front_mut() else {
                 break;
             };
+            if self.sink.position() == 0 {
+                self.sink.write(&MAGIC)?;
+            }
             self.sink.pad_to(place.start)?;
             let len = usize::try_from(place.rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
             let (now, later) = bytes.split_at(len);
@@ -230,18 +199,21 @@ impl<W: Write> TbufWriter<W> {
     /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_index()?;
-        Ok(self.sink.out)
+        Ok(self.sink.into_inner())
     }
 
     fn write_index(&mut self) -> Result<u64, Error> {
         let tail = self.write_all_but_tail()?;
         self.sink.write(&tail)?;
-        Ok(self.sink.position)
+        Ok(self.sink.position())
     }
 
     /// Writes everything but the length of the index and the magic, which make it a file.
     pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
         self.expect_nothing_outstanding()?;
+        if self.sink.position() == 0 {
+            self.sink.write(&MAGIC)?;
+        }
         self.sink.pad_to(self.ledger.index_start())?;
         let index = self.ledger.encode();
         self.sink.write(index.bytes())?;
@@ -254,7 +226,7 @@ impl<W: Write> TbufWriter<W> {
     }
 
     pub(crate) fn into_sink(self) -> W {
-        self.sink.out
+        self.sink.into_inner()
     }
 
     fn expect_nothing_outstanding(&self) -> Result<(), Error> {
@@ -293,51 +265,8 @@ impl<W> fmt::Debug for TbufWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TbufWriter")
             .field("tensors", &self.ledger.records().len())
-            .field("position", &self.sink.position)
+            .field("position", &self.sink.position())
             .field("outstanding", &self.outstanding)
             .finish()
-    }
-}
-
-/// Where bytes go, and how far that has come.
-struct Sink<W> {
-    out: W,
-    position: u64,
-    /// Nobody knows how much of what was to be written arrived.
-    has_failed: bool,
-}
-
-impl<W: Write> Sink<W> {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        if self.has_failed {
-            return Err(
-                Error::new(ErrorKind::Io, "the file is incomplete since writing failed").at(self.position),
-            );
-        }
-        self.out.write_all(bytes).map_err(|error| {
-            self.has_failed = true;
-            Error::io("the file cannot be written", error).at(self.position)
-        })?;
-        self.position += bytes.len() as u64;
-        Ok(())
-    }
-
-    /// Writes the magic if nothing has been written, and zeros up to a place.
-    fn pad_to(&mut self, place: u64) -> Result<(), Error> {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        if self.position == 0 {
-            self.write(&MAGIC)?;
-        }
-        while self.position < place {
-            let len = usize::try_from(place - self.position).map_or(ZEROS.len(), |gap| gap.min(ZEROS.len()));
-            self.write(&ZEROS[..len])?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), Error> {
-        self.out
-            .flush()
-            .map_err(|error| Error::io("the file cannot be written", error).at(self.position))
     }
 }

@@ -7,7 +7,7 @@ use fmt_zip::CompressionMethod;
 
 use crate::{
     input::Input,
-    pickle::{self, Node, Unpickled, Value},
+    pickle::{self, Classes, Node, Unpickled, Value},
 };
 
 /// The magic number of the layout before PyTorch 1.6, as a pickle.
@@ -54,8 +54,13 @@ impl Checkpoint {
             .members;
         let pickle = members.iter().find(|member| member.name.ends_with("/data.pkl"));
         let pickle = pickle.ok_or_else(|| {
-            let error = Error::new(ErrorKind::BadMagic, "a zip archive without a checkpoint").rule("P1");
-            error.expected("a member NAME/data.pkl")
+            let is_exported = |member: &fmt_zip::Member| member.name.ends_with("/models/model.json");
+            let what = match members.iter().any(is_exported) {
+                true => "a program of torch.export, which is not read",
+                false => "a zip archive without a checkpoint",
+            };
+            let error = Error::new(ErrorKind::BadMagic, what).rule("P1");
+            error.expected("a member NAME/data.pkl, as torch.save and torch.jit.save write it")
         })?;
         let prefix = pickle.name.trim_end_matches("data.pkl").to_owned();
         if pickle.method != CompressionMethod::Stored || pickle.is_encrypted {
@@ -92,8 +97,18 @@ impl Checkpoint {
                 foreign.push(member.name.clone());
             }
         }
+        let is_script = members.iter().any(|member| {
+            let name = member.name.strip_prefix(&prefix);
+            name.is_some_and(|name| name.starts_with("code/"))
+        });
+        let classes = match (options.lenient, is_script) {
+            (true, _) => Classes::All,
+            (_, true) => Classes::TorchScript,
+            _ => Classes::Known,
+        };
         let mut input = Input::new(source, pickle.range.clone());
-        let value = pickle::run(&mut input, budget(pickle.range.end - pickle.range.start, options))?;
+        let most = budget(pickle.range.end - pickle.range.start, options);
+        let value = pickle::run(&mut input, most, classes)?;
         Ok(Self {
             value,
             storages,
@@ -107,21 +122,25 @@ impl Checkpoint {
         let start = LEGACY.len() as u64;
         let end = source.len().min(start.saturating_add(options.limits.index_bytes));
         let mut input = Input::new(source, start..end);
-        let most = || budget(end - start, options);
-        let version = pickle::run(&mut input, most())?.root;
+        let most = budget(end - start, options);
+        let mut next = |classes| pickle::run(&mut input, most, classes);
+        let version = next(Classes::Known)?.root;
         if version != Value::Int(1001) {
             let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
             return Err(error.expected(1001));
         }
-        let system = pickle::run(&mut input, most())?;
+        let system = next(Classes::Known)?;
         let is_big_endian = match system.node(system.root) {
             Some(Node::Dict(pairs)) => pairs.iter().any(|(key, value)| {
                 system.text(*key) == Some("little_endian") && *value == Value::Bool(false)
             }),
             _ => false,
         };
-        let value = pickle::run(&mut input, most())?;
-        let keys = pickle::run(&mut input, most())?;
+        let value = next(match options.lenient {
+            true => Classes::All,
+            false => Classes::Known,
+        })?;
+        let keys = next(Classes::Known)?;
         let Some(Node::List(keys_in_order)) = keys.node(keys.root) else {
             let error = Error::new(ErrorKind::Malformed, "the list of storages").at(input.position());
             return Err(error.rule("P1"));
@@ -181,9 +200,9 @@ impl Checkpoint {
     }
 }
 
-/// Memory for the values of a pickle of so many bytes (P4): what checkpoints need is a quarter of it.
+/// Memory for the values of a pickle of so many bytes (P4). Checkpoints need some 15 times the pickle.
 fn budget(len: u64, options: &ReadOptions) -> u64 {
-    len.min(options.limits.index_bytes)
-        .saturating_mul(16)
-        .saturating_add(16 << 10)
+    const MOST: u64 = 2 << 30;
+    let len = len.min(options.limits.index_bytes);
+    len.saturating_mul(32).saturating_add(16 << 10).min(MOST)
 }

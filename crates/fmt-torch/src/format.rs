@@ -23,17 +23,17 @@ impl Format for Torch {
     }
 
     fn extensions(&self) -> &'static [&'static str] {
-        &["pt", "pth", "bin", "ckpt"]
+        &["pt", "pth", "bin", "ckpt", "pt2"]
     }
 
     fn sniff(&self, head: &[u8], _len: u64) -> Sniff {
-        // PyTorch writes the pickle first.
+        // `torch.save` writes the pickle first, `torch.jit.save` the first storage.
         let name_len = head
             .get(26..28)
             .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
         let name = head.get(30..).and_then(|rest| rest.get(..name_len));
-        let is_archive =
-            head.starts_with(b"PK\x03\x04") && name.is_some_and(|name| name.ends_with(b"/data.pkl"));
+        let is_archive = head.starts_with(b"PK\x03\x04")
+            && name.is_some_and(|name| name.ends_with(b"/data.pkl") || name.ends_with(b"/data/0"));
         if head.starts_with(LEGACY) || is_archive {
             Sniff::Certain
         } else {

@@ -8,6 +8,8 @@ pub(crate) enum Elements {
     Known(DType),
     /// A name and bytes of an element that is copied and not computed with.
     Opaque(&'static str, u32),
+    /// Two floats of four bits in a byte, which counts as one element.
+    PairsOfF4,
     /// Bytes, until a tensor says what they are.
     Untyped,
 }
@@ -17,7 +19,15 @@ impl Elements {
         match self {
             Self::Known(dtype) => dtype.size() as u64,
             Self::Opaque(_, size) => size.into(),
-            Self::Untyped => 1,
+            Self::PairsOfF4 | Self::Untyped => 1,
+        }
+    }
+
+    /// Bytes that stand in the host's order: a complex number is two of them.
+    pub(crate) fn word(self) -> u64 {
+        match self {
+            Self::Opaque(name, size) if name.starts_with('C') => u64::from(size) / 2,
+            other => other.size(),
         }
     }
 }
@@ -25,37 +35,89 @@ impl Elements {
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Global {
-    OrderedDict,
+    /// A dictionary of pairs, of another dictionary, or of nothing.
+    Dict,
+    /// A `defaultdict`, whose first argument is what makes its defaults.
+    DefaultDict,
+    /// Something made of a list, which stands for it: a set, a list of `TorchScript`.
+    List,
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`.
     Tensor,
     /// `_rebuild_tensor_v3`, which says the dtype itself.
     TypedTensor,
     /// A parameter around a tensor.
     Parameter,
+    /// `_rebuild_from_type_v2`: a call of another function, for a tensor with attributes or of another type.
+    FromType,
+    /// A type of tensors.
+    TensorType,
+    /// `TorchScript`'s note of a value's type.
+    TypeTag,
     Size,
     /// The type of a storage, or a dtype.
     Elements(Elements),
     /// Something whose value is not looked at.
     Inert,
+    /// A class that is not known, whose objects are their attributes.
+    Class,
 }
 
 pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
     let elements = |elements| Some(Global::Elements(elements));
     match (module, name) {
-        ("collections", "OrderedDict") => Some(Global::OrderedDict),
+        ("collections", "OrderedDict" | "Counter") | ("builtins" | "__builtin__", "dict") => {
+            Some(Global::Dict)
+        }
+        ("collections", "defaultdict") => Some(Global::DefaultDict),
+        ("builtins" | "__builtin__", "set" | "frozenset" | "list" | "tuple")
+        | (
+            "torch.jit._pickle",
+            "build_intlist" | "build_tensorlist" | "build_doublelist" | "build_boollist",
+        ) => Some(Global::List),
         ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => Some(Global::Tensor),
         ("torch._utils", "_rebuild_tensor_v3") => Some(Global::TypedTensor),
         ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => Some(Global::Parameter),
+        ("torch._tensor", "_rebuild_from_type_v2") => Some(Global::FromType),
+        ("torch", "Tensor") | ("torch.nn.parameter", "Parameter" | "Buffer") => Some(Global::TensorType),
+        ("torch.jit._pickle", "restore_type_tag") => Some(Global::TypeTag),
         ("torch", "Size") => Some(Global::Size),
-        ("torch", "device") | ("_codecs", "encode") => Some(Global::Inert),
-        ("torch.storage", "UntypedStorage") | ("torch", "UntypedStorage") => elements(Elements::Untyped),
+        // Of NumPy single numbers, such as the best loss so far. Arrays are refused, since they hold data.
+        ("torch", "device")
+        | ("torch.serialization", "_get_layout")
+        | ("_codecs", "encode")
+        | (
+            "builtins" | "__builtin__",
+            "int" | "float" | "str" | "bool" | "complex" | "bytearray" | "slice",
+        )
+        | ("numpy.core.multiarray" | "numpy._core.multiarray", "scalar")
+        | ("numpy", "dtype") => Some(Global::Inert),
+        ("torch.storage" | "torch", "UntypedStorage") => elements(Elements::Untyped),
         ("torch", name) => elements(elements_of(name)?),
         _ => None,
     }
 }
 
+/// What a name that is refused stands for, where that is worth more than the name.
+pub(crate) fn refused(module: &str, name: &str) -> &'static str {
+    match (module, name) {
+        ("torch._utils", "_rebuild_qtensor") => "quantised tensors of PyTorch are not read",
+        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
+            "sparse tensors of PyTorch are not read"
+        }
+        ("torch._utils", "_rebuild_nested_tensor") => "nested tensors of PyTorch are not read",
+        ("torch._utils", "_rebuild_meta_tensor_no_storage") => "the checkpoint has tensors without data",
+        ("numpy.core.multiarray" | "numpy._core.multiarray", _) => {
+            "arrays of NumPy in a checkpoint are not read"
+        }
+        ("torch.jit._pickle" | "torch._utils" | "torch._tensor", _) => {
+            "the checkpoint has tensors of a kind that is not read"
+        }
+        _ => "the checkpoint wants to use code, which is never run here",
+    }
+}
+
 fn elements_of(name: &str) -> Option<Elements> {
-    use Elements::{Known, Opaque};
+    use Elements::{Known, Opaque, PairsOfF4};
     Some(match name {
         "BoolStorage" | "bool" => Known(DType::Bool),
         "ByteStorage" | "uint8" => Known(DType::U8),
@@ -70,6 +132,7 @@ fn elements_of(name: &str) -> Option<Elements> {
         "BFloat16Storage" | "bfloat16" => Known(DType::BF16),
         "FloatStorage" | "float32" => Known(DType::F32),
         "DoubleStorage" | "float64" => Known(DType::F64),
+        "complex32" | "ComplexHalfStorage" => Opaque("C32", 4),
         "ComplexFloatStorage" | "complex64" => Opaque("C64", 8),
         "ComplexDoubleStorage" | "complex128" => Opaque("C128", 16),
         "float8_e4m3fn" => Opaque("F8_E4M3", 1),
@@ -77,6 +140,7 @@ fn elements_of(name: &str) -> Option<Elements> {
         "float8_e4m3fnuz" => Opaque("F8_E4M3FNUZ", 1),
         "float8_e5m2fnuz" => Opaque("F8_E5M2FNUZ", 1),
         "float8_e8m0fnu" => Opaque("F8_E8M0", 1),
+        "float4_e2m1fn_x2" => PairsOfF4,
         _ => return None,
     })
 }

@@ -1,7 +1,7 @@
 //! A machine for the part of pickle that checkpoints need. It builds values, runs nothing, and refuses what it does not
 //! know by name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
@@ -28,9 +28,11 @@ pub(crate) enum Node {
     Tuple(Box<[Value]>),
     List(Vec<Value>),
     Dict(Vec<(Value, Value)>),
+    /// An object of a class that is not known: its attributes.
+    Object(Vec<(Value, Value)>),
     Global(Global),
-    Storage(Storage),
-    Tensor(StoredTensor),
+    Storage(Box<Storage>),
+    Tensor(Box<StoredTensor>),
     /// Something that is passed over, such as bytes.
     Other,
 }
@@ -53,6 +55,26 @@ pub(crate) struct StoredTensor {
     pub(crate) offset: u64,
     pub(crate) dims: Vec<u64>,
     pub(crate) strides: Vec<u64>,
+    /// What is to be done to the elements when they are used, which is not done here.
+    pub(crate) pending: Option<Pending>,
+}
+
+/// A step that PyTorch takes when elements are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    Conj,
+    Neg,
+}
+
+/// Which classes may be used that are not known. Their objects are their attributes; nothing of them is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Classes {
+    /// None: the first is refused by name.
+    Known,
+    /// Those of a `TorchScript` program, which the archive describes.
+    TorchScript,
+    /// All.
+    All,
 }
 
 /// What running a pickle came to.
@@ -60,6 +82,8 @@ pub(crate) struct StoredTensor {
 pub(crate) struct Unpickled {
     pub(crate) nodes: Vec<Node>,
     pub(crate) root: Value,
+    /// Names that are not known, and were passed over.
+    pub(crate) unknown: BTreeSet<String>,
 }
 
 impl Unpickled {
@@ -79,13 +103,16 @@ impl Unpickled {
 }
 
 /// Runs one pickle, up to its end. `most` bounds the memory for values.
-pub(crate) fn run(input: &mut Input<'_>, most: u64) -> Result<Unpickled, Error> {
+pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<Unpickled, Error> {
     let mut machine = Machine {
         built: Unpickled {
             nodes: Vec::new(),
             root: Value::None,
+            unknown: BTreeSet::new(),
         },
+        classes,
         stack: Vec::new(),
+        deepest: 0,
         marks: Vec::new(),
         memo: HashMap::new(),
         left: most,
@@ -104,7 +131,10 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64) -> Result<Unpickled, Error> 
 
 struct Machine {
     built: Unpickled,
+    classes: Classes,
     stack: Vec<Value>,
+    /// The most values that were on the stack.
+    deepest: usize,
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
     /// Memory that may still be used.
@@ -114,7 +144,7 @@ struct Machine {
     at: u64,
 }
 
-/// Memory of one value on the stack, in a list or in the memo, generously.
+/// Memory of one value on the stack, in a list or in the memo, and of a node: vectors have up to twice the room they need.
 const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64;
 
@@ -135,7 +165,11 @@ impl Machine {
     }
 
     fn push(&mut self, value: Value) -> Result<bool, Error> {
-        self.charge(VALUE)?;
+        // Room that was paid for once stays, whatever is popped.
+        if self.stack.len() >= self.deepest {
+            self.charge(VALUE)?;
+            self.deepest = self.stack.len() + 1;
+        }
         self.stack.push(value);
         Ok(false)
     }
@@ -181,8 +215,24 @@ impl Machine {
         self.push_node(Node::Text(text.into()))
     }
 
+    /// A string of Python 2, which may be bytes.
+    fn string(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        self.charge(2 * len)?;
+        let bytes = input.take(len, "a string")?;
+        self.push_node(match std::str::from_utf8(&bytes) {
+            Ok(text) => Node::Text(text.into()),
+            Err(_) => Node::Other,
+        })
+    }
+
+    fn bytes(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        self.charge(len)?;
+        input.take(len, "bytes")?;
+        self.push_node(Node::Other)
+    }
+
     fn tuple(&mut self, values: Vec<Value>) -> Result<bool, Error> {
-        self.charge(VALUE * values.len() as u64)?;
+        self.charge(size_of_val(&values[..]) as u64)?;
         self.push_node(Node::Tuple(values.into()))
     }
 
@@ -225,8 +275,8 @@ impl Machine {
                 self.marks.push(self.stack.len());
                 Ok(false)
             }
-            // The attributes of an object are passed over; those of a dictionary of tensors say which version wrote it.
-            b'0' | b'b' => self.pop().map(|_| false),
+            b'0' => self.pop().map(|_| false),
+            b'b' => self.build(),
             b'1' => self.pop_mark().map(|_| false),
             b'N' => self.push(Value::None),
             0x88 => self.push(Value::Bool(true)),
@@ -255,14 +305,17 @@ impl Machine {
                 let bits = input.number(8, WHAT)?;
                 self.push(Value::Float(f64::from_bits(bits.swap_bytes())))
             }
-            // Also the texts of Python 2, as far as they are UTF-8.
-            b'X' | b'T' => {
+            b'X' => {
                 let len = input.number(4, WHAT)?;
                 self.text(len, input)
             }
-            0x8c | b'U' => {
+            0x8c => {
                 let len = input.number(1, WHAT)?;
                 self.text(len, input)
+            }
+            b'T' | b'U' => {
+                let len = input.number(if opcode == b'U' { 1 } else { 4 }, WHAT)?;
+                self.string(len, input)
             }
             0x8d => {
                 let len = input.number(8, WHAT)?;
@@ -270,11 +323,19 @@ impl Machine {
             }
             b'C' | b'B' => {
                 let len = input.number(if opcode == b'C' { 1 } else { 4 }, WHAT)?;
-                self.charge(len)?;
-                input.take(len, "bytes")?;
-                self.push_node(Node::Other)
+                self.bytes(len, input)
             }
-            b']' => self.push_node(Node::List(Vec::new())),
+            0x8e | 0x96 => {
+                let len = input.number(8, WHAT)?;
+                self.bytes(len, input)
+            }
+            // A set is a list here, also a frozen one.
+            b']' | 0x8f => self.push_node(Node::List(Vec::new())),
+            0x91 => {
+                let values = self.pop_mark()?;
+                self.charge(VALUE * values.len() as u64)?;
+                self.push_node(Node::List(values))
+            }
             b'}' => self.push_node(Node::Dict(Vec::new())),
             b')' => self.tuple(Vec::new()),
             b't' => {
@@ -289,7 +350,7 @@ impl Machine {
                 let value = self.pop()?;
                 self.append(vec![value])
             }
-            b'e' => {
+            b'e' | 0x90 => {
                 let values = self.pop_mark()?;
                 self.append(values)
             }
@@ -330,7 +391,8 @@ impl Machine {
                 };
                 self.global(&module, &name)
             }
-            b'R' => self.reduce(),
+            // A call, and the making of an object of a class.
+            b'R' | 0x81 => self.reduce(),
             b'Q' => self.persistent(),
             other => {
                 let error = Error::new(
@@ -372,33 +434,79 @@ impl Machine {
 
     fn append(&mut self, values: Vec<Value>) -> Result<bool, Error> {
         self.charge(VALUE * values.len() as u64)?;
-        if let Some(Node::List(list)) = self.last() {
-            list.extend(values);
-            return Ok(false);
+        match self.last() {
+            Some(Node::List(list)) => list.extend(values),
+            // One of a class that is a list.
+            Some(Node::Object(pairs)) => {
+                let first = pairs.len() as i64;
+                pairs.extend((first..).map(Value::Int).zip(values));
+            }
+            _ => return Err(self.malformed("the value that is added to is no list")),
         }
-        Err(self.malformed("the value that is added to is no list"))
+        Ok(false)
     }
 
     fn set_items(&mut self, values: &[Value]) -> Result<bool, Error> {
         self.charge(VALUE * values.len() as u64)?;
         let (pairs, rest) = values.as_chunks::<2>();
-        if let (Some(Node::Dict(dict)), []) = (self.last(), rest) {
+        if let (Some(Node::Dict(dict) | Node::Object(dict)), []) = (self.last(), rest) {
             dict.extend(pairs.iter().map(|[key, value]| (*key, *value)));
             return Ok(false);
         }
         Err(self.malformed("the value that is added to is no dictionary, or a key has no value"))
     }
 
-    fn global(&mut self, module: &str, name: &str) -> Result<bool, Error> {
-        let Some(global) = globals::find(module, name) else {
-            let what = "the checkpoint wants to use code, which is never run here";
-            let error = Error::new(ErrorKind::Unsupported, what).at(self.at).rule("P3");
-            let found = format!("{module}.{name}");
-            return Err(error
-                .expected("tensors in dictionaries, as torch.save(model.state_dict(), ...) writes them")
-                .found(Quoted(&found)));
+    /// Gives an object its attributes. Those of values that are known are passed over: a dictionary of tensors has some that
+    /// say which version of a module wrote it.
+    fn build(&mut self) -> Result<bool, Error> {
+        let state = self.pop()?;
+        let Some(Node::Object(_)) = self.last() else {
+            return Ok(false);
         };
-        self.push_node(Node::Global(global))
+        // Attributes, or a pair of those with and without a dictionary.
+        let states = match self.built.node(state) {
+            Some(Node::Tuple(states)) => states.to_vec(),
+            _ => vec![state],
+        };
+        self.charge(VALUE * states.len() as u64)?;
+        for state in states {
+            let attributes = match self.built.node(state) {
+                Some(Node::Dict(attributes)) => attributes.clone(),
+                _ => continue,
+            };
+            self.charge(2 * VALUE * attributes.len() as u64)?;
+            if let Some(Node::Object(pairs)) = self.last() {
+                pairs.extend(attributes);
+            }
+        }
+        Ok(false)
+    }
+
+    fn global(&mut self, module: &str, name: &str) -> Result<bool, Error> {
+        if let Some(global) = globals::find(module, name) {
+            return self.push_node(Node::Global(global));
+        }
+        let full = format!("{module}.{name}");
+        let is_script = module == "__torch__" || module.starts_with("__torch__.");
+        match self.classes {
+            Classes::TorchScript if is_script => {}
+            Classes::All => {
+                self.charge(2 * full.len() as u64)?;
+                self.built.unknown.insert(full);
+            }
+            _ => {
+                let error = Error::new(ErrorKind::Unsupported, globals::refused(module, name));
+                return Err(error
+                    .at(self.at)
+                    .rule("P3")
+                    .expected(
+                        "tensors in dictionaries, as torch.save(model.state_dict(), ...) writes them; \
+                         lenient reading passes over what is not known",
+                    )
+                    .found(Quoted(&full)));
+            }
+        }
+        self.push_node(Node::Global(Global::Class))
     }
 
     fn reduce(&mut self) -> Result<bool, Error> {
@@ -409,28 +517,44 @@ impl Machine {
             return Err(self.malformed("what is called is no function"));
         };
         let arguments = self.tuple_of(arguments)?;
+        self.call(global, &arguments, 0)
+    }
+
+    fn call(&mut self, global: Global, arguments: &[Value], depth: u32) -> Result<bool, Error> {
         match global {
-            Global::OrderedDict => {
-                let pairs = match arguments.first().and_then(|list| self.built.node(*list)) {
-                    None => Vec::new(),
-                    Some(Node::List(pairs)) => pairs.clone(),
-                    Some(_) => return Err(self.malformed("what a dictionary is made of")),
-                };
-                self.charge(2 * VALUE * pairs.len() as u64)?;
-                let pairs: Result<Vec<_>, _> = pairs
-                    .into_iter()
-                    .map(|pair| match self.tuple_of(pair)?[..] {
-                        [key, value] => Ok((key, value)),
-                        _ => Err(self.malformed("what a dictionary is made of")),
-                    })
-                    .collect();
-                let pairs = pairs?;
+            Global::Dict => {
+                let pairs = self.pairs(arguments.first().copied())?;
                 self.push_node(Node::Dict(pairs))
             }
-            Global::Parameter => {
-                let tensor = arguments.first().copied();
-                let tensor = tensor.ok_or_else(|| self.malformed("a parameter without a tensor"))?;
-                self.push(tensor)
+            Global::DefaultDict => {
+                let pairs = self.pairs(arguments.get(1).copied())?;
+                self.push_node(Node::Dict(pairs))
+            }
+            Global::List => {
+                let values = match arguments.first() {
+                    None => Vec::new(),
+                    Some(list) => self.tuple_of(*list)?,
+                };
+                self.charge(VALUE * values.len() as u64)?;
+                self.push_node(Node::List(values))
+            }
+            Global::Parameter | Global::TypeTag => {
+                let value = arguments.first().copied();
+                let value = value.ok_or_else(|| self.malformed("a parameter without a tensor"))?;
+                self.push(value)
+            }
+            Global::FromType => {
+                let [function, class, arguments, ..] = arguments else {
+                    return Err(self.malformed("the arguments of a tensor of a type"));
+                };
+                let (function, class) = (self.built.node(*function), self.built.node(*class));
+                let (Some(&Node::Global(function)), Some(Node::Global(Global::TensorType)), 0) =
+                    (function, class, depth)
+                else {
+                    return Err(self.malformed("the arguments of a tensor of a type"));
+                };
+                let arguments = self.tuple_of(*arguments)?;
+                self.call(function, &arguments, depth + 1)
             }
             Global::Size => {
                 let dims = arguments.first().copied();
@@ -439,12 +563,37 @@ impl Machine {
                 self.tuple(dims)
             }
             Global::Tensor | Global::TypedTensor => {
-                let tensor = self.tensor(&arguments, global == Global::TypedTensor)?;
-                self.charge(16 * tensor.dims.len() as u64 + 64)?;
-                self.push_node(Node::Tensor(tensor))
+                let tensor = self.tensor(arguments, global == Global::TypedTensor)?;
+                self.charge(16 * tensor.dims.len() as u64 + size_of::<StoredTensor>() as u64 + 64)?;
+                self.push_node(Node::Tensor(Box::new(tensor)))
             }
-            Global::Inert | Global::Elements(_) => self.push_node(Node::Other),
+            Global::Class => {
+                self.charge(2 * VALUE * arguments.len() as u64)?;
+                let numbered = (0..).map(Value::Int).zip(arguments.iter().copied());
+                self.push_node(Node::Object(numbered.collect()))
+            }
+            Global::Inert | Global::TensorType | Global::Elements(_) => self.push_node(Node::Other),
         }
+    }
+
+    /// What a dictionary is made of.
+    fn pairs(&mut self, of: Option<Value>) -> Result<Vec<(Value, Value)>, Error> {
+        let pairs = match of.and_then(|list| self.built.node(list)) {
+            None => Vec::new(),
+            Some(Node::Dict(pairs)) => {
+                let pairs = pairs.clone();
+                self.charge(2 * VALUE * pairs.len() as u64)?;
+                return Ok(pairs);
+            }
+            Some(Node::List(pairs)) => pairs.clone(),
+            Some(_) => return Err(self.malformed("what a dictionary is made of")),
+        };
+        self.charge(2 * VALUE * pairs.len() as u64)?;
+        let pairs = pairs.into_iter().map(|pair| match self.tuple_of(pair)?[..] {
+            [key, value] => Ok((key, value)),
+            _ => Err(self.malformed("what a dictionary is made of")),
+        });
+        pairs.collect()
     }
 
     /// The values of a tuple or a list.
@@ -475,7 +624,7 @@ impl Machine {
         let Some(Node::Storage(storage)) = self.built.node(*storage) else {
             return Err(self.malformed("a tensor without a storage"));
         };
-        let storage = storage.clone();
+        let storage = Storage::clone(storage);
         self.charge(storage.key.len() as u64)?;
         let elements = if is_typed {
             match rest.get(2).and_then(|dtype| self.built.node(*dtype)) {
@@ -486,13 +635,35 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
+        // Behind the hooks, or behind the dtype.
+        let pending = match rest
+            .get(if is_typed { 3 } else { 2 })
+            .map(|notes| self.built.node(*notes))
+        {
+            Some(Some(Node::Dict(notes))) => self.pending(notes),
+            _ => None,
+        };
         Ok(StoredTensor {
+            pending,
             storage,
             elements,
             offset,
             dims: self.numbers(*dims)?,
             strides: self.numbers(*strides)?,
         })
+    }
+
+    /// What notes beside a tensor say is still to be done to its elements.
+    fn pending(&self, notes: &[(Value, Value)]) -> Option<Pending> {
+        let is_set = |name| {
+            let mut notes = notes.iter();
+            notes.any(|(key, value)| self.built.text(*key) == Some(name) && *value != Value::Bool(false))
+        };
+        match (is_set("conj"), is_set("neg")) {
+            (true, _) => Some(Pending::Conj),
+            (_, true) => Some(Pending::Neg),
+            _ => None,
+        }
     }
 
     /// A storage: `('storage', type, key, location, count)`, and `None` for what is a view of another.
@@ -520,7 +691,7 @@ impl Machine {
             elements: *elements,
             count,
         };
-        self.charge(storage.key.len() as u64)?;
-        self.push_node(Node::Storage(storage))
+        self.charge((size_of::<Storage>() + storage.key.len()) as u64)?;
+        self.push_node(Node::Storage(Box::new(storage)))
     }
 }

@@ -3,10 +3,10 @@
 use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, RawTensor, ReadOptions,
-    TensorReader, TensorStream, Verification, read_range, row_range,
+    ByteSource, BytesStream, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, RawTensor,
+    ReadOptions, SourceStream, TensorReader, TensorStream, Verification, read_range, row_range,
 };
-use tensor_core::{Bytes, Tensor, TensorSpec};
+use tensor_core::{Bytes, Quoted, Tensor, TensorSpec};
 
 use crate::{
     checkpoint::Checkpoint,
@@ -27,6 +27,7 @@ pub struct TorchReader {
     stored: Vec<Stored>,
     metadata: Metadata,
     foreign: Vec<String>,
+    lints: Vec<Lint>,
 }
 
 impl TorchReader {
@@ -38,13 +39,26 @@ impl TorchReader {
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(&*source, options)?;
         let found = Found::of(&checkpoint, &options.limits)?;
+        let mut foreign = checkpoint.foreign;
+        let lints = checkpoint.value.unknown.into_iter().map(|name| {
+            foreign.push(format!("objects of {name}"));
+            Lint {
+                message: format!(
+                    "objects of {} are not known, and their attributes only are listed (P3)",
+                    Quoted(&name)
+                ),
+                tensor: None,
+                range: None,
+            }
+        });
         Ok(Self {
+            lints: lints.collect(),
             source,
             limits: options.limits.clone(),
             entries: found.entries,
             stored: found.stored,
             metadata: found.metadata,
-            foreign: checkpoint.foreign,
+            foreign,
         })
     }
 
@@ -84,10 +98,11 @@ impl TorchReader {
     }
 
     /// Elements, gathered and swapped, of a tensor that does not stand as it is.
-    fn gathered(&self, index: usize, spec: &TensorSpec) -> Result<Vec<u8>, Error> {
+    fn gathered(&self, index: usize) -> Result<Vec<u8>, Error> {
         let (entry, stored) = (&self.entries[index], &self.stored[index]);
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name);
-        if spec.byte_len() > self.limits.decoded_bytes {
+        let byte_len = entry.byte_len().unwrap_or(u64::MAX);
+        if byte_len > self.limits.decoded_bytes {
             let error = wrong(
                 ErrorKind::TooLarge,
                 "the tensor must be gathered, and is too large for that",
@@ -98,21 +113,21 @@ impl TorchReader {
                     "at most {} bytes, the limit",
                     self.limits.decoded_bytes
                 ))
-                .found(spec.byte_len()));
+                .found(byte_len));
         }
         let bytes = read_range(&*self.source, entry.range.clone(), "the storage");
         let bytes = bytes.map_err(|error| error.of_tensor(&entry.name))?;
         let no_memory = || wrong(ErrorKind::TooLarge, "memory does not suffice").rule("P6");
-        let len = usize::try_from(spec.byte_len()).map_err(|_| no_memory())?;
+        let len = usize::try_from(byte_len).map_err(|_| no_memory())?;
         let mut out = Vec::new();
         out.try_reserve_exact(len).map_err(|_| no_memory())?;
         if stored.is_contiguous {
             out.extend_from_slice(&bytes);
         } else if len > 0 {
-            gather(&bytes, stored, spec.shape().dims(), &mut out);
+            gather(&bytes, stored, entry.shape.dims(), &mut out);
         }
         if entry.is_big_endian {
-            out.chunks_exact_mut(stored.width as usize)
+            out.chunks_exact_mut(stored.word as usize)
                 .for_each(<[u8]>::reverse);
         }
         Ok(out)
@@ -160,7 +175,7 @@ impl TensorReader for TorchReader {
         if self.is_plain(index) {
             return RawTensor::new(&*self.source, entry)?.tensor();
         }
-        let gathered = self.gathered(index, &spec)?;
+        let gathered = self.gathered(index)?;
         Tensor::new(spec, gathered)
             .map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).of_tensor(&entry.name))
     }
@@ -177,19 +192,14 @@ impl TensorReader for TorchReader {
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
         let entry = &self.entries[index];
-        if entry.is_copied_only() && self.is_plain(index) && self.stored[index].place.unsupported.is_none() {
-            return Ok(Box::new(fmt_core::SourceStream::new(
-                &*self.source,
-                entry.range.clone(),
-            )));
+        if !entry.is_copied_only() || self.stored[index].place.unsupported.is_some() {
+            self.readable(index)?;
         }
-        let (entry, _) = self.readable(index)?;
-        if self.is_plain(index) {
-            return Ok(RawTensor::new(&*self.source, entry)?.stream());
-        }
-        Ok(Box::new(fmt_core::BytesStream::new(
-            self.tensor(index)?.into_bytes(),
-        )))
+        Ok(if self.is_plain(index) {
+            Box::new(SourceStream::new(&*self.source, entry.range.clone()))
+        } else {
+            Box::new(BytesStream::new(self.gathered(index)?.into()))
+        })
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
@@ -204,13 +214,15 @@ impl TensorReader for TorchReader {
                 .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
                 .found(out.len()));
         }
-        out.copy_from_slice(&self.gathered(index, &spec)?);
+        out.copy_from_slice(&self.gathered(index)?);
         Ok(())
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        let (entry, _) = self.readable(index)?;
-        let place = &self.stored[index].place;
+        let (entry, place) = (&self.entries[index], &self.stored[index].place);
+        if place.unsupported.is_some() {
+            self.readable(index)?;
+        }
         let Some(crc) = place.crc else {
             return Ok(Verification::Unchecked);
         };
@@ -235,7 +247,7 @@ impl TensorReader for TorchReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        Ok(Vec::new())
+        Ok(self.lints.clone())
     }
 
     fn foreign_parts(&self) -> &[String] {

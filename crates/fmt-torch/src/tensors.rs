@@ -1,12 +1,12 @@
 //! The tensors of a checkpoint by the keys that lead to them, each proven to lie in its storage.
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, StoredDType};
-use tensor_core::{Quoted, Shape};
+use tensor_core::{DType, Quoted, Shape};
 
 use crate::{
     checkpoint::{Checkpoint, Place},
     globals::Elements,
-    pickle::{Node, StoredTensor, Value},
+    pickle::{Node, Pending, Storage, StoredTensor, Value},
 };
 
 /// Where a tensor's elements are.
@@ -14,6 +14,8 @@ pub(crate) struct Stored {
     pub(crate) place: Place,
     /// Bytes of an element.
     pub(crate) width: u64,
+    /// Bytes of an element that a big-endian host has the other way round.
+    pub(crate) word: u64,
     /// In elements.
     pub(crate) offset: u64,
     pub(crate) strides: Vec<u64>,
@@ -38,8 +40,10 @@ struct Walk {
 }
 
 impl Walk {
-    fn push(&mut self, name: &str, key: &str, value: Value, depth: u64) -> Result<(), Error> {
-        let dot = if name.is_empty() { "" } else { "." };
+    /// With the key that leads there, unless it is no part of the name.
+    fn push(&mut self, name: &str, key: Option<&str>, value: Value, depth: u64) -> Result<(), Error> {
+        let dot = if name.is_empty() || key.is_none() { "" } else { "." };
+        let key = key.unwrap_or("");
         let len = (name.len() + dot.len() + key.len()) as u64;
         if len > self.longest {
             let error = Error::new(ErrorKind::BadName, "the length of the name").rule("P4");
@@ -77,16 +81,41 @@ impl Found {
             }
             let values = match checkpoint.value.node(value) {
                 Some(Node::Tensor(tensor)) => {
+                    // A checkpoint that is one tensor.
+                    let name = if depth == 0 { "0".to_owned() } else { name };
                     found.add(checkpoint, &name, tensor, limits)?;
                     continue;
                 }
-                Some(Node::Dict(pairs)) => {
+                // A storage that stands for itself, such as bytes.
+                Some(Node::Storage(storage)) => {
+                    let elements = match storage.elements {
+                        Elements::Untyped => Elements::Known(DType::U8),
+                        elements => elements,
+                    };
+                    let whole = StoredTensor {
+                        storage: Storage::clone(storage),
+                        elements,
+                        offset: 0,
+                        dims: vec![storage.count],
+                        strides: vec![1],
+                        pending: None,
+                    };
+                    found.add(checkpoint, &name, &whole, limits)?;
+                    continue;
+                }
+                Some(node @ (Node::Dict(pairs) | Node::Object(pairs))) => {
+                    let is_object = matches!(node, Node::Object(_));
                     for (key, value) in pairs.iter().rev() {
+                        let depth = depth + 1;
                         match (key, checkpoint.value.text(*key)) {
                             (Value::Int(number), _) => {
-                                walk.push(&name, &number.to_string(), *value, depth + 1)?;
+                                walk.push(&name, Some(&number.to_string()), *value, depth)?;
                             }
-                            (_, Some(key)) => walk.push(&name, key, *value, depth + 1)?,
+                            // What a module calls its parts is not in the names of its parameters.
+                            (_, Some("_parameters" | "_buffers" | "_modules")) if is_object => {
+                                walk.push(&name, None, *value, depth)?;
+                            }
+                            (_, Some(key)) => walk.push(&name, Some(key), *value, depth)?,
                             _ => {}
                         }
                     }
@@ -111,7 +140,7 @@ impl Found {
                 }
             };
             for (number, value) in values.iter().enumerate().rev() {
-                walk.push(&name, &number.to_string(), *value, depth + 1)?;
+                walk.push(&name, Some(&number.to_string()), *value, depth + 1)?;
             }
         }
         Ok(found)
@@ -166,7 +195,13 @@ impl Found {
         let dtype = match tensor.elements {
             Elements::Known(dtype) => StoredDType::Known(dtype),
             Elements::Opaque(name, size) => StoredDType::Opaque(OpaqueDType::new(name, 1, size)),
+            Elements::PairsOfF4 => StoredDType::Opaque(OpaqueDType::of_bits("F4", 4)),
             Elements::Untyped => StoredDType::Unknown("bytes".to_owned()),
+        };
+        let shape = match tensor.elements {
+            Elements::PairsOfF4 => doubled(&shape, is_contiguous)
+                .ok_or_else(|| wrong(ErrorKind::Unsupported, "pairs of F4 that do not stand row by row"))?,
+            _ => shape,
         };
         let range = if is_contiguous && end > 0 {
             place.start + tensor.offset * width..place.start + end
@@ -182,6 +217,17 @@ impl Found {
         }
         entry.is_big_endian = checkpoint.is_big_endian && width > 1;
         entry.unsupported = place.unsupported.clone();
+        if let Some(pending) = tensor.pending {
+            let step = match pending {
+                Pending::Conj => "conj",
+                Pending::Neg => "neg",
+            };
+            // Copying the elements as they are would be wrong too.
+            entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
+            let reason =
+                format!("its elements are those before {step}(); call resolve_{step}() and save it again");
+            entry.unsupported.get_or_insert(reason);
+        }
         match &entry.dtype {
             StoredDType::Known(_) => {}
             StoredDType::Opaque(dtype) => {
@@ -200,12 +246,21 @@ impl Found {
         self.stored.push(Stored {
             place: place.clone(),
             width,
+            word: tensor.elements.word(),
             offset: tensor.offset,
             strides: tensor.strides.clone(),
             is_contiguous,
         });
         Ok(())
     }
+}
+
+/// The shape in elements of what counts pairs of them as one: the last dimension is twice as large.
+fn doubled(shape: &Shape, is_contiguous: bool) -> Option<Shape> {
+    let mut dims = shape.dims().to_vec();
+    let last = dims.last_mut().filter(|_| is_contiguous)?;
+    *last = last.checked_mul(2)?;
+    Shape::new(&dims).ok()
 }
 
 /// Whether elements stand row by row, one after the other. Strides of axes that are not moved along do not matter.

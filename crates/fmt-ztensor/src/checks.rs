@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, ReadOptions, StoredDType};
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
 use tensor_core::{DType, Quoted, Shape, SpecError};
 
 use crate::{
@@ -31,14 +31,15 @@ pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
     }
 }
 
-pub(crate) fn check_offset(offset: u64) -> Result<(), Error> {
+/// Data begins behind the magic, at a multiple of 64; where there is none, 0 will do too.
+pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     if !offset.is_multiple_of(ALIGNMENT) {
         let error = Error::new(ErrorKind::Misaligned, "the offset").rule("Z10");
         return Err(error
             .expected(format_args!("a multiple of {ALIGNMENT}"))
             .found(offset));
     }
-    if offset < ALIGNMENT {
+    if offset < ALIGNMENT && size > 0 {
         let error = Error::new(ErrorKind::OutOfBounds, "the offset").rule("Z10");
         return Err(error
             .expected(format_args!("at least {ALIGNMENT}, behind the magic"))
@@ -62,30 +63,6 @@ pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64,
             .found(end));
     }
     Ok(end)
-}
-
-pub(crate) fn check_name(name: &str, options: &ReadOptions) -> Result<(), Error> {
-    let limit = options.limits.name_bytes;
-    let bad = |expected: String, found: String| {
-        let error = Error::new(ErrorKind::BadName, "the name").rule("Z24");
-        Err(error.expected(expected).found(found))
-    };
-    if name.len() as u64 > limit {
-        return bad(
-            format!("at most {limit} bytes, the limit"),
-            name.len().to_string(),
-        );
-    }
-    if options.lenient {
-        return Ok(());
-    }
-    if name.is_empty() {
-        return bad("at least one byte".to_owned(), "none".to_owned());
-    }
-    match name.bytes().position(|byte| byte == 0) {
-        Some(at) => bad("no zero byte".to_owned(), format!("one at its byte {at}")),
-        None => Ok(()),
-    }
 }
 
 /// Holds the bytes in the file against those of the elements; an error says whether the size is to blame for it.

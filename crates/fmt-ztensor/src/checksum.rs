@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fmt_core::{Error, ErrorKind};
+use fmt_core::{Entry, Error, ErrorKind};
 use sha2::{Digest, Sha256};
 
 /// A kind of checksum.
@@ -156,6 +156,13 @@ impl Hasher {
             Self::Sha256(state) => Claim::Sha256(Box::new((*state).finalize().into())),
         }
     }
+}
+
+/// What an entry says about the bytes of its blob, and what to hash them with.
+pub(crate) fn claim_of(entry: &Entry) -> Option<(Claim, Hasher)> {
+    let claim = Claim::parse(entry.checksum.as_deref()?).ok()?;
+    let hasher = claim.hasher()?;
+    Some((claim, hasher))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io::Write;
 use fmt_core::{Error, ErrorKind};
 use zstd_safe::{CCtx, CParameter};
 
-use crate::{Compression, frames::SeekTable, sink::Sink};
+use crate::{Compression, frames::SeekTable, sink::HashingSink};
 
 /// Compresses the bytes of one tensor after the other.
 pub(crate) struct Compressor {
@@ -55,7 +55,11 @@ impl Compressor {
     }
 
     /// Takes the tensor's next bytes.
-    pub(crate) fn write<W: Write>(&mut self, mut bytes: &[u8], sink: &mut Sink<W>) -> Result<(), Error> {
+    pub(crate) fn write<W: Write>(
+        &mut self,
+        mut bytes: &[u8],
+        sink: &mut HashingSink<W>,
+    ) -> Result<(), Error> {
         while !bytes.is_empty() {
             let missing = self.frame_bytes - self.gathered.len();
             let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
@@ -73,7 +77,7 @@ impl Compressor {
     }
 
     /// Ends the tensor.
-    pub(crate) fn finish<W: Write>(&mut self, sink: &mut Sink<W>) -> Result<(), Error> {
+    pub(crate) fn finish<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         // A tensor without bytes is a frame without bytes.
         if !self.gathered.is_empty() || self.table.frames.is_empty() {
             self.gathered_frame(sink)?;
@@ -84,7 +88,7 @@ impl Compressor {
         Ok(())
     }
 
-    fn gathered_frame<W: Write>(&mut self, sink: &mut Sink<W>) -> Result<(), Error> {
+    fn gathered_frame<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let written = self.frame(&gathered, sink);
         gathered.clear();
@@ -92,7 +96,7 @@ impl Compressor {
         written
     }
 
-    fn frame<W: Write>(&mut self, bytes: &[u8], sink: &mut Sink<W>) -> Result<(), Error> {
+    fn frame<W: Write>(&mut self, bytes: &[u8], sink: &mut HashingSink<W>) -> Result<(), Error> {
         self.compressed.clear();
         self.compressed.reserve(zstd_safe::compress_bound(bytes.len()));
         self.context

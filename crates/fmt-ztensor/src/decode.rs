@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, ops::Range};
 
-use fmt_core::{Error, Limits};
+use fmt_core::{ByteSource, Error, ErrorKind, Limits};
 use zstd_safe::DCtx;
 
 use crate::{
@@ -17,6 +17,38 @@ const WORTH_A_JOB: usize = 64 << 10;
 
 /// A frame and the memory that it decodes into.
 type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
+
+/// What decoding needs to know of a reader.
+#[derive(Clone, Copy)]
+pub(crate) struct Decoding<'a> {
+    pub(crate) source: &'a dyn ByteSource,
+    pub(crate) limits: &'a Limits,
+    pub(crate) threads: usize,
+}
+
+/// Memory for decoded or converted elements.
+pub(crate) fn memory(len: u64, limits: &Limits) -> Result<Box<[u8]>, Error> {
+    let limit = limits.decoded_bytes;
+    if len > limit {
+        let error = Error::new(ErrorKind::TooLarge, "the tensor's bytes once decoded").rule("Z12");
+        return Err(error
+            .expected(format_args!("at most {limit}, the limit"))
+            .found(len));
+    }
+    zeroed(len)
+}
+
+/// Memory for what is known to be there.
+pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
+    let memory = usize::try_from(len)
+        .ok()
+        .and_then(|len| bytemuck::try_zeroed_slice_box(len).ok());
+    memory.ok_or_else(|| {
+        Error::new(ErrorKind::TooLarge, "memory does not suffice")
+            .expected(format_args!("{len} bytes"))
+            .rule("Z12")
+    })
+}
 
 /// What is known of a blob before it is decoded.
 pub(crate) struct Survey {
@@ -209,7 +241,7 @@ fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
                 let made = DCtx::try_create();
                 decoder.insert(made.ok_or_else(|| {
                     let what = "memory does not suffice for a decoder";
-                    Error::new(fmt_core::ErrorKind::TooLarge, what).rule("Z15")
+                    Error::new(ErrorKind::TooLarge, what).rule("Z15")
                 })?)
             }
         };

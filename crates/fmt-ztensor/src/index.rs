@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 
 use ciborium_ll::Header;
-use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, Limits, ReadOptions, StoredDType, check_overlaps};
+use fmt_core::{
+    Encoding, Entry, Error, ErrorKind, Layout, Limits, ReadOptions, StoredDType, check_name, check_overlaps,
+    reserve,
+};
 use tensor_core::{Quoted, Shape};
 
 use crate::{
     cbor::{Items, describe},
-    checks::{attributes, check_end, check_name, check_offset, check_size, too_many, unsupported},
+    checks::{attributes, check_end, check_offset, check_size, too_many, unsupported},
     checksum::Claim,
     layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
     names::Names,
@@ -21,7 +24,7 @@ pub(crate) struct Index {
     pub(crate) entries: Vec<Entry>,
     /// One for each of the entries.
     pub(crate) details: Vec<Details>,
-    pub(crate) names: Names,
+    names: Names,
 }
 
 /// What an entry says beyond what all formats say.
@@ -61,8 +64,8 @@ impl Index {
         items.check_count(count.unwrap_or(0), 1, "the index")?;
         let bound = count.unwrap_or(usize::MAX).min(bytes.len() / SMALLEST_ENTRY);
         let bound = bound.min(usize::try_from(options.limits.tensors).unwrap_or(bound));
-        reserve(&mut index.entries, bound)?;
-        reserve(&mut index.details, bound)?;
+        make_room(&mut index.entries, bound)?;
+        make_room(&mut index.details, bound)?;
         index.names = Names::with_capacity(bound);
         let mut rest = count;
         let mut draft = Draft::default();
@@ -123,21 +126,22 @@ impl Index {
         Ok(())
     }
 
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        Some(self.names.find(name, name_of)? as usize)
+    }
+
     fn check_overlaps(&self) -> Result<(), Error> {
         let mut ranges = Vec::new();
-        reserve(&mut ranges, self.entries.len())?;
+        make_room(&mut ranges, self.entries.len())?;
         ranges.extend(self.entries.iter().map(|entry| entry.range.clone()));
         check_overlaps(&ranges).map_err(|error| error.rule("Z10"))
     }
 }
 
 /// Makes room, or says that memory is exhausted.
-pub(crate) fn reserve<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
-    list.try_reserve_exact(count).map_err(|_| {
-        Error::new(ErrorKind::TooLarge, "memory does not suffice")
-            .expected(format_args!("room for {count} items"))
-            .rule("Z12")
-    })
+fn make_room<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
+    reserve(list, count as u64).map_err(|error| error.rule("Z12"))
 }
 
 /// Keeps a value, and says whether there was none before.
@@ -263,8 +267,8 @@ impl<'a> Draft<'a> {
         let (shape_at, shape) = self.shape.take().ok_or_else(|| missing(at, Key::Shape))?;
         let (_, encoding_name) = self.encoding.take().ok_or_else(|| missing(at, Key::Encoding))?;
 
-        check_name(name, options).map_err(|error| error.at(*name_at))?;
-        check_offset(offset).map_err(|error| error.at(offset_at))?;
+        check_name(name, options).map_err(|error| error.at(*name_at).rule("Z24"))?;
+        check_offset(offset, size).map_err(|error| error.at(offset_at))?;
         let end = check_end(offset, size, index_start).map_err(|error| error.at(size_at))?;
         let dtype = dtype_of(&dtype_name);
         let encoding = match &*encoding_name {

@@ -6,7 +6,6 @@ use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
-    checks::check_name,
     checksum::Claim,
     index::Details,
     kind::{Kind, OtherKind},
@@ -226,7 +225,7 @@ impl Ledger {
             limits: self.limits.clone(),
             lenient: false,
         };
-        check_name(name, &options)
+        fmt_core::check_name(name, &options).map_err(|error| error.rule("Z24"))
     }
 
     fn push(&mut self, record: Record) -> Result<(), Error> {

@@ -1,29 +1,22 @@
-use std::{
-    collections::HashSet,
-    fmt,
-    ops::Range,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, ops::Range, path::Path, sync::Arc};
 
 use fmt_core::{
     ByteSource, Encoding, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, ReadOptions,
-    TensorReader, TensorStream, Verification, read_range, row_range,
+    TensorReader, TensorStream, Verification, check_buffer, read_range, row_range,
 };
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
-    checksum::{Claim, Hasher},
-    decode::{check_ratio, decode, survey},
+    checksum::claim_of,
+    decode::{Decoding, check_ratio, decode, memory, zeroed},
     footer::{locate_index, read_into},
-    frames::{SeekTable, Window},
     hashed::{CHUNK, read_and_hash},
     index::{Details, Index},
     layout::{FORMAT, TAIL},
     lints,
     parallel::default_threads,
-    rows,
-    stream::{Compressed, Stored},
+    rows::ProvenTables,
+    stream::{Compressed, Stored, swap},
     value::CustomField,
 };
 
@@ -82,8 +75,7 @@ pub struct ZtensorReader {
     metadata: Metadata,
     limits: Limits,
     threads: usize,
-    /// The tensors whose tables of frames have been held against their frames.
-    proven_tables: Mutex<HashSet<usize>>,
+    proven_tables: ProvenTables,
 }
 
 impl ZtensorReader {
@@ -103,7 +95,7 @@ impl ZtensorReader {
             metadata: Metadata::new(),
             limits: options.limits.clone(),
             threads: default_threads(),
-            proven_tables: Mutex::default(),
+            proven_tables: ProvenTables::default(),
         })
     }
 
@@ -153,20 +145,16 @@ impl ZtensorReader {
         &self.index.details
     }
 
-    pub(crate) fn source(&self) -> &dyn ByteSource {
-        &*self.source
-    }
-
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    pub(crate) fn threads(&self) -> usize {
-        self.threads
+    fn decoding(&self) -> Decoding<'_> {
+        Decoding {
+            source: &*self.source,
+            limits: &self.limits,
+            threads: self.threads,
+        }
     }
 
     /// Dtype and shape of a tensor that can be read.
-    pub(crate) fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
+    fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
         let entry = &self.index.entries[index];
         let spec = entry.spec().filter(|_| entry.unsupported.is_none());
         let spec = spec.ok_or_else(|| {
@@ -178,24 +166,6 @@ impl ZtensorReader {
                 .rule("Z14")
         })?;
         Ok((entry, spec))
-    }
-
-    /// Memory for decoded or converted elements.
-    pub(crate) fn memory(&self, len: u64) -> Result<Box<[u8]>, Error> {
-        let limit = self.limits.decoded_bytes;
-        if len > limit {
-            let error = Error::new(ErrorKind::TooLarge, "the tensor's bytes once decoded").rule("Z12");
-            return Err(error
-                .expected(format_args!("at most {limit}, the limit"))
-                .found(len));
-        }
-        let memory = usize::try_from(len)
-            .ok()
-            .and_then(|len| bytemuck::try_zeroed_slice_box(len).ok());
-        memory.ok_or_else(|| {
-            let error = Error::new(ErrorKind::TooLarge, "memory does not suffice").rule("Z12");
-            error.expected(format_args!("{len} bytes"))
-        })
     }
 
     /// Copies raw bytes as they stand in the file and holds them against their checksum.
@@ -235,30 +205,6 @@ impl ZtensorReader {
         Ok(false)
     }
 
-    /// Holds a table of frames against the frames' heads, unless that was done before. False when it is none, or the
-    /// heads do not say enough.
-    pub(crate) fn prove_table(
-        &self,
-        index: usize,
-        whole: u64,
-        table_len: u64,
-        table: SeekTable,
-    ) -> Result<bool, Error> {
-        let proven = || self.proven_tables.lock().unwrap_or_else(PoisonError::into_inner);
-        if proven().contains(&index) {
-            return Ok(true);
-        }
-        let blob = self.index.entries[index].range.clone();
-        let at = (blob.end - table_len - blob.start) as usize;
-        let window = Window::new(&*self.source, blob.clone());
-        let survey = survey(window, Some(&(at, table)), blob.start, whole, &self.limits)?;
-        let is_table = survey.has_table && survey.is_sized;
-        if is_table {
-            proven().insert(index);
-        }
-        Ok(is_table)
-    }
-
     /// Whether the tensor's elements stand in the file as they are in memory.
     fn is_plain(entry: &Entry) -> bool {
         entry.encoding == Encoding::Raw && !entry.is_big_endian
@@ -273,7 +219,7 @@ impl ZtensorReader {
             // The file has as many bytes as it says; that is limit enough.
             zeroed(spec.byte_len())?
         } else {
-            self.memory(spec.byte_len())?
+            memory(spec.byte_len(), &self.limits)?
         };
         self.fill(entry, &spec, &mut memory)?;
         joined(spec, memory.into())
@@ -289,13 +235,16 @@ impl ZtensorReader {
     ) -> Result<Tensor, Error> {
         let entry = &self.index.entries[index];
         if entry.encoding == Encoding::Raw {
-            let mut memory = self.memory(part.byte_len())?;
+            let mut memory = memory(part.byte_len(), &self.limits)?;
             let at = entry.range.start + range.start;
             read_into(&*self.source, at, &mut memory, "the data")?;
             swap(&mut memory, part.dtype().size());
             return joined(part, memory.into());
         }
-        if let Some(bytes) = rows::by_table(self, index, spec.byte_len(), range.clone())? {
+        let by_table = self
+            .proven_tables
+            .read(self.decoding(), index, entry, spec.byte_len(), range.clone());
+        if let Some(bytes) = by_table? {
             return joined(part, bytes);
         }
         let whole = self.tensor_of(entry, spec.clone())?.into_bytes();
@@ -330,7 +279,7 @@ impl ZtensorReader {
     }
 
     fn verify_zstd(&self, entry: &Entry, spec: &TensorSpec) -> Result<Verification, Error> {
-        let mut stream = Compressed::new(self, entry, spec)?;
+        let mut stream = Compressed::new(self.decoding(), entry, spec)?;
         let len = usize::try_from(spec.byte_len()).map_or(CHUNK, |len| len.clamp(1, CHUNK));
         let mut buffer = vec![0; len.next_multiple_of(fmt_core::TENSOR_STREAM_UNIT)];
         while stream.read(&mut buffer)? > 0 {}
@@ -343,42 +292,10 @@ impl ZtensorReader {
     }
 }
 
-/// What an entry says about the bytes of its blob, and what to hash them with.
-pub(crate) fn claim_of(entry: &Entry) -> Option<(Claim, Hasher)> {
-    let claim = Claim::parse(entry.checksum.as_deref()?).ok()?;
-    let hasher = claim.hasher()?;
-    Some((claim, hasher))
-}
-
-fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
-    let memory = usize::try_from(len)
-        .ok()
-        .and_then(|len| bytemuck::try_zeroed_slice_box(len).ok());
-    memory.ok_or_else(|| {
-        Error::new(ErrorKind::TooLarge, "memory does not suffice")
-            .expected(format_args!("{len} bytes"))
-            .rule("Z12")
-    })
-}
-
 /// Joins a spec and the bytes that were made to its measure.
 fn joined(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
     Tensor::new(spec, bytes)
         .map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).rule("Z10"))
-}
-
-/// Turns elements around, from most significant byte first to least significant first.
-pub(crate) fn swap(bytes: &mut [u8], width: usize) {
-    fn turn<const N: usize>(bytes: &mut [u8]) {
-        let (elements, _) = bytes.as_chunks_mut::<N>();
-        elements.iter_mut().for_each(|element| element.reverse());
-    }
-    match width {
-        2 => turn::<2>(bytes),
-        4 => turn::<4>(bytes),
-        8 => turn::<8>(bytes),
-        _ => {}
-    }
 }
 
 impl TensorReader for ZtensorReader {
@@ -395,9 +312,7 @@ impl TensorReader for ZtensorReader {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: u32| &*self.index.entries[number as usize].name;
-        let found = self.index.names.find(name, name_of)?;
-        Some(found as usize)
+        self.index.find(name)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
@@ -422,7 +337,9 @@ impl TensorReader for ZtensorReader {
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
         let (entry, spec) = self.readable(index)?;
         let stream: Result<Box<dyn TensorStream + '_>, Error> = match entry.encoding {
-            Encoding::Zstd => Compressed::new(self, entry, &spec).map(|stream| Box::new(stream) as _),
+            Encoding::Zstd => {
+                Compressed::new(self.decoding(), entry, &spec).map(|stream| Box::new(stream) as _)
+            }
             _ => Ok(Box::new(Stored::new(&*self.source, entry, &spec))),
         };
         stream.map_err(|error| error.of_tensor(&entry.name))
@@ -430,15 +347,8 @@ impl TensorReader for ZtensorReader {
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         let (entry, spec) = self.readable(index)?;
-        if out.len() as u64 != spec.byte_len() {
-            let error =
-                Error::new(ErrorKind::SizeMismatch, "the length of the buffer").of_tensor(&entry.name);
-            return Err(error
-                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
-                .found(out.len()));
-        }
-        self.fill(entry, &spec, out)
-            .map(drop)
+        check_buffer(&spec, out.len())
+            .and_then(|()| self.fill(entry, &spec, out).map(drop))
             .map_err(|error| error.of_tensor(&entry.name))
     }
 
@@ -452,7 +362,7 @@ impl TensorReader for ZtensorReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        lints::of(self)
+        lints::of(&self.index, self.index_start, &*self.source)
     }
 }
 

@@ -1,54 +1,88 @@
 //! Parts of compressed tensors by the table of the seekable format (Z16).
 
-use std::ops::Range;
+use std::{
+    collections::HashSet,
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
 
-use fmt_core::{ByteSource, Error, TensorReader, read_range};
+use fmt_core::{ByteSource, Entry, Error, read_range};
 use tensor_core::Bytes;
 
 use crate::{
-    ZtensorReader,
-    decode::decode,
-    frames::{SeekTable, TABLE_FOOT},
+    decode::{Decoding, decode, memory, survey},
+    frames::{SeekTable, TABLE_FOOT, Window},
 };
 
-/// The decoded bytes `wanted` of a tensor of `whole` bytes, if the blob ends with a table that can be relied on.
-///
-/// A table that does not fit the frames would give other bytes than reading everything does. So the frames' heads are
-/// held against it first, once for each tensor. `None` means: fall back to a full read.
-pub(crate) fn by_table(
-    reader: &ZtensorReader,
-    index: usize,
-    whole: u64,
-    wanted: Range<u64>,
-) -> Result<Option<Bytes>, Error> {
-    if wanted.is_empty() || wanted.end - wanted.start == whole {
-        return Ok(None);
+/// The tensors whose tables of frames have been held against their frames.
+#[derive(Debug, Default)]
+pub(crate) struct ProvenTables(Mutex<HashSet<usize>>);
+
+impl ProvenTables {
+    /// The decoded bytes `wanted` of tensor `index`, of `whole` bytes, if its blob ends with a table that can be relied on.
+    ///
+    /// A table that does not fit the frames would give other bytes than reading everything does. So the frames' heads
+    /// are held against it first, once for each tensor. `None` means: fall back to a full read.
+    pub(crate) fn read(
+        &self,
+        decoding: Decoding<'_>,
+        index: usize,
+        entry: &Entry,
+        whole: u64,
+        wanted: Range<u64>,
+    ) -> Result<Option<Bytes>, Error> {
+        if wanted.is_empty() || wanted.end - wanted.start == whole {
+            return Ok(None);
+        }
+        let Decoding {
+            source,
+            limits,
+            threads,
+        } = decoding;
+        let Some((table, table_len)) = read_table(source, &entry.range)? else {
+            return Ok(None);
+        };
+        let frames = entry.range.start..entry.range.end - table_len;
+        let Some(part) = Part::find(&table, &frames, whole, &wanted) else {
+            return Ok(None);
+        };
+        if !self.prove(decoding, index, &entry.range, whole, table_len, table)? {
+            return Ok(None);
+        }
+        let blob = read_range(source, part.stored.clone(), "the compressed data")?;
+        let mut memory = memory(part.decoded.end - part.decoded.start, limits)?;
+        decode(&blob, part.stored.start, &mut memory, limits, threads)?;
+        let bytes = Bytes::from(memory);
+        // Both within what has just been decoded to memory.
+        let start = (wanted.start - part.decoded.start) as usize;
+        let len = (wanted.end - wanted.start) as usize;
+        Ok(Some(bytes.slice(start..start + len)))
     }
-    let (source, entry) = (reader.source(), &reader.entries()[index]);
-    let Some((table, table_len)) = read_table(source, &entry.range)? else {
-        return Ok(None);
-    };
-    let frames = entry.range.start..entry.range.end - table_len;
-    let Some(part) = Part::find(&table, &frames, whole, &wanted) else {
-        return Ok(None);
-    };
-    if !reader.prove_table(index, whole, table_len, table)? {
-        return Ok(None);
+
+    /// Holds a table of frames against the frames' heads, unless that was done before. False when it is none, or the
+    /// heads do not say enough.
+    fn prove(
+        &self,
+        decoding: Decoding<'_>,
+        index: usize,
+        blob: &Range<u64>,
+        whole: u64,
+        table_len: u64,
+        table: SeekTable,
+    ) -> Result<bool, Error> {
+        let proven = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if proven().contains(&index) {
+            return Ok(true);
+        }
+        let at = (blob.end - table_len - blob.start) as usize;
+        let window = Window::new(decoding.source, blob.clone());
+        let survey = survey(window, Some(&(at, table)), blob.start, whole, decoding.limits)?;
+        let is_table = survey.has_table && survey.is_sized;
+        if is_table {
+            proven().insert(index);
+        }
+        Ok(is_table)
     }
-    let blob = read_range(source, part.stored.clone(), "the compressed data")?;
-    let mut memory = reader.memory(part.decoded.end - part.decoded.start)?;
-    decode(
-        &blob,
-        part.stored.start,
-        &mut memory,
-        reader.limits(),
-        reader.threads(),
-    )?;
-    let bytes = Bytes::from(memory);
-    // Both within what has just been decoded to memory.
-    let start = (wanted.start - part.decoded.start) as usize;
-    let len = (wanted.end - wanted.start) as usize;
-    Ok(Some(bytes.slice(start..start + len)))
 }
 
 pub(crate) fn read_table(

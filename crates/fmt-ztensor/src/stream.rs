@@ -7,13 +7,11 @@ use tensor_core::TensorSpec;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use crate::{
-    ZtensorReader,
-    checksum::{Claim, Hasher},
-    decode::{check_ratio, decode_frames, survey},
+    checksum::{Claim, Hasher, claim_of},
+    decode::{Decoding, check_ratio, decode_frames, survey},
     footer::read_into,
     frames::{Frame, Piece, Pieces, Window, corrupt},
     hashed::CHUNK,
-    reader::{claim_of, swap},
     rows::read_table,
 };
 
@@ -61,6 +59,20 @@ impl TensorStream for Stored<'_> {
     }
 }
 
+/// Turns elements around, from most significant byte first to least significant first.
+pub(crate) fn swap(bytes: &mut [u8], width: usize) {
+    fn turn<const N: usize>(bytes: &mut [u8]) {
+        let (elements, _) = bytes.as_chunks_mut::<N>();
+        elements.iter_mut().for_each(|element| element.reverse());
+    }
+    match width {
+        2 => turn::<2>(bytes),
+        4 => turn::<4>(bytes),
+        8 => turn::<8>(bytes),
+        _ => {}
+    }
+}
+
 fn check_at_end(claim: &mut Option<(Claim, Hasher)>, is_end: bool, start: u64) -> Result<(), Error> {
     if !is_end {
         return Ok(());
@@ -95,8 +107,12 @@ pub(crate) struct Compressed<'a> {
 }
 
 impl<'a> Compressed<'a> {
-    pub(crate) fn new(reader: &'a ZtensorReader, entry: &Entry, spec: &TensorSpec) -> Result<Self, Error> {
-        let (source, limits) = (reader.source(), reader.limits());
+    pub(crate) fn new(decoding: Decoding<'a>, entry: &Entry, spec: &TensorSpec) -> Result<Self, Error> {
+        let Decoding {
+            source,
+            limits,
+            threads,
+        } = decoding;
         let (blob, whole) = (entry.range.clone(), spec.byte_len());
         check_ratio(entry.stored_size(), whole, blob.start)?;
         let table = read_table(source, &blob)?;
@@ -106,7 +122,7 @@ impl<'a> Compressed<'a> {
         Ok(Self {
             source,
             limits: limits.clone(),
-            threads: reader.threads(),
+            threads,
             start: blob.start,
             pieces: Pieces::new(window(), blob.start, limits).peekable(),
             claim: claim_of(entry),

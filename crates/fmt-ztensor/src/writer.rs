@@ -8,7 +8,7 @@ use crate::{
     checksum::{ChecksumKind, Hasher},
     compress::Compressor,
     ledger::Ledger,
-    sink::Sink,
+    sink::HashingSink,
 };
 
 /// A zTensor file that is being written, front to back, to anything that takes bytes.
@@ -49,7 +49,7 @@ use crate::{
 ///
 /// After an error of the sink the file is of no use, and every further call fails.
 pub struct ZtensorWriter<W> {
-    sink: Sink<W>,
+    sink: HashingSink<W>,
     ledger: Ledger,
     options: WriteOptions,
     /// Tensors whose bytes are still to come.
@@ -123,7 +123,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Goes on behind `position` bytes that are in the sink already.
     pub(crate) fn resume(out: W, options: WriteOptions, ledger: Ledger, position: u64) -> Self {
         Self {
-            sink: Sink::new(out, position),
+            sink: HashingSink::new(out, position),
             ledger,
             options,
             pending: VecDeque::new(),
@@ -230,7 +230,7 @@ impl<W: Write> ZtensorWriter<W> {
         }
         self.sink.pad(self.options.alignment)?;
         self.sink.hasher = front.checksum.map(Hasher::new);
-        front.offset = Some(self.sink.position);
+        front.offset = Some(self.sink.position());
         Ok(())
     }
 
@@ -244,9 +244,9 @@ impl<W: Write> ZtensorWriter<W> {
             if let (Some(_), Some(compressor)) = (front.compression, &mut self.compressor) {
                 compressor.finish(&mut self.sink)?;
             }
-            let offset = front.offset.unwrap_or(self.sink.position);
+            let offset = front.offset.unwrap_or(self.sink.position());
             let checksum = self.sink.hasher.take().map(Hasher::finish);
-            let size = self.sink.position - offset;
+            let size = self.sink.position() - offset;
             self.ledger.settle(front.number, offset, size, checksum);
         }
         Ok(())
@@ -285,13 +285,13 @@ impl<W: Write> ZtensorWriter<W> {
     /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_index()?;
-        Ok(self.sink.out)
+        Ok(self.sink.into_inner())
     }
 
     fn write_index(&mut self) -> Result<u64, Error> {
         let tail = self.write_all_but_tail()?;
         self.sink.write(&tail)?;
-        Ok(self.sink.position)
+        Ok(self.sink.position())
     }
 
     /// Writes everything but the length of the index, which makes it a file.
@@ -305,7 +305,7 @@ impl<W: Write> ZtensorWriter<W> {
     }
 
     pub(crate) fn into_sink(self) -> W {
-        self.sink.out
+        self.sink.into_inner()
     }
 
     fn expect_nothing_outstanding(&self) -> Result<(), Error> {
@@ -324,7 +324,7 @@ fn turn_around<W: Write>(
     mut bytes: &[u8],
     width: usize,
     partial: &mut Vec<u8>,
-    sink: &mut Sink<W>,
+    sink: &mut HashingSink<W>,
 ) -> Result<(), Error> {
     const PIECE: usize = 64 << 10;
     if !partial.is_empty() {
@@ -367,7 +367,7 @@ impl<W> fmt::Debug for ZtensorWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ZtensorWriter")
             .field("tensors", &self.ledger.records().len())
-            .field("position", &self.sink.position)
+            .field("position", &self.sink.position())
             .field("outstanding", &self.outstanding)
             .finish_non_exhaustive()
     }

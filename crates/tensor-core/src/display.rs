@@ -33,11 +33,25 @@ pub struct TensorDisplay<'a> {
     line_width: usize,
 }
 
+impl<'a> TensorView<'a> {
+    /// For printing with settings; [`fmt::Display`] prints with NumPy's defaults.
+    #[must_use]
+    pub fn display(&self) -> TensorDisplay<'a> {
+        TensorDisplay::new(self.clone())
+    }
+}
+
+impl fmt::Display for TensorView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.display().fmt(f)
+    }
+}
+
 impl<'a> TensorDisplay<'a> {
     /// Cells shown at the very most, however many axes are summarised.
     const MAX_CELLS: u64 = 10_000;
 
-    pub(crate) fn new(view: TensorView<'a>) -> Self {
+    fn new(view: TensorView<'a>) -> Self {
         Self {
             view,
             threshold: 1000,

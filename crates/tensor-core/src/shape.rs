@@ -1,8 +1,10 @@
-use std::fmt;
+//! Dimensions, and what can be wrong with them: every other type of the crate is made of a [`Shape`].
+
+use std::{fmt, ops::Range};
 
 use smallvec::SmallVec;
 
-use crate::SpecError;
+use crate::DType;
 
 /// The dimensions of a tensor, outermost first, with a product that is known to fit `u64`.
 ///
@@ -37,12 +39,11 @@ impl Shape {
         if dims.len() > Self::MAX_RANK {
             return Err(SpecError::RankTooLarge { rank: dims.len() });
         }
-        let shape = Self {
-            dims: SmallVec::from_slice(dims),
-        };
         match checked_product(dims) {
-            Some(_) => Ok(shape),
-            None => Err(SpecError::ElementCountOverflow { shape }),
+            Some(_) => Ok(Self {
+                dims: SmallVec::from_slice(dims),
+            }),
+            None => Err(SpecError::ElementCountOverflow { dims: dims.to_vec() }),
         }
     }
 
@@ -132,6 +133,105 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
     dims.iter()
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
 }
+
+/// Why a dtype, a shape and some bytes are not a tensor, or not the one asked for.
+///
+/// ```
+/// use tensor_core::{Shape, SpecError};
+/// let error = Shape::new(&[1 << 32, 1 << 32]).unwrap_err();
+/// assert!(matches!(error, SpecError::ElementCountOverflow { .. }));
+/// assert_eq!(error.to_string(), "the element count of shape [4294967296, 4294967296] does not fit 64 bits");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// More dimensions than [`Shape::MAX_RANK`].
+    RankTooLarge {
+        /// The number of dimensions found.
+        rank: usize,
+    },
+    /// The dimensions' product does not fit `u64`.
+    ElementCountOverflow {
+        /// The dimensions.
+        dims: Vec<u64>,
+    },
+    /// Elements times element size do not fit `u64`.
+    ByteLengthOverflow {
+        /// The element type.
+        dtype: DType,
+        /// The dimensions.
+        shape: Shape,
+    },
+    /// The bytes are not as many as the spec takes.
+    LengthMismatch {
+        /// The element type.
+        dtype: DType,
+        /// The dimensions.
+        shape: Shape,
+        /// How many bytes these take.
+        expected: u64,
+        /// How many bytes there are.
+        found: u64,
+    },
+    /// A scalar was asked for rows.
+    ScalarHasNoRows,
+    /// Rows beyond the leading dimension, or a range that ends before it starts.
+    RowsOutOfRange {
+        /// The rows asked for.
+        rows: Range<u64>,
+        /// The leading dimension.
+        available: u64,
+    },
+    /// The new shape has another number of elements.
+    ReshapeMismatch {
+        /// The tensor's shape.
+        from: Shape,
+        /// The shape asked for.
+        to: Shape,
+    },
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RankTooLarge { rank } => {
+                write!(
+                    f,
+                    "rank {rank} is beyond the limit of {} dimensions",
+                    Shape::MAX_RANK
+                )
+            }
+            Self::ElementCountOverflow { dims } => {
+                write!(f, "the element count of shape {dims:?} does not fit 64 bits")
+            }
+            Self::ByteLengthOverflow { dtype, shape } => {
+                write!(f, "the byte length of {dtype}{shape} does not fit 64 bits")
+            }
+            Self::LengthMismatch {
+                dtype,
+                shape,
+                expected,
+                found,
+            } => write!(f, "{dtype}{shape} takes {expected} bytes, found {found}"),
+            Self::ScalarHasNoRows => f.write_str("a scalar has no rows"),
+            Self::RowsOutOfRange { rows, available } => {
+                write!(
+                    f,
+                    "rows {}..{} of a tensor with {available} rows",
+                    rows.start, rows.end
+                )
+            }
+            Self::ReshapeMismatch { from, to } => write!(
+                f,
+                "shape {from} has {} elements, shape {to} has {}",
+                from.element_count(),
+                to.element_count()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SpecError {}
 
 #[cfg(test)]
 mod tests {

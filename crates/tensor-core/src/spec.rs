@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use crate::{DType, Shape, SpecError};
 
@@ -55,6 +55,46 @@ impl TensorSpec {
         self.shape.element_count() * self.dtype.size() as u64
     }
 
+    /// Dtype and shape of some rows (entries along axis 0), and where among the row-major bytes of the whole they stand.
+    ///
+    /// ```
+    /// use tensor_core::{DType, Shape, TensorSpec};
+    ///
+    /// let spec = TensorSpec::new(DType::F32, Shape::new(&[5, 3])?)?;
+    /// let (rows, bytes) = spec.rows(1..3)?;
+    /// assert_eq!((rows.to_string(), bytes), ("f32[2, 3]".to_owned(), 12..36));
+    /// # Ok::<(), tensor_core::SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading dimension or
+    /// ends before it starts; [`SpecError::ElementCountOverflow`] for rows of `[0, 2^63, 2^63]` and the like, which
+    /// have no size.
+    pub fn rows(&self, rows: Range<u64>) -> Result<(Self, Range<u64>), SpecError> {
+        let available = *self.shape.dims().first().ok_or(SpecError::ScalarHasNoRows)?;
+        if rows.start > rows.end || rows.end > available {
+            return Err(SpecError::RowsOutOfRange { rows, available });
+        }
+        let part = Self::new(self.dtype, self.shape.with_leading_dim(rows.end - rows.start)?)?;
+        // A tensor with bytes has rows, and products with them do not exceed its length.
+        let row_len = self.byte_len().checked_div(available).unwrap_or(0);
+        Ok((part, rows.start * row_len..rows.end * row_len))
+    }
+
+    /// The same elements under another shape.
+    ///
+    /// # Errors
+    /// [`SpecError::ReshapeMismatch`] when the element counts differ.
+    pub fn reshape(&self, shape: Shape) -> Result<Self, SpecError> {
+        if shape.element_count() != self.element_count() {
+            return Err(SpecError::ReshapeMismatch {
+                from: self.shape.clone(),
+                to: shape,
+            });
+        }
+        Self::new(self.dtype, shape)
+    }
+
     /// Takes the spec apart.
     #[must_use]
     pub fn into_parts(self) -> (DType, Shape) {
@@ -67,7 +107,9 @@ impl TensorSpec {
             return Ok(());
         }
         Err(SpecError::LengthMismatch {
-            spec: self.clone(),
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            expected: self.byte_len(),
             found: found as u64,
         })
     }

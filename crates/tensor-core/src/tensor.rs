@@ -1,10 +1,6 @@
 use std::{borrow::Cow, fmt, ops::Range};
 
-use crate::{
-    Bytes, CastError, Element, Shape, SpecError, TensorSpec, TensorView,
-    element::le_bytes,
-    view::{reshaped, row_range},
-};
+use crate::{Bytes, CastError, Element, Shape, SpecError, TensorSpec, TensorView, element::le_bytes};
 
 /// An owned tensor: a spec and exactly that many row-major little-endian bytes, shared.
 ///
@@ -111,11 +107,10 @@ impl Tensor {
     /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading dimension
     /// or ends before it starts.
     pub fn rows(&self, rows: Range<u64>) -> Result<Self, SpecError> {
-        let (spec, bytes) = row_range(&self.spec, rows)?;
-        Ok(Self {
-            spec,
-            bytes: self.bytes.slice(bytes),
-        })
+        let (spec, bytes) = self.spec.rows(rows)?;
+        // The whole tensor is in memory, so its rows' offsets fit `usize`.
+        let bytes = self.bytes.slice(bytes.start as usize..bytes.end as usize);
+        Ok(Self { spec, bytes })
     }
 
     /// The same elements under another shape, sharing the bytes.
@@ -124,9 +119,17 @@ impl Tensor {
     /// [`SpecError::ReshapeMismatch`] when the element counts differ.
     pub fn reshape(&self, shape: Shape) -> Result<Self, SpecError> {
         Ok(Self {
-            spec: reshaped(&self.spec, shape)?,
+            spec: self.spec.reshape(shape)?,
             bytes: self.bytes.clone(),
         })
+    }
+}
+
+impl TensorView<'_> {
+    /// An owned tensor with a copy of the bytes.
+    #[must_use]
+    pub fn to_tensor(&self) -> Tensor {
+        Tensor::new_unchecked_len(self.spec().clone(), Bytes::copy_from_slice(self.bytes()))
     }
 }
 

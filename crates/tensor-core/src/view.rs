@@ -1,7 +1,7 @@
 use std::{borrow::Cow, fmt, ops::Range};
 
 use crate::{
-    Bytes, CastError, Element, Shape, SpecError, Tensor, TensorDisplay, TensorSpec, display,
+    CastError, Element, Shape, SpecError, TensorSpec,
     element::{cast, cast_or_copy, iter},
 };
 
@@ -101,11 +101,10 @@ impl<'a> TensorView<'a> {
     /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading dimension
     /// or ends before it starts.
     pub fn rows(&self, rows: Range<u64>) -> Result<Self, SpecError> {
-        let (spec, bytes) = row_range(&self.spec, rows)?;
-        Ok(Self {
-            spec,
-            bytes: &self.bytes[bytes],
-        })
+        let (spec, bytes) = self.spec.rows(rows)?;
+        // The whole tensor is in memory, so its rows' offsets fit `usize`.
+        let bytes = &self.bytes[bytes.start as usize..bytes.end as usize];
+        Ok(Self { spec, bytes })
     }
 
     /// The same elements under another shape.
@@ -114,21 +113,9 @@ impl<'a> TensorView<'a> {
     /// [`SpecError::ReshapeMismatch`] when the element counts differ.
     pub fn reshape(&self, shape: Shape) -> Result<Self, SpecError> {
         Ok(Self {
-            spec: reshaped(&self.spec, shape)?,
+            spec: self.spec.reshape(shape)?,
             bytes: self.bytes,
         })
-    }
-
-    /// An owned tensor with a copy of the bytes.
-    #[must_use]
-    pub fn to_tensor(&self) -> Tensor {
-        Tensor::new_unchecked_len(self.spec.clone(), Bytes::copy_from_slice(self.bytes))
-    }
-
-    /// For printing with settings; [`fmt::Display`] prints with NumPy's defaults.
-    #[must_use]
-    pub fn display(&self) -> TensorDisplay<'a> {
-        display::TensorDisplay::new(self.clone())
     }
 
     fn expect_dtype<T: Element>(&self) -> Result<(), CastError> {
@@ -142,42 +129,9 @@ impl<'a> TensorView<'a> {
     }
 }
 
-impl fmt::Display for TensorView<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.display().fmt(f)
-    }
-}
-
 /// Shows the spec only: values may be large, and private.
 impl fmt::Debug for TensorView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorView({})", self.spec)
     }
-}
-
-/// Spec and byte range of some rows.
-pub(crate) fn row_range(
-    spec: &TensorSpec,
-    rows: Range<u64>,
-) -> Result<(TensorSpec, Range<usize>), SpecError> {
-    let available = *spec.shape().dims().first().ok_or(SpecError::ScalarHasNoRows)?;
-    if rows.start > rows.end || rows.end > available {
-        return Err(SpecError::RowsOutOfRange { rows, available });
-    }
-    let shape = spec.shape().with_leading_dim(rows.end - rows.start)?;
-    let spec_of_rows = TensorSpec::new(spec.dtype(), shape)?;
-    // The whole tensor is in memory, so its rows' offsets fit usize. Without rows every offset is 0.
-    let row_len = spec.byte_len().checked_div(available).unwrap_or(0);
-    let byte_range = (rows.start * row_len) as usize..(rows.end * row_len) as usize;
-    Ok((spec_of_rows, byte_range))
-}
-
-pub(crate) fn reshaped(spec: &TensorSpec, shape: Shape) -> Result<TensorSpec, SpecError> {
-    if shape.element_count() != spec.element_count() {
-        return Err(SpecError::ReshapeMismatch {
-            from: spec.shape().clone(),
-            to: shape,
-        });
-    }
-    TensorSpec::new(spec.dtype(), shape)
 }

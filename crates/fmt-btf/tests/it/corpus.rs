@@ -219,11 +219,11 @@ fn headers(cases: &mut Cases) {
     rank("bt-10-rank-of-the-largest-length", OutOfBounds, (1 << 60) - 5);
     rank("bt-10-rank-2-to-the-32-and-2", OutOfBounds, (1 << 32) + 2);
     rank("bt-10-rank-2-to-the-32", OutOfBounds, 1 << 32);
-    rank("bt-10-rank-33-and-no-room", OutOfBounds, 33);
+    rank("bt-10-rank-65-and-no-room", OutOfBounds, 65);
     rank("bt-10-rank-2-in-big-endian", OutOfBounds, 2u64.swap_bytes());
     rank("bt-10-rank-5-and-room-for-4", Truncated, 5);
-    rank("bt-10-rank-32-and-no-room", Truncated, 32);
-    for rank in [33, 64, 65, 256, 258] {
+    rank("bt-10-rank-64-and-no-room", Truncated, 64);
+    for rank in [65, 66, 256, 258] {
         let record = Forged::new(I8, 0, &vec![1; rank], &[1]);
         cases.reject(&format!("bt-10-rank-{rank}"), TooLarge, "B17", record.file());
     }

@@ -115,9 +115,9 @@ fn bt_10_ranks() {
     let rank = |rank: u64| with(|record| record.rank = rank);
     assert_eq!(kind(&rank(1 << 61)), Overflow);
     assert_eq!(kind(&rank(1 << 32)), OutOfBounds);
-    assert_eq!(kind(&Forged::new(I8, 0, &[1; 33], &[1]).file()), TooLarge);
-    assert!(open(&Forged::dense(I8, &[1; 32], 1).file()).is_ok());
-    assert!(open(&Forged::dense(I8, &[1; 31], 1).file()).is_ok());
+    assert_eq!(kind(&Forged::new(I8, 0, &[1; 65], &[1]).file()), TooLarge);
+    assert!(open(&Forged::dense(I8, &[1; 64], 1).file()).is_ok());
+    assert!(open(&Forged::dense(I8, &[1; 63], 1).file()).is_ok());
 }
 
 #[test]

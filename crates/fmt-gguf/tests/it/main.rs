@@ -1,6 +1,8 @@
 //! GGUF files as the format's page has them, and damaged ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod dequantising;
 mod hostile;
 mod reading;
 mod support;
+mod writing;

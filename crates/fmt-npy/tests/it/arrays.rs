@@ -137,8 +137,8 @@ fn n5_shapes() {
         Ok(())
     );
     let rank = |rank: usize| opened("|u1", &format!("({})", "1,".repeat(rank)));
-    assert_eq!(rank(32), Ok(()));
-    assert_eq!(rank(33), Err((TooLarge, "N5")));
+    assert_eq!(rank(64), Ok(()));
+    assert_eq!(rank(66), Err((TooLarge, "N5")));
     assert_eq!(rank(65), Err((TooLarge, "N5")));
 }
 
@@ -237,7 +237,6 @@ fn n13_what_cannot_be_written() {
         Err((Unsupported, "N13"))
     );
     assert_eq!(create(vec![entry(DType::BF16, &[3])]), Err((Unsupported, "N13")));
-    assert_eq!(create(vec![entry(DType::U8, &[1; 33])]), Err((TooLarge, "N13")));
     assert_eq!(create(vec![entry(DType::U8, &[1 << 63])]), Err((TooLarge, "N13")));
     assert_eq!(
         create(vec![PlannedEntry::dense("a", spec(DType::U8, &[3]))]),

@@ -26,8 +26,7 @@ fn spec(dims: &[u64]) -> TensorSpec {
 fn wr_11_what_the_format_cannot_hold() {
     assert_eq!(refused(&[("a", spec(&[1])), ("a", spec(&[2]))]), Duplicate);
     assert_eq!(refused(&[("__metadata__", spec(&[1]))]), BadName);
-    assert_eq!(refused(&[(&"n".repeat(1025), spec(&[1]))]), BadName);
-    assert_eq!(refused(&[("a", spec(&[1; 33]))]), TooLarge);
+    assert_eq!(refused(&[(&"n".repeat(65537), spec(&[1]))]), BadName);
     assert_eq!(refused(&[("a", spec(&[1 << 63]))]), TooLarge);
     assert_eq!(
         refused(&[

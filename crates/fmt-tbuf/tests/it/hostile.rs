@@ -285,8 +285,8 @@ fn tb_20_nothing_and_scalars() {
 #[test]
 fn tb_21_ranks() {
     for (rank, expected) in [
-        (32, None),
-        (33, Some(ErrorKind::TooLarge)),
+        (64, None),
+        (65, Some(ErrorKind::TooLarge)),
         (1_000_000, Some(ErrorKind::TooLarge)),
     ] {
         let file = Forge::of(&[Forged::new("a", 7, &vec![1; rank], 4, 1)]).file();
@@ -318,7 +318,8 @@ fn tb_22_duplicates() {
         ..other.clone()
     };
     assert_eq!(pair(Forged::plain(), same_name), Some(ErrorKind::Duplicate));
-    assert_eq!(pair(Forged::plain(), same_id), Some(ErrorKind::Duplicate));
+    // Ids are a lint, and tensors are found by their names.
+    assert_eq!(pair(Forged::plain(), same_id), None);
     assert_eq!(pair(Forged::plain(), other), None);
 }
 
@@ -505,7 +506,7 @@ fn a_second_reader_agrees() {
 
 #[test]
 fn tb_29_names() {
-    for name in ["", "a\0b", &"n".repeat(1025)] {
+    for name in ["a\0b", &"n".repeat(65537)] {
         assert_eq!(
             kind(&Forge::with(|tensor| tensor.name = Some(name.into()))),
             Some(ErrorKind::BadName)
@@ -516,7 +517,7 @@ fn tb_29_names() {
             ErrorKind::BadName
         );
     }
-    let names = ["../../x", "\u{202e}gnp.exe", "\u{e9}", "e\u{301}", "a\nb"];
+    let names = ["", "../../x", "\u{202e}gnp.exe", "\u{e9}", "e\u{301}", "a\nb"];
     let scalar = Tensor::scalar(1u8);
     let file = written(WriteOptions::default(), &names.map(|name| (name, &scalar)));
     let reader = open(&file).unwrap();

@@ -163,14 +163,13 @@ fn wr_11_what_cannot_be_written_leaves_no_trace() {
     };
     let mut writer = TbufWriter::new(&mut sink, WriteOptions::default()).unwrap();
     let scalar = spec(DType::U8, &[]);
-    assert_eq!(writer.begin("", &scalar).unwrap_err().kind(), ErrorKind::BadName);
+    assert_eq!(
+        writer.begin("a\0b", &scalar).unwrap_err().kind(),
+        ErrorKind::BadName
+    );
     assert_eq!(
         writer.begin("a", &spec(DType::F16, &[])).unwrap_err().kind(),
         ErrorKind::Unsupported
-    );
-    assert_eq!(
-        writer.begin("a", &spec(DType::U8, &[1; 33])).unwrap_err().kind(),
-        ErrorKind::TooLarge
     );
     assert_eq!(writer.write(&[1]).unwrap_err().kind(), ErrorKind::SizeMismatch);
     drop(writer);

@@ -25,7 +25,7 @@ import sys
 
 MAGIC = b"TBS1"
 WIDTHS = {1: 4, 2: 8, 3: 1, 4: 2, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8}
-MAX_INDEX, MAX_TENSORS, MAX_RANK, MAX_NAME = 256 << 20, 2_000_000, 32, 1024
+MAX_INDEX, MAX_TENSORS, MAX_RANK, MAX_NAME = 256 << 20, 2_000_000, 64, 65536
 
 
 class Rejected(Exception):
@@ -153,7 +153,7 @@ def check_unique(values, rule):
 def check_tensor(tensor, data_end):
     name = tensor.name.encode()
     require(len(name) <= MAX_NAME, "BadName", "T19", "name too long")
-    require(name and b"\0" not in name, "BadName", "T19", "name empty or with a zero byte")
+    require(b"\0" not in name, "BadName", "T19", "name with a zero byte")
     require(len(tensor.shape) <= MAX_RANK, "TooLarge", "T20", "rank")
     elements = 1
     for dim in tensor.shape:
@@ -192,7 +192,6 @@ def read(data):
     for tensor in root["tensors"]:
         check_tensor(tensor, data_end)
         tensor.bytes = data[tensor.offset : tensor.offset + tensor.size] if tensor.dtype in WIDTHS else None
-    check_unique([tensor.id for tensor in root["tensors"]], "T5")
     check_overlaps(root["tensors"])
     return root
 

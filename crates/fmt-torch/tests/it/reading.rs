@@ -141,14 +141,16 @@ fn code_is_refused_by_name() {
         kind == ErrorKind::Unsupported && text.contains("'builtins.eval'"),
         "{text}"
     );
-    // INST, OBJ, NEWOBJ, REDUCE of something else, EXT1
-    for opcode in [&b"(i__main__\nA\n."[..], b"(o.", b"))\x81.", b"\x82\x01."] {
+    // INST, OBJ, EXT1
+    for opcode in [&b"(i__main__\nA\n."[..], b"(o.", b"\x82\x01."] {
         let (kind, text) = refused(Pickle::new().raw(opcode));
         assert!(
             kind == ErrorKind::Unsupported && text.contains("opcode"),
             "{text}"
         );
     }
+    // NEWOBJ of something that is no class
+    assert_eq!(refused(Pickle::new().raw(b"))\x81.")).0, ErrorKind::Malformed);
     assert_eq!(refused(Pickle::new().int(1).raw(b")R.")).0, ErrorKind::Malformed);
 }
 

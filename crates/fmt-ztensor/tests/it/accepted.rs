@@ -299,8 +299,16 @@ fn data() -> Vec<Case> {
             file_of(&[], &[Entry::new("a", 64, 0, "float64", &[1 << 63, 4, 0], "raw")]),
         ),
         (
-            "z12-rank-32",
-            file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 32], "raw")]),
+            "z12-rank-64",
+            file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 64], "raw")]),
+        ),
+        (
+            "z10-nothing-at-byte-0",
+            file_of(&[], &[Entry::new("a", 0, 0, "float32", &[0], "raw")]),
+        ),
+        (
+            "zt-18-an-empty-name",
+            file_of(&[7], &[Entry::new("", 64, 1, "uint8", &[1], "raw")]),
         ),
         ("zt-21-big-float32", big("float32", &[0x3f, 0x80, 0, 0])),
         (

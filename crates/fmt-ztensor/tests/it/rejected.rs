@@ -708,9 +708,13 @@ fn values() -> Vec<Case> {
             "Z9",
             one(&w().and(indefinite(3, &[text("siz"), text("e")]), uint(12))),
         ),
-        ("zt-18-an-empty-name", BadName, "Z24", named(b"")),
         ("zt-18-a-name-with-a-zero-byte", BadName, "Z24", named(b"a\0b")),
-        ("zt-18-a-name-of-1025-bytes", BadName, "Z24", named(&[b'n'; 1025])),
+        (
+            "zt-18-a-name-of-65537-bytes",
+            BadName,
+            "Z24",
+            named(&[b'n'; 65537]),
+        ),
         (
             "zt-18-a-name-that-is-no-utf-8",
             Malformed,
@@ -828,12 +832,6 @@ fn values() -> Vec<Case> {
                 .with("dtype", text("int4"))
                 .with("shape", dims(&[1 << 40, 1 << 40])))
         }),
-        (
-            "zt-23-rank-33",
-            TooLarge,
-            "Z12",
-            file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 33], "raw")]),
-        ),
         (
             "zt-23-rank-65",
             TooLarge,

@@ -30,7 +30,7 @@ WIDTHS = {
     "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
 }
 REQUIRED = ("name", "offset", "size", "dtype", "shape", "encoding")
-MAX_INDEX, MAX_TENSORS, MAX_RANK, MAX_NAME, MAX_DEPTH, MAX_DECODED = 256 << 20, 2_000_000, 32, 1024, 32, 4 << 30
+MAX_INDEX, MAX_TENSORS, MAX_RANK, MAX_NAME, MAX_DEPTH, MAX_DECODED = 256 << 20, 2_000_000, 64, 65536, 32, 4 << 30
 U64 = 1 << 64
 
 
@@ -215,10 +215,10 @@ def check(tensor, index_start):
         if key not in tensor:
             raise Rejected("Z23: " + key)
     name = tensor["name"].encode()
-    if not name or b"\0" in name or len(name) > MAX_NAME:
+    if b"\0" in name or len(name) > MAX_NAME:
         raise Rejected("Z24: name")
     offset, size = tensor["offset"], tensor["size"]
-    if offset % 64 or offset < 64 or offset + size >= U64 or offset + size > index_start:
+    if offset % 64 or (offset < 64 and size) or offset + size >= U64 or offset + size > index_start:
         raise Rejected("Z10: place")
     if tensor.get("data_endianness", "little") not in ("little", "big"):
         raise Rejected("Z8: endianness")

@@ -102,7 +102,9 @@ fn wrong_lengths_name_both_figures() {
         assert_eq!(
             error,
             SpecError::LengthMismatch {
-                spec: spec.clone(),
+                dtype: DType::I64,
+                shape: spec.shape().clone(),
+                expected: 32,
                 found: found as u64
             }
         );

@@ -1,6 +1,6 @@
 //! Files that are accepted, odd as they may be.
 
-use fmt_tbuf::{TbufWriter, WriteOptions};
+use fmt_tbuf::{TbufWriter, WriteOptions, tensor_id};
 use tensor_core::{DType, Tensor};
 
 use super::{Cases, small};
@@ -171,8 +171,8 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
         Forge::with(|tensor| tensor.offset = Some(52)),
     );
     cases.accept(
-        "tb-21-rank-32",
-        Forge::of(&[Forged::new("a", 7, &[1; 32], 4, 1)]).file(),
+        "tb-21-rank-64",
+        Forge::of(&[Forged::new("a", 7, &[1; 64], 4, 1)]).file(),
     );
 
     let bytes = |name: &str, start: u32, len: u32| Forged::new(name, 7, &[len], start, len);
@@ -193,6 +193,24 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
     let mut order = [bytes("a", 4, 8), bytes("b", 12, 8), bytes("c", 20, 8)];
     order.sort_by_key(|tensor| std::cmp::Reverse(tensor.id));
     cases.accept("tb-23-by-descending-id", Forge::of(&order).file());
+    let same_id = Forged {
+        id: Some(tensor_id("a")),
+        ..bytes("b", 12, 8)
+    };
+    cases.accept(
+        "tb-22-two-of-an-id",
+        Forge::of(&[bytes("a", 4, 8), same_id.clone()]).file(),
+    );
+    let apart = Forge::of(&[bytes("a", 4, 8), bytes("c", 20, 8), same_id]);
+    cases.accept("tb-22-two-of-an-id-apart", apart.file());
+    let no_id = |name: &str, start| Forged {
+        id: None,
+        ..bytes(name, start, 8)
+    };
+    cases.accept(
+        "tb-22-two-without-id",
+        Forge::of(&[no_id("a", 4), no_id("b", 12)]).file(),
+    );
     let odd = Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]);
     cases.accept("tb-25-f64-at-byte-5", odd.file());
     for (name, content) in [
@@ -217,9 +235,10 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
         cases.accept(&format!("tb-29-name-{name}"), Forge::with_name(text).file());
     }
     cases.accept(
-        "tb-29-name-1024-bytes",
-        Forge::with_name(&"n".repeat(1024)).file(),
+        "tb-29-name-65536-bytes",
+        Forge::with_name(&"n".repeat(65536)).file(),
     );
+    cases.accept("tb-29-name-empty", Forge::with_name("").file());
     let forms = Forge::of(&[bytes("\u{e9}", 4, 8), bytes("e\u{301}", 12, 8)]);
     cases.accept("tb-29-two-forms-of-one-letter", forms.file());
 }

@@ -1,0 +1,70 @@
+//! Lints that formats share: bytes that belong to nothing.
+
+use std::ops::Range;
+
+use crate::{ByteSource, Error, Lint, holes, source_error};
+
+/// Zero bytes between tensors up to this many are taken for alignment.
+const PADDING: u64 = 4096;
+/// Bytes of a hole that are looked at at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Lints about the parts of `within` that no range covers: bytes that are not zero, and more zeros than alignment
+/// explains. `rule` is the rule of the format's page, which the messages name.
+///
+/// ```
+/// use bytes::Bytes;
+/// let file = Bytes::from_static(b"head1234\0\0hidden\0\0");
+/// let lints = fmt_core::lint_holes(&file, &[4..8], 4..18, "T12")?;
+/// assert_eq!((lints.len(), lints[0].range.clone()), (1, Some(10..16)));
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Changed`](crate::ErrorKind::Changed).
+pub fn lint_holes(
+    source: &dyn ByteSource,
+    ranges: &[Range<u64>],
+    within: Range<u64>,
+    rule: &str,
+) -> Result<Vec<Lint>, Error> {
+    let mut lints = Vec::new();
+    let mut buffer = Vec::new();
+    for hole in holes(ranges, within) {
+        let (kind, range) = match marks(source, &hole, &mut buffer)? {
+            Some(marks) => ("bytes that are not zero", marks),
+            None if hole.end - hole.start > PADDING => ("zero bytes", hole),
+            None => continue,
+        };
+        lints.push(Lint {
+            message: format!("{kind} belong to no tensor ({rule})"),
+            tensor: None,
+            range: Some(range),
+        });
+    }
+    Ok(lints)
+}
+
+/// From the first to the last byte of a hole that is not zero.
+fn marks(
+    source: &dyn ByteSource,
+    hole: &Range<u64>,
+    buffer: &mut Vec<u8>,
+) -> Result<Option<Range<u64>>, Error> {
+    let mut marks: Option<Range<u64>> = None;
+    let mut at = hole.start;
+    while at < hole.end {
+        let len = usize::try_from(hole.end - at).map_or(CHUNK, |rest| rest.min(CHUNK));
+        buffer.resize(len, 0);
+        let read = source.read_into(at, buffer);
+        read.map_err(|error| source_error(error, at, "what lies between the tensors"))?;
+        let is_mark = |byte: &u8| *byte != 0;
+        if let (Some(first), Some(last)) = (buffer.iter().position(is_mark), buffer.iter().rposition(is_mark))
+        {
+            let start = marks.map_or(at + first as u64, |marks| marks.start);
+            marks = Some(start..at + last as u64 + 1);
+        }
+        at += len as u64;
+    }
+    Ok(marks)
+}

@@ -1,0 +1,103 @@
+use std::io::Write;
+
+use crate::{Error, ErrorKind};
+
+/// Where a writer's bytes go, and how far that has come.
+///
+/// After a failure nobody knows how much arrived, so every further call fails.
+///
+/// ```
+/// use fmt_core::Sink;
+///
+/// let mut sink = Sink::new(Vec::new(), 0);
+/// sink.write(b"abc")?;
+/// sink.pad_to(8)?;
+/// assert_eq!(sink.position(), 8);
+/// assert_eq!(sink.into_inner(), b"abc\0\0\0\0\0");
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Sink<W> {
+    out: W,
+    position: u64,
+    has_failed: bool,
+}
+
+impl<W> Sink<W> {
+    /// Bytes go to `out`, which has `position` bytes already.
+    pub fn new(out: W, position: u64) -> Self {
+        Self {
+            out,
+            position,
+            has_failed: false,
+        }
+    }
+
+    /// How many bytes the file has.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Makes every further call fail, since what was written is wrong.
+    pub fn fail(&mut self) {
+        self.has_failed = true;
+    }
+
+    /// Gives the sink back, which has not been flushed.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    /// Fails when an earlier call has failed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.has_failed {
+            let error = Error::new(ErrorKind::Io, "the file is incomplete since writing failed");
+            return Err(error.at(self.position));
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> Sink<W> {
+    /// Writes all of the bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.check()?;
+        self.out.write_all(bytes).map_err(|error| {
+            self.has_failed = true;
+            Error::io("the file cannot be written", error).at(self.position)
+        })?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes zeros up to a place; nothing when it lies behind.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn pad_to(&mut self, place: u64) -> Result<(), Error> {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        while self.position < place {
+            let gap = usize::try_from(place - self.position).unwrap_or(ZEROS.len());
+            self.write(&ZEROS[..gap.min(ZEROS.len())])?;
+        }
+        Ok(())
+    }
+
+    /// Flushes what it writes to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.check()?;
+        self.out
+            .flush()
+            .map_err(|error| Error::io("the file cannot be written", error).at(self.position))
+    }
+}
