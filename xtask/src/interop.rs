@@ -1,4 +1,5 @@
-//! Foreign clients against the servers: `xtask/interop/suite.py` in a virtual environment of its own.
+//! Foreign clients against the servers, and foreign files for the program `tensor`: `xtask/interop/suite.py` and `files.py` in
+//! a virtual environment of their own.
 
 use std::{
     fs,
@@ -26,6 +27,19 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
+impl Options {
+    /// Gives a suite the options that are its own.
+    fn hand_on<'c>(&self, suite: &'c mut Command) -> &'c mut Command {
+        if self.verbose {
+            suite.arg("--verbose");
+        }
+        if let Some(only) = &self.only {
+            suite.args(["--only", only]);
+        }
+        suite
+    }
+}
+
 /// The folder of the suite.
 const SUITE: &str = "xtask/interop";
 /// Where the virtual environment is kept, since filling it takes a while.
@@ -34,6 +48,7 @@ const ENVIRONMENT: &str = "target/interop-venv";
 /// Builds and starts the servers, drives them, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let python = environment(&options.python)?;
+    let are_files_fine = files(&python, options)?;
     cargo::run(
         &[
             "build",
@@ -67,20 +82,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(workspace::root().join(SUITE).join("suite.py"))
         .args([&simple.http, &simple.grpc, &real.http, &real.grpc])
         .arg(workspace::root().join("crates/oip-server/examples/requests"));
-    if options.verbose {
-        suite.arg("--verbose");
-    }
-    if let Some(only) = &options.only {
-        suite.args(["--only", only]);
-    }
-    let status = suite.status().context("starting the suite")?;
+    let status = options
+        .hand_on(&mut suite)
+        .status()
+        .context("starting the suite")?;
     for (name, server) in [("test_service", &mut simple), ("oip-server", &mut real)] {
         if let Some(status) = server.child.try_wait()? {
             bail!("{name} ended while it was driven: {status}");
         }
     }
-    ensure!(status.success(), "not everything passed");
+    ensure!(status.success() && are_files_fine, "not everything passed");
     Ok(())
+}
+
+/// Drives the program `tensor` with files of Hugging Face's library and NumPy; returns whether everything passed.
+fn files(python: &Path, options: &Options) -> Result<bool> {
+    cargo::run(&["build", "--package", "tensor-cli"], &[])?;
+    let mut suite = Command::new(python);
+    suite
+        .arg(workspace::root().join(SUITE).join("files.py"))
+        .arg(workspace::root().join("target/debug/tensor"));
+    let status = options
+        .hand_on(&mut suite)
+        .status()
+        .context("starting the suite for files")?;
+    Ok(status.success())
 }
 
 /// The Python of the virtual environment, which is made anew when the requirements have changed.

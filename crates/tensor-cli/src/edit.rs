@@ -1,21 +1,72 @@
 //! `tensor rename` and `tensor set`: another index behind the data where the format allows, else the file anew.
 
-use std::path::Path;
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
-use fmt_core::{Error, ErrorKind, Format};
+use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
-use tensor_files::{Composite, ConvertOptions};
+use tensor_files::{Composite, ConvertOptions, ShardIndex};
 
 use crate::{
     failure::{About, Outcome},
     files, inspect,
     options::{Rename, Set},
-    sources,
+    report, sources,
 };
 
-pub(crate) fn rename(options: &Rename) -> Outcome {
-    let (path, from, to) = (&*options.file, &options.from, &options.to);
+pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
+    match shard_with(&options.file, &options.from, &options.to)? {
+        Some((shard, index)) => {
+            rename_in(&shard, &options.from, &options.to)?;
+            // Until the index has its name the old one is there, which does not fit: such a checkpoint is refused.
+            index.publish().about(&options.file)?;
+        }
+        None => rename_in(&options.file, &options.from, &options.to)?,
+    }
+    tell(&options.file, options.json, out)
+}
+
+/// What was done, for programs.
+fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
+    match is_json {
+        true => report::print(
+            &serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) }),
+            out,
+        ),
+        false => Ok(()),
+    }
+}
+
+/// For a checkpoint in many files the one that has the tensor, and the index that is to be.
+fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, CompleteFile)>> {
+    let files = match is_of_many(path) {
+        true => tensor_files::checkpoint_files(path).about(path)?,
+        false => return Ok(None),
+    };
+    let [index_path, _, ..] = &files[..] else {
+        return Ok(None);
+    };
+    let opened = files::open(path)?;
+    let index = inspect::find(&opened, from).about(path)?;
+    let shard = PathBuf::from(opened.file_of(index));
+    let json = std::fs::read(index_path)?;
+    let renamed = ShardIndex::from_json(&json)
+        .and_then(|index| index.renamed(from, to))
+        .about(path)?;
+    let mut file = AtomicFile::create(index_path).about(index_path)?;
+    file.write_all(renamed.to_json().as_bytes())?;
+    Ok(Some((shard, file.complete().about(index_path)?)))
+}
+
+/// Whether a path may stand for many files.
+fn is_of_many(path: &Path) -> bool {
+    path.is_dir() || path.to_string_lossy().ends_with(".index.json")
+}
+
+fn rename_in(path: &Path, from: &str, to: &str) -> Outcome {
     match format_of(path)?.id() {
         "tbuf" => TbufEditor::open_with(path, &files::read_options(), Default::default())
             .and_then(|mut editor| {
@@ -36,8 +87,20 @@ pub(crate) fn rename(options: &Rename) -> Outcome {
     }
 }
 
-pub(crate) fn set(options: &Set) -> Outcome {
+pub(crate) fn set(options: &Set, out: &mut impl Write) -> Outcome {
+    set_in(options)?;
+    tell(&options.file, options.json, out)
+}
+
+fn set_in(options: &Set) -> Outcome {
     let path = &*options.file;
+    if is_of_many(path) {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "each file of a checkpoint says something of itself",
+        );
+        return Err(error.expected("one of its files")).about(path);
+    }
     let (key, value) = &options.assignment;
     let value = (!value.is_empty()).then_some(value.as_str());
     match (format_of(path)?.id(), &options.tensor) {

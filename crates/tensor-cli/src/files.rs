@@ -75,6 +75,21 @@ fn hint_at_pipes(error: Error) -> Error {
     error
 }
 
+/// How many bytes a file has, or all files of a checkpoint.
+pub(crate) fn len(path: &Path) -> u64 {
+    let files = tensor_files::checkpoint_files(path).unwrap_or_default();
+    files
+        .iter()
+        .filter_map(|file| fs::metadata(file).ok())
+        .map(|file| file.len())
+        .sum()
+}
+
+/// Whether files of a format can be written.
+pub(crate) fn is_written(format: &dyn Format) -> bool {
+    format.id() != "torch"
+}
+
 /// The permissions of the narrowest of these files: what is made of them is to be read by nobody else.
 pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]

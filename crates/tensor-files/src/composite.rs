@@ -191,6 +191,23 @@ impl<'r> Composite<'r> {
         &self.parts[self.places[index].0].label
     }
 
+    /// A tensor's name in its file, whatever it is called here.
+    ///
+    /// # Panics
+    /// When there is no such index.
+    #[must_use]
+    pub fn name_in_file(&self, index: usize) -> &str {
+        let (reader, own) = self.place(index);
+        &reader.entries()[own].name
+    }
+
+    /// Gives files other labels, such as their paths.
+    pub(crate) fn relabel(&mut self, label: impl Fn(&str) -> String) {
+        for part in &mut self.parts {
+            part.label = label(&part.label);
+        }
+    }
+
     /// Keeps the tensors for which this is true, in their order.
     pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
         let kept: Vec<bool> = self.entries.iter().map(&mut keep).collect();

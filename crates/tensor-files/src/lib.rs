@@ -36,14 +36,18 @@
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
 //! [`open_source`] a mapping of `tensor-mmap`.
 
+mod cast;
 mod composite;
 mod convert;
 mod diff;
 mod loss;
+mod manifest;
 mod open;
+mod recast;
 mod registry;
 #[cfg(feature = "btf")]
 mod renamed;
+mod select;
 mod shards;
 mod verify;
 
@@ -51,7 +55,10 @@ pub use composite::{Composite, Source};
 pub use convert::{ConvertOptions, Converted, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
 pub use loss::{AllowedLoss, Loss};
-pub use open::{open, open_composite, open_source};
+pub use manifest::{Manifest, ManifestEntry};
+pub use open::{checkpoint_files, open, open_composite, open_source};
+pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
+pub use select::{Pattern, Renaming, Selection};
 pub use shards::{ShardIndex, ShardOptions, Sharded, convert_sharded, open_shards};
 pub use verify::{Report, verify};

@@ -1,11 +1,14 @@
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, read_range};
 
 use crate::{
     composite::Composite,
     registry::detect,
-    shards::{Checkpoint, find, open_index},
+    shards::{Checkpoint, find, open_index, read_index},
 };
 
 /// Opens a file of any format, whose tensors are read when they are asked for; or a checkpoint of many files, as one.
@@ -37,6 +40,22 @@ pub fn open_composite(path: &Path, options: &ReadOptions) -> Result<Composite<'s
         )),
         Checkpoint::Index(path) => open_index(&path, options),
     }
+}
+
+/// The files that a path stands for as [`open`] takes it: the file itself, or an index and the files that it names.
+///
+/// # Errors
+/// As [`open`], for folders and indices. Files with tensors are not opened.
+pub fn checkpoint_files(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let index_path = match find(path)? {
+        Checkpoint::File(path) => return Ok(vec![path]),
+        Checkpoint::Index(path) => path,
+    };
+    let index = read_index(&index_path, &ReadOptions::default())?;
+    let folder = index_path.parent().unwrap_or(Path::new(""));
+    let files = index.files().into_iter().map(|file| folder.join(file));
+    let files = files.collect::<Vec<_>>();
+    Ok([vec![index_path], files].concat())
 }
 
 /// Opens one file.

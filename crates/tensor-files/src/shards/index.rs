@@ -87,6 +87,20 @@ impl ShardIndex {
         self.weight_map.get(tensor).map(String::as_str)
     }
 
+    /// The same with another name for one of the tensors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
+    pub fn renamed(mut self, from: &str, to: &str) -> Result<Self, Error> {
+        let file = self.weight_map.remove(from);
+        let file = file
+            .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(from))?;
+        if self.weight_map.insert(to.to_owned(), file).is_some() {
+            return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
+        }
+        Ok(self)
+    }
+
     /// Each tensor's name and that of its file, by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
         let map = self.weight_map.iter();

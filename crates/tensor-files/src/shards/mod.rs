@@ -8,6 +8,6 @@ mod write;
 
 pub(crate) use find::{Checkpoint, find};
 pub use index::ShardIndex;
-pub(crate) use open::open_index;
 pub use open::open_shards;
+pub(crate) use open::{open_index, read_index};
 pub use write::{ShardOptions, Sharded, convert_sharded};

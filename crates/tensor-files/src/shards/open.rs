@@ -60,19 +60,29 @@ pub fn open_shards(
     Ok(whole)
 }
 
+/// Reads an index.
+pub(crate) fn read_index(path: &Path, options: &ReadOptions) -> Result<ShardIndex, Error> {
+    let source = FileSource::open(path)?;
+    let most = options.limits.index_bytes;
+    if source.len() > most {
+        let error = Error::new(ErrorKind::TooLarge, "the index of the checkpoint's files");
+        return Err(error
+            .expected(format_args!("at most {most} bytes"))
+            .found(source.len()));
+    }
+    ShardIndex::from_json(&read_range(&source, 0..source.len(), "the index")?)
+}
+
 /// Opens an index and the files beside it.
 pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite<'static>, Error> {
-    let source = FileSource::open(path)?;
-    if source.len() > options.limits.index_bytes {
-        let error = Error::new(ErrorKind::TooLarge, "the index of the checkpoint's files");
-        let most = format_args!("at most {} bytes", options.limits.index_bytes).to_string();
-        return Err(error.expected(most).found(source.len()));
-    }
-    let index = ShardIndex::from_json(&read_range(&source, 0..source.len(), "the index")?)?;
+    let index = read_index(path, options)?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    open_shards(&index, options, |file| {
+    let opened = open_shards(&index, options, |file| {
         crate::open::open_file(&folder.join(file), options)
-    })
+    });
+    let mut opened = opened?;
+    opened.relabel(|file| folder.join(file).display().to_string());
+    Ok(opened)
 }
 
 type Shards<'i> = [(&'i str, Box<dyn TensorReader>)];
