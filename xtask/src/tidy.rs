@@ -124,6 +124,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "memmap2"],
     },
     Arrows {
+        from: "oip-console",
+        to: &[],
+        never: &["tonic", "prost"],
+    },
+    Arrows {
         from: "oip-listen",
         to: &[],
         never: &["axum", "tonic"],
@@ -216,6 +221,7 @@ const ARROWS: &[Arrows] = &[
             "oip-worker",
             "oip-listen",
             "oip-shm",
+            "oip-console",
             "oip-http",
             "oip-grpc",
             "oip-engine",

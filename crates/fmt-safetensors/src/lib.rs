@@ -35,12 +35,14 @@
 //! docs/formats/safetensors.md has the rules (`S1` and so on) that errors name
 //! ([`fmt_core::Error::broken_rule`]).
 
+mod edit;
 mod format;
 mod header;
 mod layout;
 mod reader;
 mod writer;
 
+pub use edit::edit;
 pub use format::Safetensors;
 pub use reader::SafetensorsReader;
 pub use writer::SafetensorsWriter;

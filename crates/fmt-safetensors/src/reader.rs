@@ -25,6 +25,7 @@ use crate::{
 pub struct SafetensorsReader {
     source: Arc<dyn ByteSource>,
     header: Header,
+    header_len: u64,
 }
 
 impl SafetensorsReader {
@@ -54,7 +55,11 @@ impl SafetensorsReader {
         }
         let json = read_range(&*source, LENGTH..LENGTH + header_len, "the header")?;
         let header = Header::parse(&json, len - LENGTH - header_len, options)?;
-        Ok(Self { source, header })
+        Ok(Self {
+            source,
+            header,
+            header_len,
+        })
     }
 
     /// Opens a file on disk, whose tensors are read when they are asked for.
@@ -74,6 +79,11 @@ impl SafetensorsReader {
     /// As [`SafetensorsReader::open`].
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    /// Bytes of the header with the white space behind it.
+    pub(crate) fn header_len(&self) -> u64 {
+        self.header_len
     }
 
     fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {

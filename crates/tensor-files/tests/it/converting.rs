@@ -97,28 +97,28 @@ fn fs_05_onto_itself() {
 #[test]
 fn what_has_no_place_is_refused_or_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let (half, brain) = (tensor(DType::F16, &[3]), tensor(DType::BF16, &[3]));
+    let (float, brain) = (tensor(DType::F32, &[3]), tensor(DType::BF16, &[3]));
     let metadata: Metadata = [("format".into(), "pt".into())].into();
     let path = write(
         folder.path(),
         "a.safetensors",
-        &[("half", &half), ("brain", &brain)],
+        &[("float", &float), ("brain", &brain)],
         &metadata,
     );
     let reader = open(&path);
-    let npz = folder.path().join("a.npz");
-    let target = format_of_path(&npz).unwrap();
-    let error = convert(&*reader, target, &npz, &ConvertOptions::default()).unwrap_err();
+    let tbuf = folder.path().join("a.tbuf");
+    let target = format_of_path(&tbuf).unwrap();
+    let error = convert(&*reader, target, &tbuf, &ConvertOptions::default()).unwrap_err();
     assert_eq!(error.kind(), Unsupported);
     let message = error.to_string();
-    assert!(message.contains("npz cannot hold tensor 'brain'"), "{message}");
+    assert!(message.contains("tbuf cannot hold tensor 'brain'"), "{message}");
     assert!(message.contains("the metadata 'format'"), "{message}");
     assert_eq!(names(folder.path()), ["a.safetensors"]);
 
-    let converted = convert(&*reader, target, &npz, &allowing()).unwrap();
+    let converted = convert(&*reader, target, &tbuf, &allowing()).unwrap();
     assert!(matches!(&converted.losses[..], [Loss::Tensor(name, _), Loss::Metadata(_)] if name == "brain"));
-    assert_eq!(open(&npz).find("half"), Some(0));
-    assert_eq!(open(&npz).entries().len(), 1);
+    assert_eq!(open(&tbuf).find("float"), Some(0));
+    assert_eq!(open(&tbuf).entries().len(), 1);
 
     // A single array holds one tensor.
     let npy = folder.path().join("a.npy");
