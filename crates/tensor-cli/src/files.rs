@@ -75,14 +75,14 @@ fn hint_at_pipes(error: Error) -> Error {
     error
 }
 
-/// How many bytes a file has, or all files of a checkpoint.
-pub(crate) fn len(path: &Path) -> u64 {
-    let files = tensor_files::checkpoint_files(path).unwrap_or_default();
-    files
-        .iter()
-        .filter_map(|file| fs::metadata(file).ok())
-        .map(|file| file.len())
-        .sum()
+/// How many bytes a file has, or all files of a checkpoint; nobody knows for standard input.
+pub(crate) fn len(path: &Path) -> Option<u64> {
+    if is_standard(path) {
+        return None;
+    }
+    let files = tensor_files::checkpoint_files(path).ok()?;
+    let lens = files.iter().map(|file| Some(fs::metadata(file).ok()?.len()));
+    lens.sum()
 }
 
 /// Whether files of a format can be written.

@@ -23,7 +23,7 @@ use crate::{
 struct File<'r> {
     file: String,
     format: &'r str,
-    file_bytes: u64,
+    file_bytes: Option<u64>,
     metadata: &'r BTreeMap<String, String>,
     tensors: Vec<Tensor<'r>>,
 }
@@ -207,16 +207,18 @@ const METADATA_SHOWN: usize = 500;
 
 fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     let count = file.tensors.len();
-    let of_many = match files {
+    let mut size = match files {
         1 => String::new(),
         files => format!("{files} files, "),
     };
+    if let Some(bytes) = file.file_bytes {
+        size += &format!("{}, ", table::size(bytes));
+    }
     writeln!(
         out,
-        "{}: {}, {of_many}{}, {}",
+        "{}: {}, {size}{}",
         table::text(&file.file),
         file.format,
-        table::size(file.file_bytes),
         table::tensors(count)
     )?;
     for (key, value) in file.metadata {

@@ -88,7 +88,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
         is_good &= verdict.is_good;
         match options.json {
             true => report::print(&verdict, out)?,
-            false => show(&verdict, out)?,
+            false => show(&verdict, expected.is_some(), out)?,
         }
     }
     if is_good { Ok(()) } else { Err(Failure::Found) }
@@ -150,7 +150,7 @@ fn verify(
     Ok(verdict)
 }
 
-fn show(verdict: &Verdict, out: &mut impl Write) -> Outcome {
+fn show(verdict: &Verdict, has_manifest: bool, out: &mut impl Write) -> Outcome {
     let name = &verdict.file;
     for note in &verdict.notes {
         writeln!(out, "{name}: note: {}", note.message)?;
@@ -170,9 +170,13 @@ fn show(verdict: &Verdict, out: &mut impl Write) -> Outcome {
         writeln!(out, "{name}: odd: {tensor}{}{bytes}", table::text(&odd.message))?;
     }
     let good = if verdict.is_good { "good" } else { "not good" };
+    let as_said = match (verdict.is_good, has_manifest) {
+        (true, true) => ", as the manifest says",
+        _ => "",
+    };
     writeln!(
         out,
-        "{name}: {good}: {}, {}, {} held against checksums, {} without, {} oddities",
+        "{name}: {good}: {}, {}, {} held against checksums, {} without, {} oddities{as_said}",
         verdict.format,
         table::tensors(verdict.tensors),
         verdict.checked,

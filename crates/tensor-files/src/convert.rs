@@ -1,9 +1,10 @@
-use std::{fmt, io::Write, ops::ControlFlow, path::Path};
+use std::{collections::HashMap, fmt, io::Write, ops::ControlFlow, path::Path};
 
 use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OutputFile, OutputOptions, Plan,
     PlannedEntry, StoredDType, TENSOR_STREAM_UNIT, TensorReader,
 };
+use tensor_core::Quoted;
 
 use crate::loss::{AllowedLoss, Loss};
 
@@ -127,13 +128,36 @@ pub fn convert_into(
 /// Fails for what may not be lost.
 pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
     const SHOWN: usize = 5;
-    let refused: Vec<&Loss> = losses.iter().filter(|loss| !allowed.allows(loss)).collect();
-    if refused.is_empty() {
+    // Tensors that are refused for the same reason stand together.
+    let mut reasons: Vec<(String, u64)> = Vec::new();
+    let mut places = HashMap::new();
+    for loss in losses.iter().filter(|loss| !allowed.allows(loss)) {
+        let reason = match loss {
+            Loss::Tensor(_, why) => Some(why),
+            _ => None,
+        };
+        match reason.and_then(|why| places.get(why)) {
+            Some(&place) => {
+                let (_, more): &mut (String, u64) = &mut reasons[place];
+                *more += 1;
+            }
+            None => {
+                places.extend(reason.map(|why| (why, reasons.len())));
+                reasons.push((loss.to_string(), 0));
+            }
+        }
+    }
+    if reasons.is_empty() {
         return Ok(());
     }
-    let mut shown: Vec<String> = refused.iter().take(SHOWN).map(ToString::to_string).collect();
-    if refused.len() > SHOWN {
-        shown.push(format!("{} more", refused.len() - SHOWN));
+    let text = |(first, more): &(String, u64)| match more {
+        0 => first.clone(),
+        1 => format!("{first} and another one"),
+        more => format!("{first} and {more} others"),
+    };
+    let mut shown: Vec<String> = reasons.iter().take(SHOWN).map(text).collect();
+    if reasons.len() > SHOWN {
+        shown.push(format!("{} more", reasons.len() - SHOWN));
     }
     let what = format!("{} cannot hold {}", target.id(), shown.join(", "));
     Err(Error::new(ErrorKind::Unsupported, what))
@@ -188,7 +212,7 @@ impl Adapted {
                     && bare.spec.byte_len() <= options.dense_budget
                     && alone(&dense).is_ok();
                 if !can_be_dense {
-                    losses.push(lost(error.to_string()));
+                    losses.push(lost(without_name(&error, &entry.name)));
                     continue;
                 }
                 losses.push(Loss::Sparsity(entry.name.clone()));
@@ -340,6 +364,15 @@ impl Adapted {
     ) -> Result<Option<AtomicFile>, Error> {
         Ok(None)
     }
+}
+
+/// What an error says, without the name of the tensor that it begins with.
+fn without_name(error: &Error, name: &str) -> String {
+    let text = error.to_string();
+    let stripped = |name| text.strip_prefix(&format!("tensor {}: ", Quoted(name)));
+    // A format without names knew the tensor by a number.
+    let stripped = stripped(name).or_else(|| stripped("0")).map(str::to_owned);
+    stripped.unwrap_or(text)
 }
 
 /// Removes the names of the file that is about to be replaced: other tensors must not get them. If the last steps fail, it

@@ -1,6 +1,6 @@
 //! Checkpoints as Hugging Face lays them out: many files, chosen tensors, other dtypes, manifests.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 use tensor_core::{Shape, Tensor, bf16};
@@ -89,6 +89,44 @@ fn a_folder_is_a_file_for_every_command() {
         refused.contains("not complete") && refused.contains("model.safetensors.index.json"),
         "{refused}"
     );
+}
+
+/// What PyTorch wrote before safetensors: an index and files of pickles, with a total size that is a double.
+#[test]
+fn checkpoints_of_pytorch_are_read() {
+    let place = Place::new();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fmt-torch/tests/corpus");
+    fs::create_dir(place.path("hub")).unwrap();
+    let (mut map, mut total) = (serde_json::Map::new(), 0.0);
+    for (number, source) in ["state.pt", "one.pt"].into_iter().enumerate() {
+        let file = format!("pytorch_model-{:05}-of-00002.bin", number + 1);
+        fs::copy(corpus.join(source), place.path("hub").join(&file)).unwrap();
+        for tensor in place.inspect(&format!("hub/{file}"))["tensors"]
+            .as_array()
+            .unwrap()
+        {
+            map.insert(tensor["name"].as_str().unwrap().to_owned(), json!(file));
+            total += tensor["data_bytes"].as_f64().unwrap();
+        }
+    }
+    let index = json!({ "metadata": { "total_size": total }, "weight_map": map });
+    fs::write(place.path("hub/pytorch_model.bin.index.json"), index.to_string()).unwrap();
+    place.good(&["convert", "hub", "model.safetensors"]);
+    assert_eq!(place.good(&["diff", "hub", "model.safetensors"]), "");
+    assert_eq!(
+        place.inspect("model.safetensors")["tensors"]
+            .as_array()
+            .unwrap()
+            .len(),
+        8
+    );
+    // Where both forms are there, safetensors are read, as Hugging Face's libraries do.
+    fs::rename(
+        place.path("model.safetensors"),
+        place.path("hub/model.safetensors"),
+    )
+    .unwrap();
+    assert_eq!(place.inspect("hub")["format"], "safetensors");
 }
 
 #[test]
