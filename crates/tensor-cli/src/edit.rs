@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format};
+use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format, HeadEditor};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
 use tensor_files::{Composite, ConvertOptions, ShardIndex};
@@ -80,10 +80,13 @@ fn rename_in(path: &Path, from: &str, to: &str) -> Outcome {
                 editor.save_in_place()
             })
             .about(path),
-        _ => rewrite(path, |changed| {
-            inspect::find(changed, from)?;
-            changed.rename(from, to)
-        }),
+        id => {
+            inspect::find(&files::open(path)?, from).about(path)?;
+            match tensor_files::head_editor(path, id, &files::read_options()).about(path)? {
+                Some(editor) => save(editor, |editor| editor.rename(from, to)).about(path),
+                None => rewrite(path, |changed| changed.rename(from, to)),
+            }
+        }
     }
 }
 
@@ -111,6 +114,14 @@ fn set_in(options: &Set) -> Outcome {
             "--tensor NAME: the format says nothing of a file as a whole",
         ))
         .about(path),
+        (id @ ("safetensors" | "gguf"), None) => {
+            let editor = tensor_files::head_editor(path, id, &files::read_options()).about(path)?;
+            let change = |editor: &mut HeadEditor| {
+                editor.set(key, value);
+                Ok(())
+            };
+            editor.map_or(Ok(()), |editor| save(editor, change)).about(path)
+        }
         (_, None) => rewrite(path, |changed| {
             let metadata = changed.metadata_mut();
             match value {
@@ -125,6 +136,15 @@ fn set_in(options: &Set) -> Outcome {
     }
 }
 
+/// Changes the index at a file's beginning: in place if there is room.
+fn save(
+    mut editor: HeadEditor,
+    change: impl FnOnce(&mut HeadEditor) -> Result<(), Error>,
+) -> Result<(), Error> {
+    change(&mut editor)?;
+    editor.save().map(drop)
+}
+
 /// The format of a file that is to be changed. An earlier change that did not come to an end is undone first.
 fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
     let mut journal = path.as_os_str().to_owned();
@@ -137,6 +157,9 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
             _ => Ok(0),
         }
         .about(path)?;
+    }
+    if path.is_file() {
+        HeadEditor::recover(path).about(path)?;
     }
     files::detect(path)
 }

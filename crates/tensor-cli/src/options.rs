@@ -88,7 +88,8 @@ pub(crate) enum Command {
     Manifest(Manifest),
     /// Write one tensor, some of its rows, or some tensors to a file of their own.
     Extract(Extract),
-    /// Give a tensor another name. TensorBuffers and zTensor get another index behind their data; others are written anew.
+    /// Give a tensor another name. TensorBuffers and zTensor get another index behind their data, safetensors and GGUF before it
+    /// if there is room; others are written anew.
     Rename(Rename),
     /// Set what a file says about itself or about a tensor, as `rename` does.
     Set(Set),

@@ -169,7 +169,7 @@ impl Report {
             p99,
             p999,
             max,
-        } = self.latency;
+        } = self.latency_us;
         let names = ["latency", "mean", "min", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned);
         let [mean, min, p50, p90, p99, p999, max] = [mean, min, p50, p90, p99, p999, max].map(duration);
         writeln!(out)?;

@@ -1,6 +1,6 @@
 //! `rename` and `set`, and what the program says of itself.
 
-use std::fs;
+use std::{fs, os::unix::fs::MetadataExt};
 
 use crate::support::{Place, matrix};
 
@@ -95,6 +95,13 @@ fn formats_with_a_fixed_index_are_written_anew() {
         "{names:?}"
     );
     assert_eq!(after["tensors"][0]["sha256"], before);
+    // The first change made room for those behind it.
+    let inode = || fs::metadata(place.path("a.safetensors")).unwrap().ino();
+    let file = inode();
+    place.good(&["rename", "a.safetensors", "v", "value"]);
+    place.good(&["set", "a.safetensors", "format=other"]);
+    assert_eq!(inode(), file);
+    place.good(&["rename", "a.safetensors", "value", "v"]);
     assert!(
         place
             .bad(&["rename", "a.safetensors", "x", "v"])

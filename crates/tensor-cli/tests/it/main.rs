@@ -3,6 +3,7 @@
 
 mod checkpoints;
 mod converting;
+#[cfg(unix)]
 mod editing;
 #[cfg(feature = "client")]
 mod inferring;
