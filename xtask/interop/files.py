@@ -1,204 +1,317 @@
-"""The program `tensor` on checkpoints that Hugging Face's own library writes and reads, with NumPy as the judge.
+"""Files of foreign programs through `tensor`, and its files through theirs.
 
-Usage: files.py PROGRAM [--verbose] [--only TEXT]. The exit code is 1 when a check fails. `cargo xtask interop` calls it.
+Usage: files.py TENSOR, with the program. Needs what requirements.txt has; checkpoints are compared too where torch can be
+imported. The exit code is 1 when a check fails. `cargo xtask interop --files` calls it.
 """
 
 import argparse
-import hashlib
-import json
+import itertools
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+import gguf
 import ml_dtypes
 import numpy as np
+import safetensors.numpy
 from report import Report
-from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
-
-DTYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
-NAMES = [f"model.layers.{layer}.{part}.weight" for layer in range(4) for part in ["attn.q", "mlp.up"]]
 
 
-def expect(found, expected, what):
-    """Fails unless both are equal."""
-    if found != expected:
-        raise AssertionError(f"{what}: expected {expected!r:.80}, found {found!r:.80}")
+def ensure(holds, message):
+    """Fails with the message unless it holds."""
+    if not holds:
+        raise AssertionError(str(message))
 
 
-class Place:
-    """A folder with a checkpoint, and the program."""
+class Tensor:
+    """The program, in a folder of its own."""
 
     def __init__(self, program, folder):
-        self.program, self.folder = program, folder
-        generator = np.random.default_rng(1)
-        self.tensors = {name: generator.standard_normal((64, 48), dtype=np.float32) for name in NAMES}
-        self.tensors["model.norm.weight"] = np.ones(48, dtype=np.float32)
-        self.tensors["model.position_ids"] = np.arange(77, dtype=np.int64).reshape(1, 77)
-        save_file(self.tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        self.hub()
+        self._program = program
+        self._folder = folder
 
-    def hub(self):
-        """The same in three files with an index, as the Hub has it."""
-        hub = self.folder / "hub"
-        hub.mkdir()
-        names, weight_map = sorted(self.tensors), {}
-        for number in range(3):
-            file = f"model-{number + 1:05}-of-00003.safetensors"
-            part = {name: self.tensors[name] for name in names[number::3]}
-            save_file(part, hub / file, metadata={"format": "pt"})
-            weight_map |= dict.fromkeys(part, file)
-        total = sum(tensor.nbytes for tensor in self.tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (hub / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-        for name in ["config.json", "tokenizer.json", "generation_config.json"]:
-            (hub / name).write_text("{}")
+    def __call__(self, *arguments):
+        """What it prints; raises what it complains of."""
+        command = [self._program, *map(str, arguments)]
+        run = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
+        if run.returncode != 0:
+            raise RuntimeError(run.stderr or run.stdout)
+        return run.stdout
 
-    def run(self, *arguments, code=0):
-        done = subprocess.run([self.program, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True)
-        expect(done.returncode, code, f"{arguments}: {done.stdout} {done.stderr}")
-        return done.stdout
-
-    def load(self, name):
-        return load_file(self.folder / name)
-
-    def loaded_by_index(self, folder):
-        """What Hugging Face's libraries do: the index, then its files."""
-        folder = self.folder / folder
-        (path,) = folder.glob("*.index.json")
-        index, tensors = json.loads(path.read_text()), {}
-        for file in set(index["weight_map"].values()):
-            with safe_open(folder / file, framework="np") as opened:
-                for name in opened.keys():
-                    expect(index["weight_map"][name], file, name)
-                    tensors[name] = opened.get_tensor(name)
-        expect(sum(tensor.nbytes for tensor in tensors.values()), index["metadata"]["total_size"], "total_size")
-        return tensors
+    def refuses(self, *arguments, wanted):
+        """That it fails, and says all of these."""
+        try:
+            self(*arguments)
+        except RuntimeError as error:
+            for text in wanted:
+                ensure(text in str(error), f"{text!r} is not in {error}")
+        else:
+            raise AssertionError("it was not refused")
 
 
-def same(found, expected):
-    expect(sorted(found), sorted(expected), "names")
-    for name, tensor in expected.items():
-        expect(found[name].dtype, tensor.dtype, name)
-        expect(found[name].tobytes(), tensor.tobytes(), name)
+# GGUF
 
 
-def checks(place):
-    def whole():
-        place.run("convert", "hub", "whole.safetensors")
-        same(place.load("whole.safetensors"), place.tensors)
+def gguf_contents(path):
+    """Values with their types, and tensors as bytes."""
+    reader = gguf.GGUFReader(path)
+    values = {
+        key: ([kind.name for kind in field.types], field.contents())
+        for key, field in reader.fields.items()
+        if not key.startswith("GGUF.")
+    }
+    tensors = {
+        tensor.name: (tensor.tensor_type.name, tensor.shape.tolist(), tensor.data.tobytes()) for tensor in reader.tensors
+    }
+    return values, tensors
 
-    def divided():
-        place.run("split", "model.safetensors", "out/", "--max-shard-size", "30KB")
-        expect(len(list((place.folder / "out").glob("*.safetensors"))) > 2, True, "files")
-        same(place.loaded_by_index("out"), place.tensors)
-        place.run("split", "out", "out/model.safetensors", "--max-shard-size", "60KB")
-        same(place.loaded_by_index("out"), place.tensors)
-        place.run("merge", "out", "-o", "merged.safetensors")
-        same(place.load("merged.safetensors"), place.tensors)
 
-    def same_in_all():
-        place.run("convert", "hub", "a.zt", "--compress")
-        place.run("convert", "hub", "a.npz")
-        for file in ["a.zt", "a.npz", "model.safetensors"]:
-            place.run("diff", "hub", file)
-        with np.load(place.folder / "a.npz") as arrays:
-            same({name: arrays[name] for name in arrays.files}, place.tensors)
+def gguf_file(path, byte_order=gguf.GGUFEndian.LITTLE):
+    """Every type of value, and every type of tensor that the package can lay out."""
+    writer = gguf.GGUFWriter(path, "tiny", endianess=byte_order)
+    writer.add_name("ä name")
+    for kind in "uint8 int8 uint16 int16 uint32 int32 uint64 int64".split():
+        limits = np.iinfo(kind)
+        getattr(writer, f"add_{kind}")(f"tiny.{kind}.least", int(limits.min))
+        getattr(writer, f"add_{kind}")(f"tiny.{kind}.most", int(limits.max))
+    writer.add_float32("tiny.float32", 0.1)
+    writer.add_float64("tiny.float64", 1e300)
+    writer.add_bool("tiny.bool", True)
+    writer.add_token_list(["a", 'b"\\', "\n\u0001", ""])
+    writer.add_array("tiny.whole", [1, -2, 3])
+    writer.add_array("tiny.floats", [1.5, -0.25])
+    random = np.random.default_rng(0)
+    floats = random.standard_normal((3, 512)).astype(np.float32)
+    writer.add_tensor("f32", floats)
+    writer.add_tensor("f16", floats.astype(np.float16))
+    for kind in (np.int8, np.int16, np.int32, np.int64, np.float64):
+        writer.add_tensor(np.dtype(kind).name, np.arange(7, dtype=kind))
+    if byte_order == gguf.GGUFEndian.LITTLE:
+        for kind, (_, size) in gguf.GGML_QUANT_SIZES.items():
+            # The package has other bytes for this one than GGML, which writes no files with it.
+            if size > 8 and kind.name != "Q8_1":
+                blocks = 512 // gguf.GGML_QUANT_SIZES[kind][0]
+                data = random.integers(0, 256, (3, blocks * size), dtype=np.uint8)
+                writer.add_tensor(kind.name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
-    def dtype(name):
-        def check():
-            place.run("convert", "hub", f"{name}.safetensors", "--dtype", name, "--keep-dtype", "*position_ids")
-            cast = {key: tensor.astype(DTYPES[name]) for key, tensor in place.tensors.items() if tensor.dtype.kind == "f"}
-            kept = {"model.position_ids": place.tensors["model.position_ids"]}
-            same(place.load(f"{name}.safetensors"), cast | kept)
 
-        return check
+def gguf_checks(report, tensor, folder):
+    source, copy = folder / "a.gguf", folder / "b.gguf"
+    gguf_file(source)
 
-    def rounding(source, target):
-        def check():
-            generator = np.random.default_rng(2)
-            wide = {"f32": np.uint32, "f64": np.uint64}[source]
-            bits = generator.integers(0, np.iinfo(wide).max, 400_000, dtype=wide, endpoint=True)
-            numbers = bits.view(DTYPES[source])
-            # Random bits are mostly far too large or too small for 16 bits: as many of ordinary size.
-            ordinary = (generator.standard_normal(400_000) * 10.0 ** generator.integers(-6, 5, 400_000)).astype(DTYPES[source])
-            numbers = np.concatenate([numbers[~np.isnan(numbers)], ordinary])
-            save_file({"w": numbers}, place.folder / "random.safetensors")
-            place.run("convert", "random.safetensors", "cast.safetensors", "--dtype", target, "--allow-loss=range")
-            found = place.load("cast.safetensors")["w"]
-            with np.errstate(over="ignore"):
-                # ml_dtypes goes from double by way of single, which rounds twice: only numbers that single has.
-                if source == "f64" and target == "bf16":
-                    exact = numbers == numbers.astype(np.float32).astype(np.float64)
-                    numbers, found = numbers[exact], found[exact]
-                expected = numbers.astype(DTYPES[target])
-            expect(found.tobytes(), expected.tobytes(), "rounding")
+    def same():
+        tensor("convert", source, copy)
+        ensure(gguf_contents(copy) == gguf_contents(source), "the copy is another")
+        tensor("diff", source, copy)
+        tensor("verify", copy)
 
-        return check
+    def edited():
+        tensor("convert", source, copy)
+        tensor("set", copy, "tiny.uint16.least=77")
+        tensor("set", copy, "general.name=" + "another " * 20)
+        tensor("rename", copy, "f32", "renamed")
+        values, tensors = gguf_contents(source)
+        values["tiny.uint16.least"] = (["UINT16"], 77)
+        values["general.name"] = (["STRING"], "another " * 20)
+        tensors["renamed"] = tensors.pop("f32")
+        ensure(gguf_contents(copy) == (values, tensors), "more has changed, or less")
 
-    def chosen():
-        place.run("extract", "hub", "--include", "model.layers.[01].*", "--rename", "model.*=>*", "-o", "part.safetensors")
-        expected = {name.removeprefix("model."): place.tensors[name] for name in NAMES[:4]}
-        same(place.load("part.safetensors"), expected)
+    def from_safetensors():
+        arrays = {
+            "scalar": np.array(3, np.float32),
+            "vector": np.arange(3, dtype=np.int64),
+            "none": np.zeros((0, 4), np.float32),
+        }
+        safetensors.numpy.save_file(arrays, folder / "s.safetensors", metadata={"format": "pt"})
+        tensor("convert", folder / "s.safetensors", copy)
+        values, tensors = gguf_contents(copy)
+        ensure(values == {"format": (["STRING"], "pt")}, values)
+        for name, array in arrays.items():
+            ensure(tensors[name][1:] == (list(array.shape[::-1]), array.tobytes()), name)
 
-    def rows():
-        place.run("extract", "hub", NAMES[5], "--rows", "10:20", "-o", "rows.npy")
-        found = np.load(place.folder / "rows.npy")
-        expect(found.tobytes(), place.tensors[NAMES[5]][10:20].tobytes(), "rows")
+    def big_endian():
+        gguf_file(folder / "big.gguf", gguf.GGUFEndian.BIG)
+        tensor.refuses("inspect", folder / "big.gguf", wanted=["big-endian", "gguf-convert-endian"])
 
-    def manifest():
-        lines = place.run("manifest", "hub").splitlines()
-        digests = [hashlib.sha256(place.tensors[name].tobytes()).hexdigest() for name in sorted(place.tensors)]
-        expect([line.split("  ")[0] for line in lines[1:-1]], digests, "digests")
-        content = "".join(line + "\n" for line in lines[1:-1])
-        expect(lines[-1].split("  ")[0], hashlib.sha256(content.encode()).hexdigest(), "content")
-        (place.folder / "m").write_text("\n".join(lines) + "\n")
-        place.run("verify", "--manifest", "m", "hub", "model.safetensors")
-        (place.folder / "sums").write_text(place.run("manifest", "--files", "hub"))
-        done = subprocess.run(["sha256sum", "--check", "--quiet", "sums"], cwd=place.folder, capture_output=True, text=True)
-        expect(done.returncode, 0, done.stderr)
+    for check in (same, edited, from_safetensors, big_endian):
+        report.check("GGUF", "gguf", check.__name__, check)
+
+
+# NumPy
+
+
+def numpy_arrays():
+    """Arrays of what NumPy saves, in all orders."""
+    kinds = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16 S3 U3 M8[ns] m8[s] V5".split()
+    for kind, order, shape in itertools.product(kinds, "<>", [(), (3,), (2, 3), (2, 0, 3), (2, 3, 4)]):
+        count = int(np.prod(shape))
+        base = np.arange(count) % 100
+        array = base.astype(kind if kind != "V5" else "S5").astype(np.dtype(kind).newbyteorder(order))
+        array = array.reshape(shape)
+        yield f"{kind.strip('[]').replace('[', '-')}{'le' if order == '<' else 'be'}{len(shape)}{count}", array
+        if len(shape) > 1:
+            yield f"{kind[:2]}{order == '<'}{shape}fortran".replace(" ", ""), np.asfortranarray(array)
+
+
+def same_arrays(one, other):
+    ensure(set(one) == set(other), set(one) ^ set(other))
+    for name, array in one.items():
+        found = other[name]
+        ensure(found.dtype == array.dtype.newbyteorder("<") and found.shape == array.shape, f"{name}: {found.dtype}")
+        ensure(np.ascontiguousarray(found).tobytes() == array.astype(found.dtype).tobytes(), name)
+
+
+def numpy_checks(report, tensor, folder):
+    arrays = dict(numpy_arrays())
+
+    def archives():
+        for save in (np.savez, np.savez_compressed):
+            save(folder / "a.npz", **arrays)
+            tensor("convert", folder / "a.npz", folder / "b.npz")
+            with np.load(folder / "b.npz") as found:
+                same_arrays(arrays, dict(found))
+            tensor("diff", folder / "a.npz", folder / "b.npz")
+            tensor("verify", folder / "a.npz")
+
+    def versions():
+        array = np.arange(6, dtype=">i2").reshape(2, 3)
+        for version in [(1, 0), (2, 0), (3, 0)]:
+            with open(folder / "v.npy", "wb") as file:
+                np.lib.format.write_array(file, array, version=version)
+            tensor("convert", folder / "v.npy", folder / "w.npy")
+            same_arrays({"": array}, {"": np.load(folder / "w.npy")})
+
+    def small_floats():
+        brain = np.array([0.5, -1, 3e38], ml_dtypes.bfloat16)
+        eight = np.array([0.5, -1, 2], ml_dtypes.float8_e5m2)
+        np.savez(folder / "m.npz", brain=brain, eight=eight)
+        tensor("convert", folder / "m.npz", folder / "m.safetensors")
+        header = (folder / "m.safetensors").read_bytes()[8:300]
+        ensure(b'"BF16"' in header and b'"F8_E5M2"' in header, header)
+        tensor("convert", folder / "m.safetensors", folder / "n.npz")
+        with np.load(folder / "n.npz") as found:
+            ensure(found["brain"].view(ml_dtypes.bfloat16).tolist() == brain.tolist(), found["brain"])
+            ensure(found["eight"].tobytes() == eight.tobytes(), found["eight"])
 
     def refused():
-        index = place.folder / "hub" / "model.safetensors.index.json"
-        good = index.read_text()
-        try:
-            index.write_text(good.replace("model-00002-of", "../model-00002-of"))
-            place.run("inspect", "hub", code=1)
-            index.write_text(good.replace('"total_size": ', '"total_size": 1'))
-            place.run("inspect", "hub", code=1)
-            place.run("inspect", "--lenient", "hub")
-            index.unlink()
-            place.run("inspect", "hub", code=1)
-        finally:
-            index.write_text(good)
+        np.savez(folder / "o.npz", objects=np.array([None, 1]), good=np.ones(2))
+        tensor.refuses("convert", folder / "o.npz", folder / "p.npz", wanted=["'objects'", "'|O'", "pickled"])
+        np.save(folder / "f.npy", np.zeros(2, dtype=[("x", "i4"), ("y", "f8")]))
+        tensor.refuses("convert", folder / "f.npy", folder / "g.npy", wanted=["has fields"])
 
-    yield "many files", "one of many", whole
-    yield "many files", "many of one", divided
-    yield "many files", "the same in all formats", same_in_all
-    yield "many files", "a false index", refused
-    for name in DTYPES:
-        yield "dtypes", name, dtype(name)
-    for source, target in [("f32", "f16"), ("f32", "bf16"), ("f64", "f16"), ("f64", "bf16"), ("f64", "f32")]:
-        yield "dtypes", f"{source} to {target}", rounding(source, target)
-    yield "tensors", "chosen", chosen
-    yield "tensors", "rows", rows
-    yield "tensors", "manifest", manifest
+    for check in (archives, versions, small_floats, refused):
+        report.check("NumPy", "numpy", check.__name__, check)
+
+
+# safetensors
+
+
+def safetensors_checks(report, tensor, folder):
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, np.int8), "c": np.zeros((0, 2), np.uint8)}
+    path = folder / "x.safetensors"
+
+    def edited():
+        safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
+        expected = dict(arrays)
+        for number in range(20):
+            tensor("set", path, f"key{number}=value {number}")
+        tensor("rename", path, "a", "first")
+        expected["first"] = expected.pop("a")
+        same_arrays(expected, safetensors.numpy.load_file(path))
+        with safetensors.safe_open(path, "numpy") as file:
+            metadata = file.metadata()
+        ensure(metadata == {"format": "pt"} | {f"key{number}": f"value {number}" for number in range(20)}, metadata)
+
+    def written():
+        safetensors.numpy.save_file(arrays, path)
+        for name in ("y.zt", "y.npz"):
+            tensor("convert", path, folder / name)
+            tensor("convert", folder / name, folder / "z.safetensors")
+            same_arrays(arrays, safetensors.numpy.load_file(folder / "z.safetensors"))
+
+    for check in (edited, written):
+        report.check("safetensors", "safetensors", check.__name__, check)
+
+
+# PyTorch
+
+
+def named(torch, value, name=""):
+    """Tensors by the keys that lead to them."""
+    if isinstance(value, torch.Tensor):
+        yield name or "0", value.detach()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from named(torch, item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from named(torch, item, f"{name}.{number}" if name else str(number))
+
+
+def torch_checks(report, tensor, folder):
+    try:
+        import safetensors.torch
+        import torch
+    except ImportError:
+        print("torch cannot be imported: checkpoints are not compared")
+        return
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.LSTM(8, 8))
+    state = model.state_dict()
+    views = {"base": torch.arange(24.0).reshape(4, 6)}
+    views |= {"turned": views["base"].t(), "part": views["base"][1:, ::2], "wide": views["base"][:1, :1].expand(3, 5)}
+    kinds = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64".split()
+    kinds = {name: torch.arange(6).reshape(2, 3).to(getattr(torch, name)) for name in kinds}
+    many = {f"layer.{number}.weight": torch.full((2, 2), float(number)) for number in range(5000)}
+    for name, value in [("state", state), ("views", views), ("kinds", kinds), ("many", many), ("list", [state, {"n": 1}])]:
+        for layout, options in [
+            ("zip", {}),
+            ("protocol 4", {"pickle_protocol": 4}),
+            ("legacy", {"_use_new_zipfile_serialization": False}),
+        ]:
+
+            def check(value=value, options=options):
+                torch.save(value, folder / "t.pt", **options)
+                tensor("verify", folder / "t.pt")
+                tensor("convert", folder / "t.pt", folder / "t.safetensors")
+                found = safetensors.torch.load_file(folder / "t.safetensors")
+                wanted = dict(named(torch, value))
+                ensure(set(found) == set(wanted), set(found) ^ set(wanted))
+                for key, item in wanted.items():
+                    ensure(found[key].dtype == item.dtype and torch.equal(found[key], item), key)
+                tensor("diff", folder / "t.pt", folder / "t.safetensors")
+
+            report.check("PyTorch", "torch", f"{name}, {layout}", check)
+
+    def script():
+        scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 4)))
+        scripted.save(folder / "s.pt")
+        tensor("convert", folder / "s.pt", folder / "s.safetensors", "--allow-loss=parts")
+        found = safetensors.torch.load_file(folder / "s.safetensors")
+        for key, item in scripted.state_dict().items():
+            ensure(torch.equal(found[key], item), key)
+
+    report.check("PyTorch", "torch", "script", script)
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tensor")
     parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only")
     options = parser.parse_args()
     report = Report(options.only, options.verbose)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(pathlib.Path(options.program).resolve(), pathlib.Path(folder))
-        for group, name, function in checks(place):
-            report.check(f"files: {group}", "safetensors", name, function)
-    # With --only there may be nothing to check here.
-    return 0 if not report.lines() or report.print_table() else 1
+    program = os.path.abspath(options.tensor)
+    for checks in (gguf_checks, numpy_checks, safetensors_checks, torch_checks):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            checks(report, Tensor(program, folder), folder)
+    return 0 if report.print_table() else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-//! Foreign clients against the servers, and foreign files for the program `tensor`: `xtask/interop/suite.py` and `files.py` in
-//! a virtual environment of their own.
+//! Foreign clients against the servers, and foreign files through `tensor`: `xtask/interop/suite.py` and `files.py` in a
+//! virtual environment of their own.
 
 use std::{
     fs,
@@ -25,19 +25,10 @@ pub(crate) struct Options {
     /// Run only checks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-}
-
-impl Options {
-    /// Gives a suite the options that are its own.
-    fn hand_on<'c>(&self, suite: &'c mut Command) -> &'c mut Command {
-        if self.verbose {
-            suite.arg("--verbose");
-        }
-        if let Some(only) = &self.only {
-            suite.args(["--only", only]);
-        }
-        suite
-    }
+    /// Drive the program `tensor` with files of NumPy, safetensors, gguf and, if the virtual environment has it, PyTorch,
+    /// instead of the servers
+    #[arg(long)]
+    files: bool,
 }
 
 /// The folder of the suite.
@@ -48,7 +39,9 @@ const ENVIRONMENT: &str = "target/interop-venv";
 /// Builds and starts the servers, drives them, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let python = environment(&options.python)?;
-    let are_files_fine = files(&python, options)?;
+    if options.files {
+        return run_files(&python, options);
+    }
     cargo::run(
         &[
             "build",
@@ -82,31 +75,45 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(workspace::root().join(SUITE).join("suite.py"))
         .args([&simple.http, &simple.grpc, &real.http, &real.grpc])
         .arg(workspace::root().join("crates/oip-server/examples/requests"));
-    let status = options
-        .hand_on(&mut suite)
-        .status()
-        .context("starting the suite")?;
+    add_options(&mut suite, options);
+    let status = suite.status().context("starting the suite")?;
     for (name, server) in [("test_service", &mut simple), ("oip-server", &mut real)] {
         if let Some(status) = server.child.try_wait()? {
             bail!("{name} ended while it was driven: {status}");
         }
     }
-    ensure!(status.success() && are_files_fine, "not everything passed");
+    ensure!(status.success(), "not everything passed");
     Ok(())
 }
 
-/// Drives the program `tensor` with files of Hugging Face's library and NumPy; returns whether everything passed.
-fn files(python: &Path, options: &Options) -> Result<bool> {
+fn add_options(suite: &mut Command, options: &Options) {
+    if options.verbose {
+        suite.arg("--verbose");
+    }
+    if let Some(only) = &options.only {
+        suite.args(["--only", only]);
+    }
+}
+
+/// Files of foreign programs through `tensor`, and back.
+fn run_files(python: &Path, options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "tensor-cli"], &[])?;
     let mut suite = Command::new(python);
     suite
         .arg(workspace::root().join(SUITE).join("files.py"))
         .arg(workspace::root().join("target/debug/tensor"));
-    let status = options
-        .hand_on(&mut suite)
+    add_options(&mut suite, options);
+    let status = suite.status().context("starting the suite")?;
+    let mut checkpoints = Command::new(python);
+    checkpoints
+        .arg(workspace::root().join(SUITE).join("checkpoints.py"))
+        .arg(workspace::root().join("target/debug/tensor"));
+    add_options(&mut checkpoints, options);
+    let are_fine = checkpoints
         .status()
-        .context("starting the suite for files")?;
-    Ok(status.success())
+        .context("starting the suite of checkpoints")?;
+    ensure!(status.success() && are_fine.success(), "not everything passed");
+    Ok(())
 }
 
 /// The Python of the virtual environment, which is made anew when the requirements have changed.

@@ -39,6 +39,11 @@ const ARROWS: &[Arrows] = &[
         never: &["axum", "tonic", "prost"],
     },
     Arrows {
+        from: "forest",
+        to: &[],
+        never: &["tokio", "serde"],
+    },
+    Arrows {
         from: "tensor-mmap",
         to: &[],
         never: &["tokio", "serde"],
@@ -69,6 +74,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-onnx",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "prost", "tract-onnx"],
+    },
+    Arrows {
         from: "fmt-zip",
         to: &["fmt-core"],
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
@@ -91,6 +101,7 @@ const ARROWS: &[Arrows] = &[
             "fmt-btf",
             "fmt-gguf",
             "fmt-npy",
+            "fmt-onnx",
             "fmt-safetensors",
             "fmt-tbuf",
             "fmt-torch",
@@ -102,6 +113,11 @@ const ARROWS: &[Arrows] = &[
         from: "fmt-ztensor",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+    },
+    Arrows {
+        from: "tensor-remote",
+        to: &["fmt-core"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
     },
     Arrows {
         from: "oip-types",
@@ -155,6 +171,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "fmt-core",
             "tensor-files",
+            "tensor-remote",
             "oip-types",
             "oip-client",
         ],
@@ -192,8 +209,19 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "backend-forest",
+        to: &["forest", "tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "backend-onnx",
-        to: &["onnx-session", "tensor-core", "oip-types", "oip-service"],
+        to: &[
+            "forest",
+            "onnx-session",
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+        ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -226,6 +254,7 @@ const ARROWS: &[Arrows] = &[
             "oip-grpc",
             "oip-engine",
             "tensor-mmap",
+            "backend-forest",
             "backend-onnx",
             "backend-tensors",
         ],

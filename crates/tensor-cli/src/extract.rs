@@ -21,6 +21,7 @@ use crate::{
 
 pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     let (path, target, start) = (&*options.file, &*options.output, Instant::now());
+    files::check_local(target)?;
     let mut sources = files::open(path)?;
     if let Some(name) = &options.tensor {
         let wanted = inspect::find(&sources, name).about(path)?;

@@ -40,6 +40,11 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 
 /// Opens a file of whichever format it is, or a checkpoint of several.
 pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
+    #[cfg(feature = "remote")]
+    if let Some(location) = crate::remote::location(path) {
+        let opened = crate::remote::open(location);
+        return opened.map(|reader| Composite::new(location, reader)).about(path);
+    }
     if is_standard(path) {
         let source = standard_input().about(path)?;
         let opened = tensor_files::open_source(Arc::new(source), None, &read_options());
@@ -80,6 +85,10 @@ pub(crate) fn len(path: &Path) -> Option<u64> {
     if is_standard(path) {
         return None;
     }
+    #[cfg(feature = "remote")]
+    if let Some(location) = crate::remote::location(path) {
+        return Some(crate::remote::len(location));
+    }
     let files = tensor_files::checkpoint_files(path).ok()?;
     let lens = files.iter().map(|file| Some(fs::metadata(file).ok()?.len()));
     lens.sum()
@@ -87,7 +96,21 @@ pub(crate) fn len(path: &Path) -> Option<u64> {
 
 /// Whether files of a format can be written.
 pub(crate) fn is_written(format: &dyn Format) -> bool {
-    format.id() != "torch"
+    !matches!(format.id(), "torch" | "onnx")
+}
+
+/// Refuses a place on a server as one to write to.
+pub(crate) fn check_local(path: &Path) -> Outcome {
+    #[cfg(feature = "remote")]
+    if crate::remote::location(path).is_some() {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "files on servers are read and not written",
+        );
+        return Err(error.expected("a path on this machine")).about(path);
+    }
+    let _ = path;
+    Ok(())
 }
 
 /// The permissions of the narrowest of these files: what is made of them is to be read by nobody else.
@@ -95,7 +118,8 @@ pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let files = paths.iter().filter(|path| !is_standard(path));
+        let paths = paths.iter().filter(|path| !is_standard(path));
+        let files = paths.flat_map(|path| tensor_files::checkpoint_files(path).unwrap_or_default());
         let modes = files.filter_map(|path| Some(fs::metadata(path).ok()?.permissions().mode() & 0o777));
         modes.reduce(|mode, other| mode & other).map(|mode| mode | 0o600)
     }
@@ -116,6 +140,7 @@ pub(crate) fn output_options(no_clobber: bool, from: &[PathBuf]) -> OutputOption
 
 /// The format that a file is in.
 pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
+    check_local(path)?;
     // A pipe is not waited for.
     let source = FileSource::open(path).map_err(hint_at_pipes).about(path)?;
     let head = fmt_core::read_range(&source, 0..source.len().min(512), "the beginning of the file");
@@ -124,6 +149,7 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
 
 /// The format to write a file in: the one that is asked for, else the one of its extension; with its settings.
 pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
+    check_local(path)?;
     let format = match &target.format {
         Some(id) => tensor_files::format(id).ok_or_else(|| unknown("the format", id)),
         None => tensor_files::format_of_path(path).ok_or_else(|| {
@@ -179,7 +205,10 @@ impl Settings {
         };
         let mut ztensor = WriteOptions {
             tensors: TensorOptions {
-                compression: target.compress.then(|| Compression::level(target.level)),
+                compression: target.compress.then(|| {
+                    let threads = target.threads.map_or(0, usize::from);
+                    Compression::level(target.level).with_threads(threads)
+                }),
                 checksum,
                 big_endian: target.endian == Some(Endian::Big),
                 ..TensorOptions::default()

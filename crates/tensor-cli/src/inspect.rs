@@ -14,6 +14,7 @@ use crate::{
     pieces,
     progress::Progress,
     report,
+    sources::unless_interrupted,
     stats::Stats,
     table,
 };
@@ -95,11 +96,12 @@ fn inspect(path: &Path, options: &Inspect, out: &mut impl Write) -> Outcome {
         let entry = &reader.entries()[index];
         if options.sha256 && tensor.unsupported.is_none() {
             let mut hash = Sha256::new();
-            for piece in pieces::bytes(reader, index).about(path)? {
-                let piece = piece.about(path)?;
-                hash.update(&piece);
-                progress.advance(piece.len() as u64)?;
-            }
+            let hashed = pieces::each(reader, index, &mut |piece| {
+                hash.update(piece);
+                let advanced = progress.advance(piece.len() as u64);
+                advanced.map_err(|_| Error::new(ErrorKind::Io, "interrupted"))
+            });
+            hashed.about(path).map_err(unless_interrupted)?;
             tensor.sha256 = Some(hex(&hash.finalize()));
         }
         if options.stats && entry.unsupported.is_none() {

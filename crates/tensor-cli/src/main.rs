@@ -16,6 +16,8 @@ mod manifest;
 mod options;
 mod pieces;
 mod progress;
+#[cfg(feature = "remote")]
+mod remote;
 mod report;
 mod sources;
 mod stats;
@@ -38,6 +40,8 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let mut out = BufWriter::new(io::stdout());
     files::read_with(options.reading.options());
+    #[cfg(feature = "remote")]
+    remote::read_with(options.servers);
     let (is_diff, is_json) = (
         matches!(options.command, Command::Diff(_)),
         options.command.is_json(),

@@ -84,70 +84,89 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
             }
             Err(other) => return Err(other),
         };
-        let verdict = verify(&reader, path, options.strict, expected.as_ref())?;
+        let mut verdict = Verdict::of(&reader, path);
+        // Opening has proven everything structural.
+        if !options.index {
+            verdict.read(&reader, path, options.strict, expected.as_ref())?;
+        }
         is_good &= verdict.is_good;
         match options.json {
             true => report::print(&verdict, out)?,
+            false if options.index => writeln!(
+                out,
+                "{}: good index: {}, {}, data not read",
+                verdict.file,
+                verdict.format,
+                table::tensors(verdict.tensors)
+            )?,
             false => show(&verdict, expected.is_some(), out)?,
         }
     }
     if is_good { Ok(()) } else { Err(Failure::Found) }
 }
 
-fn verify(
-    reader: &Composite<'_>,
-    path: &Path,
-    is_strict: bool,
-    expected: Option<&Manifest>,
-) -> Outcome<Verdict> {
-    let mut verdict = Verdict {
-        file: path.display().to_string(),
-        format: reader.format().to_owned(),
-        is_good: true,
-        tensors: reader.entries().len(),
-        checked: 0,
-        unchecked: 0,
-        errors: Vec::new(),
-        notes: Vec::new(),
-        oddities: Vec::new(),
-    };
-    let mut progress = Progress::new(reader.entries().iter().map(Entry::stored_size).sum());
-    for (index, entry) in reader.entries().iter().enumerate() {
-        match reader.verify(index) {
-            Ok(Verification::Ok) => verdict.checked += 1,
-            Ok(Verification::UnknownChecksum(kind)) => {
-                let what = format!("a checksum of the unknown kind {}", Quoted(&kind));
-                let note = Error::new(ErrorKind::Unsupported, what).of_tensor(&entry.name);
-                verdict.notes.push(Found::of(&note));
-                verdict.unchecked += 1;
-            }
-            Ok(_) => verdict.unchecked += 1,
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                verdict.notes.push(Found::of(&error));
-                verdict.unchecked += 1;
-            }
-            Err(error) => verdict.errors.push(Found::of(&error)),
-        }
-        progress.advance(entry.stored_size())?;
-    }
-    drop(progress);
-    if let Some(expected) = expected {
-        match manifest::of(reader, path) {
-            Ok(found) => {
-                let differences = expected.differences(&found).into_iter();
-                verdict.errors.extend(differences.map(|(tensor, what)| Found {
-                    kind: ErrorKind::Changed.to_string(),
-                    message: format!("tensor {} {what}", Quoted(&tensor)),
-                }));
-            }
-            Err(Failure::File { error, .. }) => verdict.errors.push(Found::of(&error)),
-            Err(other) => return Err(other),
+impl Verdict {
+    /// Before any data is read.
+    fn of(reader: &Composite<'_>, path: &Path) -> Self {
+        Self {
+            file: path.display().to_string(),
+            format: reader.format().to_owned(),
+            is_good: true,
+            tensors: reader.entries().len(),
+            checked: 0,
+            unchecked: 0,
+            errors: Vec::new(),
+            notes: Vec::new(),
+            oddities: Vec::new(),
         }
     }
-    let lints = reader.lints().about(path)?;
-    verdict.oddities = lints.into_iter().map(Odd::of).collect();
-    verdict.is_good = verdict.errors.is_empty() && (!is_strict || verdict.oddities.is_empty());
-    Ok(verdict)
+
+    /// Reads everything.
+    fn read(
+        &mut self,
+        reader: &Composite<'_>,
+        path: &Path,
+        is_strict: bool,
+        expected: Option<&Manifest>,
+    ) -> Outcome {
+        let mut progress = Progress::new(reader.entries().iter().map(Entry::stored_size).sum());
+        for (index, entry) in reader.entries().iter().enumerate() {
+            match reader.verify(index) {
+                Ok(Verification::Ok) => self.checked += 1,
+                Ok(Verification::UnknownChecksum(kind)) => {
+                    let what = format!("a checksum of the unknown kind {}", Quoted(&kind));
+                    let note = Error::new(ErrorKind::Unsupported, what).of_tensor(&entry.name);
+                    self.notes.push(Found::of(&note));
+                    self.unchecked += 1;
+                }
+                Ok(_) => self.unchecked += 1,
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    self.notes.push(Found::of(&error));
+                    self.unchecked += 1;
+                }
+                Err(error) => self.errors.push(Found::of(&error)),
+            }
+            progress.advance(entry.stored_size())?;
+        }
+        drop(progress);
+        if let Some(expected) = expected {
+            match manifest::of(reader, path) {
+                Ok(found) => {
+                    let differences = expected.differences(&found).into_iter();
+                    self.errors.extend(differences.map(|(tensor, what)| Found {
+                        kind: ErrorKind::Changed.to_string(),
+                        message: format!("tensor {} {what}", Quoted(&tensor)),
+                    }));
+                }
+                Err(Failure::File { error, .. }) => self.errors.push(Found::of(&error)),
+                Err(other) => return Err(other),
+            }
+        }
+        let lints = reader.lints().about(path)?;
+        self.oddities = lints.into_iter().map(Odd::of).collect();
+        self.is_good = self.errors.is_empty() && (!is_strict || self.oddities.is_empty());
+        Ok(())
+    }
 }
 
 fn show(verdict: &Verdict, has_manifest: bool, out: &mut impl Write) -> Outcome {

@@ -129,6 +129,26 @@ fn checkpoints_of_pytorch_are_read() {
     assert_eq!(place.inspect("hub")["format"], "safetensors");
 }
 
+#[cfg(unix)]
+#[test]
+fn what_is_made_of_private_files_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    folder(&place);
+    let second = place.path("hub/model-00002-of-00002.safetensors");
+    fs::set_permissions(second, fs::Permissions::from_mode(0o600)).unwrap();
+    place.good(&["convert", "hub", "a.safetensors"]);
+    place.good(&["split", "hub", "out/", "--max-shard-size", "40"]);
+    for name in [
+        "a.safetensors",
+        "out/model-00001-of-00002.safetensors",
+        "out/model.safetensors.index.json",
+    ] {
+        let mode = fs::metadata(place.path(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
 #[test]
 fn targets_of_many_files() {
     let place = Place::new();
