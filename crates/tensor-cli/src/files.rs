@@ -42,8 +42,7 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        let opened = crate::remote::open(location);
-        return opened.map(|reader| Composite::new(location, reader)).about(path);
+        return crate::remote::open_composite(location).about(path);
     }
     if is_standard(path) {
         let source = standard_input().about(path)?;
@@ -80,14 +79,16 @@ fn hint_at_pipes(error: Error) -> Error {
     error
 }
 
-/// How many bytes a file has, or all files of a checkpoint; nobody knows for standard input.
+/// How many bytes a file has, or all files of a checkpoint. Not known for standard input and for an index on a server.
 pub(crate) fn len(path: &Path) -> Option<u64> {
     if is_standard(path) {
         return None;
     }
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        return Some(crate::remote::len(location));
+        // The files of an index are not all asked for.
+        let is_index = location.ends_with(".index.json");
+        return (!is_index).then(|| crate::remote::len(location));
     }
     let files = tensor_files::checkpoint_files(path).ok()?;
     let lens = files.iter().map(|file| Some(fs::metadata(file).ok()?.len()));
