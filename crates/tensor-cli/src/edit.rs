@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format, HeadEditor};
+use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
 use tensor_files::{Composite, ConvertOptions, ShardIndex};
 
 use crate::{
     failure::{About, Outcome},
-    files, inspect,
+    files, heads, inspect,
     options::{Rename, Set},
     report, sources,
 };
@@ -80,13 +80,14 @@ fn rename_in(path: &Path, from: &str, to: &str) -> Outcome {
                 editor.save_in_place()
             })
             .about(path),
-        id => {
+        "safetensors" | "gguf" => {
             inspect::find(&files::open(path)?, from).about(path)?;
-            match tensor_files::head_editor(path, id, &files::read_options()).about(path)? {
-                Some(editor) => save(editor, |editor| editor.rename(from, to)).about(path),
-                None => rewrite(path, |changed| changed.rename(from, to)),
-            }
+            heads::rename(path, from, to)
         }
+        _ => rewrite(path, |changed| {
+            inspect::find(changed, from)?;
+            changed.rename(from, to)
+        }),
     }
 }
 
@@ -114,14 +115,7 @@ fn set_in(options: &Set) -> Outcome {
             "--tensor NAME: the format says nothing of a file as a whole",
         ))
         .about(path),
-        (id @ ("safetensors" | "gguf"), None) => {
-            let editor = tensor_files::head_editor(path, id, &files::read_options()).about(path)?;
-            let change = |editor: &mut HeadEditor| {
-                editor.set(key, value);
-                Ok(())
-            };
-            editor.map_or(Ok(()), |editor| save(editor, change)).about(path)
-        }
+        ("safetensors" | "gguf", None) => heads::set(path, key, value),
         (_, None) => rewrite(path, |changed| {
             let metadata = changed.metadata_mut();
             match value {
@@ -134,15 +128,6 @@ fn set_in(options: &Set) -> Outcome {
             Err(no_place(key, "nothing: the format says no more of tensors").of_tensor(tensor)).about(path)
         }
     }
-}
-
-/// Changes the index at a file's beginning: in place if there is room.
-fn save(
-    mut editor: HeadEditor,
-    change: impl FnOnce(&mut HeadEditor) -> Result<(), Error>,
-) -> Result<(), Error> {
-    change(&mut editor)?;
-    editor.save().map(drop)
 }
 
 /// The format of a file that is to be changed. An earlier change that did not come to an end is undone first.
@@ -158,9 +143,7 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
         }
         .about(path)?;
     }
-    if path.is_file() {
-        HeadEditor::recover(path).about(path)?;
-    }
+    fmt_core::HeadEditor::recover(path).about(path)?;
     files::detect(path)
 }
 

@@ -3,7 +3,6 @@
 
 mod checkpoints;
 mod converting;
-#[cfg(unix)]
 mod editing;
 #[cfg(feature = "client")]
 mod inferring;
