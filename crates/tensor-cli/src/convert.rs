@@ -131,7 +131,7 @@ impl Job<'_> {
                     .map(|(key, file)| report::Lost::conflict(key, file)),
             );
             report.elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
-            return report::print(&report, out);
+            return Ok(report::print(&report, out)?);
         }
         note(&losses, &conflicts, out)?;
         if let Some(index) = &report.index {

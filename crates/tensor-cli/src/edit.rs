@@ -31,13 +31,11 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
 
 /// What was done, for programs.
 fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
-    match is_json {
-        true => report::print(
-            &serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) }),
-            out,
-        ),
-        false => Ok(()),
+    if is_json {
+        let done = serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) });
+        report::print(&done, out)?;
     }
+    Ok(())
 }
 
 /// For a checkpoint in many files the one that has the tensor, and the index that is to be.

@@ -79,10 +79,8 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     drop(recast);
     drop(sources);
     if options.json && !files::is_standard(target) {
-        return report::print(
-            &report::Conversion::of_one(Path::new(target), tensors, start),
-            out,
-        );
+        let report = report::Conversion::of_one(Path::new(target), tensors, start);
+        report::print(&report, out)?;
     }
     Ok(())
 }

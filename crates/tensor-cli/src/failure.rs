@@ -45,7 +45,7 @@ impl Failure {
     }
 
     /// Tells a program, on a line of its own. What was found has been told.
-    pub(crate) fn to_json(&self, out: &mut impl Write) -> Outcome {
+    pub(crate) fn to_json(&self, out: &mut impl Write) -> io::Result<()> {
         let (file, kind, message) = match self {
             Self::Found | Self::NotCompared => return Ok(()),
             Self::File { path, error } => (Some(path.as_str()), error.kind().to_string(), error.to_string()),

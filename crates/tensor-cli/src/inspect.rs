@@ -119,7 +119,7 @@ fn inspect(path: &Path, options: &Inspect, out: &mut impl Write) -> Outcome {
         tensors,
     };
     if options.json {
-        return report::print(&file, out);
+        return Ok(report::print(&file, out)?);
     }
     show(&file, reader.files().len(), out)?;
     if options.values {

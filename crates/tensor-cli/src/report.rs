@@ -1,17 +1,19 @@
 //! What commands tell programs (`--json`): one JSON object a line. docs/tensor.md has the keys.
 
-use std::{fs, io::Write, path::Path, time::Instant};
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+    time::Instant,
+};
 
 use serde::Serialize;
 use tensor_files::Loss;
 
-use crate::failure::Outcome;
-
 /// Prints one object on a line of its own.
-pub(crate) fn print(report: &impl Serialize, out: &mut impl Write) -> Outcome {
-    serde_json::to_writer(&mut *out, report).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
+pub(crate) fn print(report: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report)?;
+    writeln!(out)
 }
 
 /// A number. JSON has no infinities and no NaN: they are texts.

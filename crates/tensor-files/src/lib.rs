@@ -40,6 +40,7 @@ mod ahead;
 #[cfg(feature = "onnx")]
 mod beside;
 mod cast;
+mod checkpoint;
 mod composite;
 mod convert;
 mod diff;
@@ -55,12 +56,13 @@ mod shards;
 mod verify;
 
 pub use ahead::read_ahead;
+pub use checkpoint::{checkpoint_files, open, open_composite};
 pub use composite::{Composite, Source};
 pub use convert::{ConvertOptions, Converted, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
 pub use loss::{AllowedLoss, Loss};
 pub use manifest::{Manifest, ManifestEntry};
-pub use open::{checkpoint_files, open, open_composite, open_source};
+pub use open::open_source;
 pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
 pub use select::{Pattern, Renaming, Selection};

@@ -46,16 +46,11 @@ async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
         (false, is_json) => {
             outputs::write(targets, &response)?;
             let files = || targets.iter().map(|target| report::Written::at(target.path()));
-            match is_json {
-                true => report::print(
-                    &Written {
-                        files: files().collect(),
-                        elapsed_ms,
-                    },
-                    out,
-                ),
-                false => Ok(()),
+            if is_json {
+                let files = files().collect();
+                report::print(&Written { files, elapsed_ms }, out)?;
             }
+            Ok(())
         }
     }
 }
