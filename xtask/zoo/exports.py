@@ -2,7 +2,8 @@
 
     python exports.py --server PROGRAM --folder FOLDER [--only REGEX]
 
-Called by `cargo xtask zoo --exports`. Every model is made anew; FOLDER keeps the files. The exit code is 1 unless all are answered as ONNX
+Needs numpy, onnxruntime, tritonclient[http], catboost, lightgbm, onnx 1.18, onnxmltools, scikit-learn, skl2onnx and xgboost-cpu.
+Every model is made anew; FOLDER keeps the files. The exit code is 1 unless all are answered as ONNX
 Runtime does.
 """
 
