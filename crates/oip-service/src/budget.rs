@@ -102,11 +102,13 @@ impl ByteBudget {
         let more = |used: u64| {
             // A large request that is alone may use everything: it takes no room from anybody.
             let is_alone = used <= held;
-            let left_to_smaller = match whole.max(expected) {
-                _ if is_alone => 0,
-                ..=SMALL => 0,
-                ..=MEDIUM => limit / 16,
-                _ => limit / 8,
+            let size = whole.max(expected);
+            let left_to_smaller = if is_alone || size <= SMALL {
+                0
+            } else if size <= MEDIUM {
+                limit / 16
+            } else {
+                limit / 8
             };
             let allowed = limit - left_to_smaller;
             used.checked_add(bytes).filter(|used| *used <= allowed)
