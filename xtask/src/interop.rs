@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, workspace};
+use crate::{cargo, interop_files, workspace};
 
 /// Which Python to use, and what to run.
 #[derive(Args)]
@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// Show each check, not only those that fail
     #[arg(long)]
     verbose: bool,
+    /// Read files that Python packages write, instead of driving servers
+    #[arg(long)]
+    files: bool,
     /// Run only checks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -33,6 +36,9 @@ const ENVIRONMENT: &str = "target/interop-venv";
 
 /// Builds and starts the servers, drives them, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.files {
+        return interop_files::run(&options.python);
+    }
     let python = environment(&options.python)?;
     cargo::run(
         &[

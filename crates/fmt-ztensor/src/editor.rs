@@ -42,7 +42,7 @@ use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, 
 ///
 /// let reader = ZtensorReader::from_path(&path)?;
 /// assert_eq!(reader.entries().len(), 2);
-/// assert_eq!(reader.entries()[0].attributes["unit"], "m/s");
+/// assert_eq!(reader.entries()[0].attributes.to_map()["unit"], "m/s");
 ///
 /// // The same without a copy of the data:
 /// let mut writer = ZtensorEditor::open(&path)?.append_in_place()?;

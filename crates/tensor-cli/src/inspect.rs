@@ -152,7 +152,8 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         fmt_core::StoredDType::Opaque(dtype) => dtype.name(),
         fmt_core::StoredDType::Unknown(name) => name,
     };
-    let attributes = entry.attributes.iter();
+    let attributes = entry.attributes.to_map();
+    let attributes = attributes.iter();
     Tensor {
         index,
         name: &entry.name,

@@ -10,7 +10,8 @@ use fmt_core::ReadOptions;
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
 /// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), and for reading only GGUF
-/// (.gguf) and PyTorch (.pt, .pth, .bin), whose code is never run.
+/// (.gguf), zTensor 1.x and 2.x (.zt: what the Python package `ztensor` writes today is not 0.1) and PyTorch (.pt,
+/// .pth, .bin), whose code is never run.
 ///
 /// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
 /// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
