@@ -1,17 +1,31 @@
 use std::{io::Write, sync::Arc};
 
-use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
+use fmt_core::{ByteSource, Error, Format, Plan, ReadOptions, Sniff, TensorReader, TensorWriter};
 
-use crate::{GgufReader, header::FORMAT};
+use crate::{GgufReader, header::FORMAT, writer::GgufWriter};
 
 /// The format, for tools that deal with all formats alike.
 ///
 /// ```
-/// use fmt_core::{Format, Sniff};
-/// use fmt_gguf::Gguf;
+/// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry, TensorReader};
+/// use fmt_gguf::{Gguf, GgufReader};
+/// use tensor_core::Shape;
 ///
-/// assert_eq!(Gguf.sniff(b"GGUF\x03\0\0\0", 1000), Sniff::Certain);
-/// assert!(Gguf.create(Box::new(Vec::new()), Default::default()).is_err()); // it is read only
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // Two blocks of 32 elements, which are written as they are.
+/// let blocks = OpaqueDType::new("Q8_0", 32, 34);
+/// let entry = PlannedEntry::opaque("w", blocks, Shape::new(&[2, 32])?).ok_or("no whole blocks")?;
+/// let metadata = [("general.architecture".to_owned(), "tiny".to_owned())].into();
+/// let mut file = Vec::new();
+/// let mut writer = Gguf.create(Box::new(&mut file), Plan { entries: vec![entry], metadata })?;
+/// writer.write(&[1; 68])?;
+/// writer.finish()?;
+///
+/// let reader = GgufReader::from_bytes(file)?;
+/// assert_eq!(reader.entries()[0].dtype.to_string(), "Q8_0");
+/// assert_eq!(reader.metadata()["general.architecture"], "tiny");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gguf;
@@ -43,10 +57,9 @@ impl Format for Gguf {
 
     fn create<'w>(
         &self,
-        _out: Box<dyn Write + Send + 'w>,
-        _plan: Plan,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
     ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
-        let error = Error::new(ErrorKind::Unsupported, "GGUF files are read, not written").rule("G7");
-        Err(error.expected("a target of another format"))
+        Ok(Box::new(GgufWriter::planned(out, &plan)?))
     }
 }

@@ -1,215 +1,365 @@
-//! What `gguf-rs-lib` makes of a header, in the words of `fmt-core`.
+//! Everything that a file says before its data: read from bytes that nobody vouches for, and written.
 
-use std::{
-    io::{self, BufReader, Read, Seek, SeekFrom},
-    sync::Arc,
+use std::collections::HashSet;
+
+use fmt_core::{
+    ByteSource, Cursor, Entry, Error, ErrorKind, Limits, Metadata, ReadOptions, StoredDType, check_overlaps,
+    read_range,
+};
+use tensor_core::{Bytes, Shape};
+
+use crate::{
+    types::GgmlType,
+    value::{self, Kind, put_string},
 };
 
-use fmt_core::{ByteSource, Entry, Error, ErrorKind, Metadata, ReadOptions, StoredDType, read_range};
-use gguf_rs_lib::{
-    prelude::{GGUFError, GGUFFileReader, MetadataValue},
-    reader::file_reader::GGUFReaderConfig,
-    tensor::TensorInfo,
-};
-use serde_json::{Number, Value};
-use tensor_core::Shape;
-
-use crate::types::GgmlType;
-
+/// The format's short name.
 pub(crate) const FORMAT: &str = "gguf";
+/// What a file begins with.
+pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
+/// The version that is written.
+const VERSION: u32 = 3;
+/// The key that says what data is aligned to, and what that is without it.
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// Dimensions that a tensor may have.
+pub(crate) const MOST_DIMS: usize = 4;
+/// Bytes that the key of a value may have.
+pub(crate) const LONGEST_KEY: u64 = u16::MAX as u64;
+/// The key under which the types of values that are no strings are told, as a JSON object. It is not in the file.
+pub(crate) const TYPES_KEY: &str = "gguf.types";
 
 /// Everything that a file says before its data.
+#[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
 }
 
 impl Header {
-    pub(crate) fn read(source: &Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
-        check_counts(&**source)?;
-        let limits = &options.limits;
-        let most = usize::try_from(limits.index_bytes).unwrap_or(usize::MAX);
-        let config = GGUFReaderConfig {
-            max_metadata_size: most,
-            max_decoded_metadata_size: most,
-            ..GGUFReaderConfig::default()
+    pub(crate) fn read(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
+        /// What is read of a file at first; most headers without a vocabulary are shorter.
+        const FIRST: u64 = 1 << 20;
+        let most = source.len().min(options.limits.index_bytes);
+        let mut len = if source.is_in_memory() {
+            most
+        } else {
+            most.min(FIRST)
         };
-        let position = Position {
-            source: Arc::clone(source),
-            at: 0,
-        };
-        let file = GGUFFileReader::with_config(BufReader::new(position), config);
-        let file = file.map_err(judged)?;
-        let found = file.tensor_count() as u64;
-        if found > limits.tensors {
+        loop {
+            let head = read_range(source, 0..len, "the header")?;
+            match Self::parse(&head, source.len(), &options.limits) {
+                // The header goes on behind what was read of it.
+                Err(error) if error.kind() == ErrorKind::Truncated && len < source.len() => {
+                    if len == most {
+                        let error = Error::new(ErrorKind::TooLarge, "the length of the header").rule("G2");
+                        return Err(error.expected(format_args!("at most {most} bytes, the reader's limit")));
+                    }
+                    len = most.min(len.saturating_mul(8));
+                }
+                parsed => return parsed.map_err(|error| ruled(error, "G2")),
+            }
+        }
+    }
+
+    fn parse(head: &Bytes, file_len: u64, limits: &Limits) -> Result<Self, Error> {
+        let mut cursor = Cursor::new(head, 0);
+        check_start(&mut cursor)?;
+        let tensors = count(&mut cursor, "tensors", 24, file_len)?;
+        if tensors > limits.tensors {
             let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("G2");
             return Err(error
                 .expected(format_args!("at most {}, the reader's limit", limits.tensors))
-                .found(found));
+                .found(tensors));
         }
-        let start = file.tensor_data_offset();
-        let entries = file
-            .tensor_infos()
-            .iter()
-            .map(|info| entry(info, start, source.len()));
-        let metadata = file
-            .metadata()
-            .iter()
-            .map(|(key, value)| (key.clone(), text(value)));
+        let values = count(&mut cursor, "metadata values", 13, file_len)?;
+        let (metadata, alignment) = read_metadata(&mut cursor, values)?;
+        let mut infos = Vec::new();
+        let mut names = HashSet::new();
+        for _ in 0..tensors {
+            let info = Info::read(&mut cursor, limits)?;
+            if !names.insert(info.name) {
+                let error = Error::new(ErrorKind::Duplicate, "the name is given twice").rule("G2");
+                return Err(error.of_tensor(info.name));
+            }
+            infos.push(info);
+        }
+        let data = cursor.position().next_multiple_of(alignment);
+        let mut starts: Vec<u64> = infos.iter().map(|info| info.offset).collect();
+        starts.sort_unstable();
+        let entries = infos.into_iter().map(|info| {
+            let name = info.name;
+            let entry = info.entry(data, alignment, &starts, file_len);
+            entry.map_err(|error| ruled(error.of_tensor(name), "G3"))
+        });
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        let ranges: Vec<_> = entries.iter().map(|entry| entry.range.clone()).collect();
+        check_overlaps(&ranges).map_err(|error| error.rule("G2"))?;
+        Ok(Self { entries, metadata })
+    }
+}
+
+/// Names a rule, unless the error has one.
+fn ruled(error: Error, rule: &'static str) -> Error {
+    match error.broken_rule() {
+        None => error.rule(rule),
+        Some(_) => error,
+    }
+}
+
+/// Magic and version.
+fn check_start(cursor: &mut Cursor<'_>) -> Result<(), Error> {
+    if cursor.array::<4>("the first bytes")? != MAGIC {
+        let error = Error::new(ErrorKind::BadMagic, "the first bytes").at(0);
+        return Err(error.rule("G1").expected("'GGUF'"));
+    }
+    let version = cursor.u32("the version")?;
+    let error = match version {
+        2 | 3 => return Ok(()),
+        swapped if (1..=3).contains(&swapped.swap_bytes()) => {
+            let error = Error::new(ErrorKind::BadVersion, "the file is big-endian");
+            error.expected(
+                "little-endian; the program gguf-convert-endian of the Python package gguf makes it so: \
+                 gguf-convert-endian FILE little",
+            )
+        }
+        other => Error::new(ErrorKind::BadVersion, "the version")
+            .expected("2 or 3")
+            .found(other),
+    };
+    Err(error.at(4).rule("G1"))
+}
+
+/// A number of things of which each takes some bytes at least, for which the file must have room.
+fn count(cursor: &mut Cursor<'_>, what: &str, least: u64, file_len: u64) -> Result<u64, Error> {
+    let at = cursor.position();
+    let count = cursor.u64("the beginning of the header")?;
+    let most = file_len.saturating_sub(at) / least;
+    if count <= most {
+        return Ok(count);
+    }
+    // Reading more of the file does not help.
+    let error = Error::new(ErrorKind::OutOfBounds, format!("the number of {what}"));
+    Err(error
+        .at(at)
+        .rule("G2")
+        .expected(format_args!("at most {most}, for which the file has room"))
+        .found(count))
+}
+
+/// The values as text, and what data is aligned to.
+fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u64), Error> {
+    let (mut metadata, mut types) = (Metadata::new(), serde_json::Map::new());
+    let mut alignment = DEFAULT_ALIGNMENT;
+    for _ in 0..count {
+        let at = cursor.position();
+        let key = value::string(cursor, "a key", LONGEST_KEY)?;
+        let (kind, text) = value::read(cursor)?;
+        if key == ALIGNMENT_KEY {
+            alignment = checked_alignment(kind, &text).map_err(|error| error.at(at))?;
+        }
+        if kind != Kind::STRING {
+            types.insert(key.to_owned(), kind.to_string().into());
+        }
+        if key == TYPES_KEY || metadata.insert(key.to_owned(), text).is_some() {
+            let error = Error::new(
+                ErrorKind::Duplicate,
+                "a key is given twice, or has a meaning here",
+            );
+            return Err(error.at(at).rule("G2").found(tensor_core::Quoted(key)));
+        }
+    }
+    if !types.is_empty() {
+        metadata.insert(TYPES_KEY.to_owned(), serde_json::Value::Object(types).to_string());
+    }
+    Ok((metadata, alignment))
+}
+
+/// What data is aligned to, as the metadata say.
+pub(crate) fn checked_alignment(kind: Kind, text: &str) -> Result<u64, Error> {
+    /// More would be for padding only.
+    const LARGEST: u64 = 1 << 20;
+    let number = text.parse::<u64>().ok().filter(|_| kind == Kind::U32);
+    let number = number.filter(|number| number.is_power_of_two() && (8..=LARGEST).contains(number));
+    number.ok_or_else(|| {
+        let error = Error::new(ErrorKind::Malformed, "the value of general.alignment").rule("G2");
+        error
+            .expected(format_args!("a power of two from 8 to {LARGEST}, as u32"))
+            .found(format_args!("{text} as {kind}"))
+    })
+}
+
+/// What the file says about a tensor.
+struct Info<'a> {
+    name: &'a str,
+    /// As they stand in the file: the one that changes fastest first.
+    dims: Vec<u64>,
+    number: u32,
+    offset: u64,
+}
+
+impl<'a> Info<'a> {
+    fn read(cursor: &mut Cursor<'a>, limits: &Limits) -> Result<Self, Error> {
+        let name = value::string(cursor, "the name of a tensor", limits.name_bytes)?;
+        let rank = cursor.u32("the rank")?;
+        if rank as usize > MOST_DIMS {
+            let error = Error::new(ErrorKind::Malformed, "the rank").at(cursor.position());
+            let error = error.expected(format_args!("at most {MOST_DIMS}"));
+            return Err(error.found(rank).of_tensor(name).rule("G2"));
+        }
+        let mut dims = Vec::with_capacity(rank as usize);
+        for _ in 0..rank {
+            dims.push(cursor.u64("the dimensions")?);
+        }
         Ok(Self {
-            entries: entries.collect::<Result<_, _>>()?,
-            metadata: metadata.collect(),
+            name,
+            dims,
+            number: cursor.u32("the type of a tensor")?,
+            offset: cursor.u64("the offset of a tensor")?,
         })
     }
-}
 
-/// Holds the counts at the beginning against what the file has room for: `gguf-rs-lib` makes room for as many values as are
-/// announced, up to a limit of its own. What is wrong otherwise is its to say.
-fn check_counts(source: &dyn ByteSource) -> Result<(), Error> {
-    /// Magic, version, both counts.
-    const START: u64 = 24;
-    if source.len() < START {
-        return Ok(());
-    }
-    let start = read_range(source, 0..START, "the beginning of the header")?;
-    let room = source.len() - START;
-    // The least that one takes: a tensor its lengths, type and offset, a value its length, type and one byte.
-    for (what, at, least) in [("tensors", 8, 24), ("metadata values", 16, 13)] {
-        let count = start[at..]
-            .first_chunk()
-            .map_or(0, |word| u64::from_le_bytes(*word));
-        if count > room / least && start.starts_with(b"GGUF") {
-            let error = Error::new(ErrorKind::Truncated, format!("the number of {what}"));
+    /// The tensor, proven to lie in the file. `starts` are the offsets of all, in order.
+    fn entry(mut self, data: u64, alignment: u64, starts: &[u64], file_len: u64) -> Result<Entry, Error> {
+        let malformed = |kind, what: &str| Error::new(kind, what);
+        if !self.offset.is_multiple_of(alignment) {
+            let error = malformed(ErrorKind::Misaligned, "the offset of the data");
             return Err(error
-                .at(at as u64)
-                .rule("G2")
-                .expected(format_args!(
-                    "at most {}, for which the file has room",
-                    room / least
-                ))
-                .found(count));
+                .expected(format_args!("a multiple of {alignment}"))
+                .found(self.offset));
         }
-    }
-    Ok(())
-}
-
-/// A tensor that `gguf-rs-lib` has checked; what later reading relies on is proven here once more.
-fn entry(info: &TensorInfo, data: u64, len: u64) -> Result<Entry, Error> {
-    let malformed = |kind, what: &str| Error::new(kind, what).of_tensor(info.name()).rule("G3");
-    // The dimension that changes fastest stands first in the file.
-    let dims: Vec<u64> = info.shape().dims().iter().rev().copied().collect();
-    let shape = Shape::new(&dims).map_err(|error| malformed(ErrorKind::Overflow, &error.to_string()))?;
-    let size = info.checked_expected_data_size().map_err(judged)?;
-    let range = data
-        .checked_add(info.data_offset())
-        .and_then(|start| Some(start..start.checked_add(size)?));
-    let range = range.filter(|range| range.end <= len);
-    let range =
-        range.ok_or_else(|| malformed(ErrorKind::OutOfBounds, "the data lies behind the file's end"))?;
-    let ggml = GgmlType::of_number(info.tensor_type() as u32);
-    let stored = ggml.map_or_else(
-        || StoredDType::Unknown(format!("{:?}", info.tensor_type())),
-        GgmlType::stored,
-    );
-    let mut entry = Entry::new(info.name().to_owned(), stored, shape, range);
-    match entry.spec() {
-        None => {
-            if entry.is_copied_only() && entry.byte_len() != Some(size) {
-                let error = malformed(ErrorKind::SizeMismatch, "the size of the data");
+        let row = self.dims.first().copied().unwrap_or(1);
+        self.dims.reverse();
+        let shape =
+            Shape::new(&self.dims).map_err(|error| malformed(ErrorKind::Overflow, &error.to_string()))?;
+        let ggml = GgmlType::of_number(self.number);
+        let len = match ggml {
+            Some(ggml) if !row.is_multiple_of(ggml.elements.into()) => {
+                let error = malformed(ErrorKind::SizeMismatch, "the last dimension");
                 return Err(error
-                    .expected(format_args!("whole blocks of {:?}", info.tensor_type()))
-                    .found(size));
+                    .expected(format_args!(
+                        "whole blocks of {} elements of {}",
+                        ggml.elements, ggml.name
+                    ))
+                    .found(row));
             }
-            let reason = format!("it is quantised, as GGML's {:?}", info.tensor_type());
-            entry.unsupported = Some(reason);
-        }
-        Some(spec) if spec.byte_len() != size => {
-            let error = malformed(ErrorKind::SizeMismatch, "the size of the data");
-            return Err(error.expected(spec.byte_len()).found(size));
-        }
-        Some(_) => {}
-    }
-    Ok(entry)
-}
-
-/// A value as text: a string as it is, everything else as JSON.
-fn text(value: &MetadataValue) -> String {
-    match value {
-        MetadataValue::String(text) => text.clone(),
-        other => json(other).to_string(),
-    }
-}
-
-fn json(value: &MetadataValue) -> Value {
-    // JSON has no NaN and no infinity.
-    let float = |value: f64| Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number);
-    match value {
-        MetadataValue::U8(value) => (*value).into(),
-        MetadataValue::I8(value) => (*value).into(),
-        MetadataValue::U16(value) => (*value).into(),
-        MetadataValue::I16(value) => (*value).into(),
-        MetadataValue::U32(value) => (*value).into(),
-        MetadataValue::I32(value) => (*value).into(),
-        MetadataValue::U64(value) => (*value).into(),
-        MetadataValue::I64(value) => (*value).into(),
-        MetadataValue::F32(value) => match value.to_string().parse() {
-            // The shortest text that is this value, not the double that it is stored as.
-            Ok(number) => Value::Number(number),
-            Err(_) => float(f64::from(*value)),
-        },
-        MetadataValue::F64(value) => float(*value),
-        MetadataValue::Bool(value) => (*value).into(),
-        MetadataValue::String(value) => value.as_str().into(),
-        MetadataValue::Array(values) => values.iter().map(json).collect(),
-    }
-}
-
-/// What `gguf-rs-lib` found wrong. It says the place in words, if at all.
-fn judged(error: GGUFError) -> Error {
-    /// Characters of a message that are kept; the file's own names stand in some.
-    const LONGEST: usize = 300;
-    let (kind, rule) = match error {
-        GGUFError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-            return Error::io("the header cannot be read", error);
-        }
-        GGUFError::Io(_) | GGUFError::UnexpectedEof => (ErrorKind::Truncated, "G2"),
-        GGUFError::InvalidMagic { .. } => (ErrorKind::BadMagic, "G1"),
-        GGUFError::UnsupportedVersion(_) => (ErrorKind::BadVersion, "G1"),
-        _ => (ErrorKind::Malformed, "G2"),
-    };
-    let message = error.to_string();
-    let shown = message.chars().take(LONGEST).flat_map(|character| {
-        let escaped = character.is_control().then(|| character.escape_default());
-        let plain = escaped.is_none().then_some(character);
-        escaped.into_iter().flatten().chain(plain)
-    });
-    Error::new(kind, shown.collect::<String>()).rule(rule)
-}
-
-/// A source as something that is read from the beginning on.
-struct Position {
-    source: Arc<dyn ByteSource>,
-    at: u64,
-}
-
-impl Read for Position {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let left = self.source.len().saturating_sub(self.at);
-        let count = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
-        self.source.read_into(self.at, &mut out[..count])?;
-        self.at += count as u64;
-        Ok(count)
-    }
-}
-
-impl Seek for Position {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let at = match to {
-            SeekFrom::Start(at) => Some(at),
-            SeekFrom::End(by) => self.source.len().checked_add_signed(by),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            Some(ggml) => {
+                let blocks = shape.element_count() / u64::from(ggml.elements);
+                blocks.checked_mul(ggml.bytes.into())
+            }
+            // How long it is, is not known: up to what follows.
+            None => {
+                let next = starts.partition_point(|start| *start <= self.offset);
+                let end = starts.get(next).copied();
+                let end = end.unwrap_or_else(|| file_len.saturating_sub(data));
+                Some(end.saturating_sub(self.offset))
+            }
         };
-        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.at)
+        let start = data.checked_add(self.offset);
+        let range = start
+            .zip(len)
+            .and_then(|(start, len)| Some(start..start.checked_add(len)?));
+        let range = range.filter(|range| range.end <= file_len).ok_or_else(|| {
+            let error = malformed(ErrorKind::OutOfBounds, "the data lies behind the file's end");
+            error.expected(format_args!("an end at {file_len} or before"))
+        })?;
+        let stored = match ggml {
+            Some(ggml) => ggml.stored(),
+            None => StoredDType::Unknown(format!("type {}", self.number)),
+        };
+        let mut entry = Entry::new(self.name.to_owned(), stored, shape, range);
+        entry.unsupported = match ggml {
+            None => Some(format!("GGML's type {} is not known", self.number)),
+            Some(ggml) if ggml.dtype.is_none() => Some(format!("it is quantised, as GGML's {}", ggml.name)),
+            Some(_) => None,
+        };
+        Ok(entry)
+    }
+}
+
+/// A tensor that is going to be written.
+pub(crate) struct Announced<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dims: &'a [u64],
+    pub(crate) ggml: GgmlType,
+    /// From the beginning of the data.
+    pub(crate) offset: u64,
+}
+
+/// A header in full, with the padding behind it, and what data is aligned to.
+///
+/// # Errors
+/// What the text of a value is not, by its key.
+pub(crate) fn encode(tensors: &[Announced<'_>], metadata: &Metadata) -> Result<Vec<u8>, Error> {
+    let types = types_of(metadata)?;
+    let values = metadata.iter().filter(|(key, _)| *key != TYPES_KEY);
+    let mut out = MAGIC.to_vec();
+    out.extend(VERSION.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((values.clone().count() as u64).to_le_bytes());
+    for (key, text) in values {
+        let wrong = |kind, what: String| {
+            let what = format!("the metadata {}: {what}", tensor_core::Quoted(key));
+            Error::new(kind, what).rule("G5")
+        };
+        if key.is_empty() || key.len() as u64 > LONGEST_KEY {
+            let error = wrong(ErrorKind::BadName, "the length of the key".to_owned());
+            return Err(error.expected(format_args!("1 to {LONGEST_KEY} bytes")));
+        }
+        put_string(key, &mut out);
+        let encoded = kind_of(&types, key).and_then(|kind| kind.encode(text, &mut out));
+        encoded.map_err(|why| wrong(ErrorKind::Unsupported, why))?;
+    }
+    for tensor in tensors {
+        put_string(tensor.name, &mut out);
+        out.extend((tensor.dims.len() as u32).to_le_bytes());
+        for dim in tensor.dims.iter().rev() {
+            out.extend(dim.to_le_bytes());
+        }
+        out.extend(tensor.ggml.number.to_le_bytes());
+        out.extend(tensor.offset.to_le_bytes());
+    }
+    let alignment = alignment_of(metadata)?;
+    out.resize(out.len().next_multiple_of(alignment as usize), 0);
+    Ok(out)
+}
+
+/// What the data of a file with these metadata is aligned to.
+pub(crate) fn alignment_of(metadata: &Metadata) -> Result<u64, Error> {
+    match metadata.get(ALIGNMENT_KEY) {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(text) => {
+            let kind = kind_of(&types_of(metadata)?, ALIGNMENT_KEY);
+            checked_alignment(kind.unwrap_or(Kind::STRING), text)
+        }
+    }
+}
+
+type Types = std::collections::BTreeMap<String, String>;
+
+/// The types of values that are no strings.
+fn types_of(metadata: &Metadata) -> Result<Types, Error> {
+    let Some(text) = metadata.get(TYPES_KEY) else {
+        return Ok(Types::new());
+    };
+    serde_json::from_str(text).map_err(|error| {
+        let what = format!("the metadata '{TYPES_KEY}': {error}");
+        let error = Error::new(ErrorKind::Unsupported, what).rule("G5");
+        error.expected(r#"types by key, such as {"general.file_type":"u32"}"#)
+    })
+}
+
+fn kind_of(types: &Types, key: &str) -> Result<Kind, String> {
+    match types.get(key) {
+        // What llama.cpp reads as numbers, whoever wrote it.
+        None if matches!(
+            key,
+            ALIGNMENT_KEY | "general.file_type" | "general.quantization_version"
+        ) =>
+        {
+            Ok(Kind::U32)
+        }
+        None => Ok(Kind::STRING),
+        Some(name) => Kind::of_name(name).ok_or_else(|| format!("its type is {}", tensor_core::Quoted(name))),
     }
 }

@@ -1,11 +1,9 @@
-//! GGUF files (llama.cpp's models) as one tensor file format among others, for reading.
+//! GGUF files (llama.cpp's models) as one tensor file format among others.
 //!
-//! The crate [`gguf-rs-lib`](https://docs.rs/gguf-rs-lib) knows the format and proves the header; this crate gives its
-//! tensors behind the traits of [`fmt_core`], from any source, each as one slice of it.
-//!
-//! Tensors of plain elements (F32, F16, BF16, F64 and the integers) can be read. Quantised tensors are
-//! copied as blocks; [`Dequantizer`] makes floats of them: `Dequantizer::of(&opaque_dtype)`, then
-//! [`Dequantizer::stream`] around [`TensorReader::stream`](fmt_core::TensorReader::stream). Files are not written.
+//! Tensors of plain elements (F32, F16, BF16, F64 and the integers) are slices of the source. Quantised ones are copied as
+//! blocks, both ways; [`Dequantizer`] makes floats of them: `Dequantizer::of(&opaque_dtype)`, then
+//! [`Dequantizer::stream`] around [`TensorReader::stream`](fmt_core::TensorReader::stream). Metadata are text with types
+//! beside them, so that what was read can be written again.
 //!
 //! ```
 //! use fmt_core::TensorReader;
@@ -36,6 +34,8 @@ mod format;
 mod header;
 mod reader;
 mod types;
+mod value;
+mod writer;
 
 pub use dequantise::Dequantizer;
 pub use format::Gguf;

@@ -11,9 +11,11 @@ use crate::header::{FORMAT, Header};
 /// An open GGUF file.
 ///
 /// Opening reads the header and proves it; then each tensor is one slice of the source: without a copy where the source is
-/// memory, one read where it is a file. Metadata is given as text: strings as they are, everything else as JSON.
+/// memory, one read where it is a file. Metadata is given as text: strings as they are, everything else as JSON,
+/// with its type under the key `gguf.types`.
 ///
-/// Quantised tensors are listed, say so in [`Entry::unsupported`], and are refused when they are read.
+/// Quantised tensors are streams of blocks ([`crate::Dequantizer`] makes floats of them); reading them as numbers is refused,
+/// as [`Entry::unsupported`] says.
 ///
 /// The crate's page has an example.
 pub struct GgufReader {
@@ -27,7 +29,7 @@ impl GgufReader {
     /// # Errors
     /// What is wrong with it: [`Error::broken_rule`] has the rule of docs/formats/gguf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
-        let header = Header::read(&source, options)?;
+        let header = Header::read(&*source, options)?;
         Ok(Self { source, header })
     }
 
@@ -97,9 +99,18 @@ impl TensorReader for GgufReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        Ok(Vec::new())
+        let is_long = |entry: &&Entry| entry.name.len() > LONGEST_KNOWN_NAME;
+        let lints = self.header.entries.iter().filter(is_long).map(|entry| Lint {
+            message: format!("llama.cpp reads no names of more than {LONGEST_KNOWN_NAME} bytes (G8)"),
+            tensor: Some(entry.name.clone()),
+            range: None,
+        });
+        Ok(lints.collect())
     }
 }
+
+/// The longest name that llama.cpp reads.
+const LONGEST_KNOWN_NAME: usize = 63;
 
 impl fmt::Debug for GgufReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

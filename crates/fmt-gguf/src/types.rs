@@ -80,6 +80,11 @@ impl GgmlType {
         TYPES.into_iter().find(|known| known.number == number)
     }
 
+    /// The type of plain elements.
+    pub(crate) fn of_dtype(dtype: DType) -> Option<Self> {
+        TYPES.into_iter().find(|known| known.dtype == Some(dtype))
+    }
+
     /// The type whose blocks have this name and size.
     pub(crate) fn of_opaque(dtype: &OpaqueDType) -> Option<Self> {
         TYPES.into_iter().find(|known| {

@@ -10,11 +10,16 @@ use fmt_core::{
 use fmt_zip::SourceCursor;
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
-use crate::{header::Header, order::to_row_major};
+use crate::{
+    header::{Element, Header},
+    order::to_row_major,
+};
 
 /// One array of a file, all that is structural proven.
 pub(crate) struct Array {
     pub(crate) entry: Entry,
+    /// How large an element is, if the dtype is known.
+    element: Option<Element>,
     is_column_major: bool,
     place: Place,
 }
@@ -36,17 +41,13 @@ pub(crate) enum Place {
 impl Array {
     /// An array whose elements stand at `range`.
     pub(crate) fn new(name: &str, header: &Header, range: Range<u64>, place: Place) -> Self {
-        let dtype = header
-            .dtype
-            .map_or_else(|| StoredDType::Unknown(header.descr.clone()), StoredDType::Known);
-        let mut entry = Entry::new(name.to_owned(), dtype, header.shape.clone(), range);
+        let mut entry = Entry::new(name.to_owned(), header.dtype.clone(), header.shape.clone(), range);
         entry.is_big_endian = header.is_big_endian;
-        entry.unsupported = header.dtype.is_none().then(|| {
-            format!(
-                "the dtype {} is not supported",
-                tensor_core::Quoted(&header.descr)
-            )
-        });
+        entry.unsupported = match &header.dtype {
+            StoredDType::Known(_) => None,
+            StoredDType::Opaque(dtype) => Some(dtype.reason()),
+            _ => Some(refusal(&header.descr)),
+        };
         if header.is_column_major && header.shape.rank() > 1 {
             entry.encoding = Encoding::ColumnMajor;
         }
@@ -58,6 +59,7 @@ impl Array {
         }
         Self {
             entry,
+            element: header.element,
             is_column_major: header.is_column_major,
             place,
         }
@@ -72,6 +74,7 @@ impl Array {
         entry.unsupported = Some(reason);
         Self {
             entry,
+            element: None,
             is_column_major: false,
             place: Place::Plain,
         }
@@ -85,17 +88,36 @@ impl Array {
         })
     }
 
+    /// How large an element is and how many bytes all take, if they can be read or copied.
+    fn sized(&self) -> Result<(Element, u64), Error> {
+        match (self.element, self.entry.byte_len()) {
+            (Some(element), Some(len)) => Ok((element, len)),
+            _ => self
+                .readable()
+                .and(Err(Error::new(ErrorKind::Unsupported, "the dtype").rule("N4"))),
+        }
+    }
+
+    fn is_transposed(&self) -> bool {
+        self.is_column_major && self.entry.shape.rank() > 1
+    }
+
     /// Whether the stored bytes are the tensor's as they are.
-    fn is_plain(&self, spec: &TensorSpec) -> bool {
-        let is_swapped = self.entry.is_big_endian && spec.dtype().size() > 1;
-        let is_transposed = self.is_column_major && spec.shape().rank() > 1;
-        !is_swapped && !is_transposed
+    fn is_plain(&self) -> bool {
+        let is_swapped = self.entry.is_big_endian && self.element.is_none_or(|element| element.word > 1);
+        !is_swapped && !self.is_transposed()
     }
 
     pub(crate) fn tensor(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Tensor, Error> {
         let spec = self.readable()?;
-        let stored = self.stored(source, &spec, limits, false)?;
-        self.converted(spec, stored, limits)
+        let bytes = self.whole(source, limits, false)?;
+        tensor_of(spec, bytes)
+    }
+
+    /// All bytes, row-major and little-endian.
+    fn whole(&self, source: &dyn ByteSource, limits: &Limits, is_checked: bool) -> Result<Bytes, Error> {
+        let stored = self.stored(source, limits, is_checked)?;
+        self.converted(self.entry.shape.dims(), stored, limits)
     }
 
     pub(crate) fn rows(
@@ -106,8 +128,7 @@ impl Array {
     ) -> Result<Tensor, Error> {
         let spec = self.readable()?;
         let (part, bytes) = row_range(&spec, rows.clone())?;
-        let is_transposed = self.is_column_major && spec.shape().rank() > 1;
-        if is_transposed || matches!(self.place, Place::Deflated { .. }) {
+        if self.is_transposed() || matches!(self.place, Place::Deflated { .. }) {
             // Rows are scattered over all of it, or behind what must be inflated first.
             let whole = self.tensor(source, limits)?;
             return whole
@@ -116,7 +137,8 @@ impl Array {
         }
         let start = self.entry.range.start;
         let stored = read_range(source, start + bytes.start..start + bytes.end, "the rows")?;
-        self.converted(part, stored, limits)
+        let bytes = self.converted(part.shape().dims(), stored, limits)?;
+        tensor_of(part, bytes)
     }
 
     pub(crate) fn read_into(
@@ -132,14 +154,13 @@ impl Array {
                 .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
                 .found(out.len()));
         }
-        if self.is_plain(&spec) && !matches!(self.place, Place::Deflated { .. }) {
+        if self.is_plain() && !matches!(self.place, Place::Deflated { .. }) {
             let start = self.entry.range.start;
             let read = source.read_into(start, out);
             read.map_err(|error| source_error(error, start, "the data"))?;
             return self.check(out).map(drop);
         }
-        let stored = self.stored(source, &spec, limits, true)?;
-        out.copy_from_slice(self.converted(spec, stored, limits)?.bytes());
+        out.copy_from_slice(&self.whole(source, limits, true)?);
         Ok(())
     }
 
@@ -150,22 +171,22 @@ impl Array {
         source: &'a dyn ByteSource,
         limits: &Limits,
     ) -> Result<Box<dyn TensorStream + 'a>, Error> {
-        let spec = self.readable()?;
-        if self.is_column_major && spec.shape().rank() > 1 {
-            let whole = self.tensor(source, limits)?;
-            return Ok(Box::new(BytesStream::new(whole.into_bytes())));
+        self.sized()?;
+        if self.is_transposed() {
+            let whole = self.whole(source, limits, false)?;
+            return Ok(Box::new(BytesStream::new(whole)));
         }
-        Ok(Box::new(ArrayStream::new(self, source, &spec)?))
+        Ok(Box::new(ArrayStream::new(self, source)?))
     }
 
     pub(crate) fn verify(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Verification, Error> {
-        let spec = self.readable()?;
+        self.sized()?;
         if !matches!(self.place, Place::Plain) {
-            let mut stream = ArrayStream::new(self, source, &spec)?;
+            let mut stream = ArrayStream::new(self, source)?;
             let mut buffer = vec![0; stream.piece()];
             while stream.read(&mut buffer)? > 0 {}
         } else if !source.is_in_memory() {
-            self.stored(source, &spec, limits, true)?;
+            self.stored(source, limits, true)?;
         }
         Ok(match self.place {
             Place::Plain => Verification::Unchecked,
@@ -174,27 +195,22 @@ impl Array {
     }
 
     /// The elements as they are stored, inflated. Bytes that will be copied are held against the checksum.
-    fn stored(
-        &self,
-        source: &dyn ByteSource,
-        spec: &TensorSpec,
-        limits: &Limits,
-        is_checked: bool,
-    ) -> Result<Bytes, Error> {
+    fn stored(&self, source: &dyn ByteSource, limits: &Limits, is_checked: bool) -> Result<Bytes, Error> {
+        let (_, len) = self.sized()?;
         if let Place::Deflated {
             compressed,
             head_len,
             crc,
         } = &self.place
         {
-            check_budget(spec, limits)?;
+            check_budget(len, limits)?;
             let bytes = read_range(source, compressed.clone(), "the compressed data")?;
-            return inflate(&bytes, *head_len, spec.byte_len(), *crc)
+            return inflate(&bytes, *head_len, len, *crc)
                 .map(Bytes::from)
                 .map_err(|error| error.at(compressed.start));
         }
         let bytes = read_range(source, self.entry.range.clone(), "the data")?;
-        if is_checked || !self.is_plain(spec) || !source.is_in_memory() {
+        if is_checked || !self.is_plain() || !source.is_in_memory() {
             self.check(&bytes)?;
         }
         Ok(bytes)
@@ -217,18 +233,32 @@ impl Array {
             .found(format_args!("{found:08x}")))
     }
 
-    fn converted(&self, spec: TensorSpec, stored: Bytes, limits: &Limits) -> Result<Tensor, Error> {
-        let bytes = if self.is_plain(&spec) {
-            stored
-        } else {
-            check_budget(&spec, limits)?;
-            to_row_major(&stored, &spec, self.is_column_major, self.entry.is_big_endian)?.into()
-        };
-        Tensor::new(spec, bytes).map_err(|error| {
-            let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
-            error.rule("N6")
-        })
+    fn converted(&self, dims: &[u64], stored: Bytes, limits: &Limits) -> Result<Bytes, Error> {
+        if self.is_plain() {
+            return Ok(stored);
+        }
+        let (element, _) = self.sized()?;
+        check_budget(stored.len() as u64, limits)?;
+        let is_big_endian = self.entry.is_big_endian;
+        to_row_major(&stored, element, dims, self.is_column_major, is_big_endian).map(Bytes::from)
     }
+}
+
+fn tensor_of(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
+    Tensor::new(spec, bytes).map_err(|error| {
+        let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
+        error.rule("N6")
+    })
+}
+
+/// Why an array of a dtype cannot be read, and what to do.
+fn refusal(descr: &str) -> String {
+    let kind = match descr.trim_start_matches(['<', '>', '|', '=']).as_bytes() {
+        [b'O', ..] => "is that of Python objects, which are pickled; save numbers or fixed-width strings",
+        [b'[', ..] => "has fields; save each field as an array of its own",
+        _ => "is not supported",
+    };
+    format!("the dtype {} {kind}", tensor_core::Quoted(descr))
 }
 
 /// Bytes that are read at a time where only their checksum is wanted.
@@ -246,18 +276,19 @@ struct ArrayStream<'a> {
 }
 
 impl<'a> ArrayStream<'a> {
-    fn new(array: &Array, source: &'a dyn ByteSource, spec: &TensorSpec) -> Result<Self, Error> {
+    fn new(array: &Array, source: &'a dyn ByteSource) -> Result<Self, Error> {
+        let (element, len) = array.sized()?;
         let range = array.entry.range.clone();
         let mut stream = Self {
             input: Box::new(SourceCursor::new(source, range.start)),
             start: range.start,
             is_deflated: false,
             swapped: if array.entry.is_big_endian {
-                spec.dtype().size()
+                element.word as usize
             } else {
                 1
             },
-            left: spec.byte_len(),
+            left: len,
             check: None,
         };
         match &array.place {
@@ -350,8 +381,8 @@ impl TensorStream for ArrayStream<'_> {
 }
 
 /// Bytes that are not the file's own are made only within the reader's limit.
-fn check_budget(spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
-    if spec.byte_len() <= limits.decoded_bytes {
+fn check_budget(len: u64, limits: &Limits) -> Result<(), Error> {
+    if len <= limits.decoded_bytes {
         return Ok(());
     }
     let error = Error::new(
@@ -364,7 +395,7 @@ fn check_budget(spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
             "at most {} bytes, the reader's limit",
             limits.decoded_bytes
         ))
-        .found(spec.byte_len()))
+        .found(len))
 }
 
 /// Inflates a header, which is passed by, and so many bytes, which must be all and fit the checksum.

@@ -1,5 +1,5 @@
-use fmt_core::{Error, ErrorKind};
-use tensor_core::{DType, DTypeKind, Shape, TensorSpec};
+use fmt_core::{Error, ErrorKind, OpaqueDType, StoredDType};
+use tensor_core::{DType, DTypeKind, Shape};
 
 /// What every `.npy` file begins with.
 pub(crate) const MAGIC: [u8; 6] = *b"\x93NUMPY";
@@ -15,13 +15,25 @@ pub(crate) const LONGEST_HEADER: u64 = 64 << 10;
 pub(crate) struct Header {
     /// The dtype as NumPy writes it.
     pub(crate) descr: String,
-    pub(crate) dtype: Option<DType>,
+    /// The dtype as tools know it.
+    pub(crate) dtype: StoredDType,
+    /// How large an element is; `None` when the dtype is not known.
+    pub(crate) element: Option<Element>,
     pub(crate) is_big_endian: bool,
     /// Whether the first axis is the one that changes fastest.
     pub(crate) is_column_major: bool,
     pub(crate) shape: Shape,
     /// Bytes of the array before its elements.
     pub(crate) len: u64,
+}
+
+/// How large an element is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Element {
+    /// Bytes of it.
+    pub(crate) size: u64,
+    /// Bytes of the words that it is made of, which a big-endian host has the other way round.
+    pub(crate) word: u64,
 }
 
 impl Header {
@@ -111,14 +123,19 @@ impl Header {
             error.at(at).rule("N5").found(format_args!("{descr} {dims:?}"))
         };
         let shape = Shape::new(&dims).map_err(|_| overflow())?;
-        let (dtype, is_big_endian) =
-            dtype_of(&descr).map_or((None, false), |(dtype, big)| (Some(dtype), big));
+        let known = dtype_of(&descr);
+        let element = known.as_ref().map(|(_, element, _)| *element);
         let bytes = shape
             .element_count()
-            .checked_mul(dtype.map_or(1, |dtype| dtype.size() as u64));
+            .checked_mul(element.map_or(1, |element| element.size));
         bytes.filter(|bytes| *bytes < 1 << 63).ok_or_else(overflow)?;
+        let (dtype, is_big_endian) = match known {
+            Some((dtype, _, is_big_endian)) => (dtype, is_big_endian),
+            None => (StoredDType::Unknown(descr.clone()), false),
+        };
         Ok(Self {
             dtype,
+            element,
             is_big_endian,
             is_column_major,
             shape,
@@ -127,16 +144,17 @@ impl Header {
         })
     }
 
-    pub(crate) fn spec(&self) -> Option<TensorSpec> {
-        TensorSpec::new(self.dtype?, self.shape.clone()).ok()
+    /// Bytes of all elements; `None` when the dtype is not known.
+    pub(crate) fn byte_len(&self) -> Option<u64> {
+        // The product was proven to fit.
+        Some(self.shape.element_count() * self.element?.size)
     }
 
     /// What NumPy writes for a tensor: version 1, padded so that the elements begin on a multiple of 64.
-    pub(crate) fn encode(spec: &TensorSpec) -> Option<Vec<u8>> {
-        let descr = descr_of(spec.dtype())?;
-        let dims = spec.shape().dims().iter().map(u64::to_string);
+    pub(crate) fn encode(descr: &str, shape_of: &Shape) -> Option<Vec<u8>> {
+        let dims = shape_of.dims().iter().map(u64::to_string);
         let mut shape = dims.collect::<Vec<_>>().join(", ");
-        if spec.shape().rank() == 1 {
+        if shape_of.rank() == 1 {
             shape.push(',');
         }
         let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}");
@@ -153,24 +171,77 @@ impl Header {
     }
 }
 
-/// The dtype of a description, and whether it is big-endian. Descriptions that leave the order to the machine have none.
-fn dtype_of(descr: &str) -> Option<(DType, bool)> {
+/// The dtype of a description, its element, and whether it is big-endian. Descriptions that leave the order of several bytes
+/// to the machine have none.
+fn dtype_of(descr: &str) -> Option<(StoredDType, Element, bool)> {
     let (order, name) = match descr.as_bytes().first()? {
         b'<' | b'>' | b'|' | b'=' => descr.split_at(1),
         _ => ("", descr),
     };
-    let dtype = DType::ALL
-        .into_iter()
-        .find(|dtype| code_of(*dtype).as_deref() == Some(name));
-    let dtype = dtype.or((name == "?").then_some(DType::Bool))?;
+    let (dtype, element) = element_of(order, name)?;
     match order {
-        "<" => Some((dtype, false)),
-        ">" => Some((dtype, true)),
-        _ => (dtype.size() == 1).then_some((dtype, false)),
+        "<" => Some((dtype, element, false)),
+        ">" => Some((dtype, element, true)),
+        _ => (element.word == 1).then_some((dtype, element, false)),
     }
 }
 
-/// What NumPy calls a dtype without its order; it has no bfloat16, nor kinds beyond these.
+fn element_of(order: &str, name: &str) -> Option<(StoredDType, Element)> {
+    let known = |dtype: DType| {
+        let size = dtype.size() as u64;
+        Some((StoredDType::Known(dtype), Element { size, word: size }))
+    };
+    let opaque = |name: &str, size: u32, word: u64| {
+        let size = Some(size).filter(|size| *size > 0)?;
+        let element = Element {
+            size: size.into(),
+            word,
+        };
+        Some((StoredDType::Opaque(OpaqueDType::new(name, 1, size)), element))
+    };
+    let plain = DType::ALL
+        .into_iter()
+        .find(|dtype| code_of(*dtype).as_deref() == Some(name));
+    if let Some(dtype) = plain.or((name == "?").then_some(DType::Bool)) {
+        return known(dtype);
+    }
+    let (kind, rest) = name.split_at_checked(1)?;
+    let digits = || {
+        let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+        rest.parse::<u32>().ok().filter(|_| is_number)
+    };
+    match (kind, rest) {
+        // The package `ml_dtypes` gives its types an order, which raw bytes do not have. Only one has two bytes.
+        ("V", "2") if order == "<" => known(DType::BF16),
+        ("f", "1") => opaque("F8_E5M2", 1, 1),
+        ("c", "8") => opaque("C64", 8, 4),
+        ("c", "16") => opaque("C128", 16, 8),
+        ("S" | "a", _) => opaque(&format!("S{rest}"), digits()?, 1),
+        ("V", _) => opaque(name, digits()?, 1),
+        // Code points.
+        ("U", _) => opaque(name, digits()?.checked_mul(4)?, 4),
+        // Times, with their unit.
+        ("M" | "m", _) if is_time(rest) => opaque(name, 8, 8),
+        _ => None,
+    }
+}
+
+/// `8`, or with a unit, such as `8[25us]`.
+fn is_time(rest: &str) -> bool {
+    let unit = rest.strip_prefix('8').map(|unit| {
+        let inner = unit.strip_prefix('[').and_then(|unit| unit.strip_suffix(']'));
+        (unit.is_empty(), inner)
+    });
+    match unit {
+        Some((true, _)) => true,
+        Some((_, Some(inner))) => {
+            !inner.is_empty() && inner.len() < 16 && inner.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        }
+        _ => false,
+    }
+}
+
+/// What NumPy calls a dtype without its order; bfloat16 is not its own, and it has no kinds beyond these.
 fn code_of(dtype: DType) -> Option<String> {
     let kind = match dtype.kind() {
         _ if dtype == DType::BF16 => return None,
@@ -183,10 +254,29 @@ fn code_of(dtype: DType) -> Option<String> {
     Some(format!("{kind}{}", dtype.size()))
 }
 
-/// What NumPy calls a little-endian dtype, if it has it.
+/// What NumPy calls a little-endian dtype, if it has it; bfloat16 as `ml_dtypes` has it saved.
 pub(crate) fn descr_of(dtype: DType) -> Option<String> {
+    if dtype == DType::BF16 {
+        return Some("<V2".to_owned());
+    }
     let order = if dtype.size() == 1 { '|' } else { '<' };
     Some(format!("{order}{}", code_of(dtype)?))
+}
+
+/// What NumPy calls a dtype that is copied and not computed with, if it is one of NumPy's.
+pub(crate) fn descr_of_opaque(dtype: &OpaqueDType) -> Option<String> {
+    let name = match dtype.name() {
+        "C64" => "c8",
+        "C128" => "c16",
+        "F8_E5M2" => "f1",
+        other => other,
+    };
+    ["|", "<"].into_iter().find_map(|order| {
+        let descr = format!("{order}{name}");
+        let (found, element, _) = dtype_of(&descr)?;
+        let is_same = found == StoredDType::Opaque(dtype.clone()) && element.size > 0;
+        is_same.then_some(descr)
+    })
 }
 
 /// The little of Python's literals that headers are made of.
@@ -334,30 +424,80 @@ mod tests {
 
     #[test]
     fn descriptions_of_dtypes() {
+        let stored = |descr: &str| dtype_of(descr).map(|(dtype, _, is_big)| (dtype, is_big));
         for dtype in DType::ALL {
-            let descr = descr_of(dtype);
-            assert_eq!(descr.is_some(), dtype != DType::BF16);
-            if let Some(descr) = descr {
-                assert_eq!(dtype_of(&descr), Some((dtype, false)));
-            }
+            let descr = descr_of(dtype).unwrap();
+            assert_eq!(stored(&descr), Some((StoredDType::Known(dtype), false)));
         }
-        assert_eq!(dtype_of(">f4"), Some((DType::F32, true)));
-        assert_eq!(dtype_of("?"), Some((DType::Bool, false)));
+        assert_eq!(stored(">f4"), Some((StoredDType::Known(DType::F32), true)));
+        assert_eq!(stored("?"), Some((StoredDType::Known(DType::Bool), false)));
+        for (descr, name, size, word) in [
+            ("<c8", "C64", 8, 4),
+            ("<c16", "C128", 16, 8),
+            ("|S3", "S3", 3, 1),
+            ("<U5", "U5", 20, 4),
+            (">U5", "U5", 20, 4),
+            ("|V2", "V2", 2, 1),
+            ("<V1", "V1", 1, 1),
+            ("<f1", "F8_E5M2", 1, 1),
+            ("<M8[25us]", "M8[25us]", 8, 8),
+            ("<m8", "m8", 8, 8),
+        ] {
+            let (dtype, element, is_big) = dtype_of(descr).unwrap();
+            let opaque = OpaqueDType::new(name, 1, size);
+            assert_eq!(
+                element,
+                Element {
+                    size: size.into(),
+                    word
+                }
+            );
+            assert_eq!(is_big, descr.starts_with('>'));
+            let again = descr_of_opaque(&opaque).unwrap();
+            assert_eq!(again[1..], descr[1..], "{descr}");
+            assert_eq!(dtype, StoredDType::Opaque(opaque));
+        }
         for descr in [
-            "", "<", "f4", "=f4", "|f4", "<f3", "<c8", "|S3", "|O", "<V2", "<f4 ", "f",
+            "",
+            "<",
+            "f4",
+            "=f4",
+            "|f4",
+            "<f3",
+            "<f16",
+            "|O",
+            "|S0",
+            "<U",
+            "<U+1",
+            "<U1073741824",
+            "=U2",
+            "<f4 ",
+            "f",
+            "<M8[",
+            "<M8[]",
+            "<M4",
+            "<W4",
+            "ä",
         ] {
             assert_eq!(dtype_of(descr), None, "{descr}");
         }
+        assert_eq!(descr_of_opaque(&OpaqueDType::new("F8_E4M3", 1, 1)), None);
+        assert_eq!(descr_of_opaque(&OpaqueDType::new("Q8_0", 32, 34)), None);
+        assert_eq!(descr_of_opaque(&OpaqueDType::new("S3", 1, 4)), None);
     }
 
     #[test]
     fn headers_are_those_that_numpy_writes() {
-        let spec = |dims: &[u64]| TensorSpec::new(DType::F32, Shape::new(dims).unwrap()).unwrap();
         let text = |dims: &[u64]| {
-            let head = Header::encode(&spec(dims)).unwrap();
+            let shape = Shape::new(dims).unwrap();
+            let head = Header::encode("<f4", &shape).unwrap();
             assert_eq!(head.len() % 64, 0);
             assert_eq!(Header::length(&head, 0).unwrap(), head.len() as u64);
-            assert_eq!(Header::parse(&head, 0).unwrap().spec(), Some(spec(dims)));
+            let header = Header::parse(&head, 0).unwrap();
+            assert_eq!(
+                (header.dtype, header.shape),
+                (StoredDType::Known(DType::F32), shape)
+            );
             String::from_utf8_lossy(&head[10..]).trim_end().to_owned()
         };
         assert_eq!(

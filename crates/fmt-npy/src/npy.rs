@@ -8,7 +8,7 @@ use tensor_core::{Bytes, Tensor};
 
 use crate::{
     array::{Array, Place},
-    header::{Header, MAGIC},
+    header::{Header, MAGIC, descr_of, descr_of_opaque},
     sink::Sink,
 };
 
@@ -45,7 +45,7 @@ impl NpyReader {
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = read_header(&*source, 0..source.len(), options)?;
         let start = header.len;
-        let byte_len = header.spec().map_or(source.len() - start, |spec| spec.byte_len());
+        let byte_len = header.byte_len().unwrap_or(source.len() - start);
         let end = start + byte_len;
         if end > source.len() {
             return Err(cut_off(start, byte_len, source.len() - start));
@@ -261,7 +261,6 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Error> {
         return Err(no_place("metadata", key));
     }
     for entry in &plan.entries {
-        entry.check_dtype()?;
         if let Some(key) = entry.attributes.keys().next() {
             return Err(no_place("attribute", key).of_tensor(&entry.name));
         }
@@ -279,7 +278,10 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Error> {
 pub(crate) fn encode_header(entry: &fmt_core::PlannedEntry) -> Result<Vec<u8>, Error> {
     let refuse = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name).rule("N13");
     let most = fmt_core::Limits::default().rank;
-    let rank = entry.spec.shape().rank() as u64;
+    let rank = match &entry.opaque {
+        Some((_, shape)) => shape.rank() as u64,
+        None => entry.spec.shape().rank() as u64,
+    };
     if rank > most {
         return Err(refuse(ErrorKind::TooLarge, "the rank")
             .expected(format_args!("at most {most}, which readers take"))
@@ -288,11 +290,15 @@ pub(crate) fn encode_header(entry: &fmt_core::PlannedEntry) -> Result<Vec<u8>, E
     if entry.spec.byte_len() >= 1 << 63 {
         return Err(refuse(ErrorKind::TooLarge, "the length of the tensor").expected("less than 2^63 bytes"));
     }
-    Header::encode(&entry.spec).ok_or_else(|| {
-        refuse(ErrorKind::Unsupported, "the dtype")
-            .expected("one that NumPy has: bool, integers, f16, f32 or f64")
-            .found(entry.spec.dtype())
-    })
+    let (descr, shape) = match &entry.opaque {
+        Some((dtype, shape)) => (descr_of_opaque(dtype), shape),
+        None => (descr_of(entry.spec.dtype()), entry.spec.shape()),
+    };
+    let Some(descr) = descr else {
+        entry.check_dtype()?;
+        return Err(refuse(ErrorKind::Unsupported, "the dtype").found(entry.spec.dtype()));
+    };
+    Header::encode(&descr, shape).ok_or_else(|| refuse(ErrorKind::TooLarge, "the header"))
 }
 
 struct NpyWriter<W> {

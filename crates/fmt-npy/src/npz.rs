@@ -204,18 +204,18 @@ fn deflated(
 
 /// Header and elements must be the whole member.
 fn check_len(member: &Member, header: &Header) -> Result<(), Error> {
-    let Some(spec) = header.spec() else {
+    let Some(len) = header.byte_len() else {
         return Ok(());
     };
     let found = member.size.saturating_sub(header.len);
-    if spec.byte_len() > found {
-        return Err(cut_off(member.range.start, spec.byte_len(), found));
+    if len > found {
+        return Err(cut_off(member.range.start, len, found));
     }
-    if spec.byte_len() < found {
+    if len < found {
         let error = Error::new(ErrorKind::SizeMismatch, "the length of the member").at(member.range.start);
         return Err(error
             .rule("N11")
-            .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
+            .expected(format_args!("{len} bytes for {}{}", header.dtype, header.shape))
             .found(found));
     }
     Ok(())

@@ -1,39 +1,52 @@
 use fmt_core::{Error, ErrorKind};
-use tensor_core::TensorSpec;
+
+use crate::header::Element;
 
 /// Row-major little-endian bytes of elements that are stored in column-major order, big-endian, or both.
 pub(crate) fn to_row_major(
     stored: &[u8],
-    spec: &TensorSpec,
+    element: Element,
+    dims: &[u64],
     is_column_major: bool,
     is_big_endian: bool,
 ) -> Result<Vec<u8>, Error> {
-    let width = spec.dtype().size();
     let mut out = Vec::new();
     out.try_reserve_exact(stored.len())
         .map_err(|_| Error::new(ErrorKind::TooLarge, "there is no memory for the converted tensor"))?;
-    if is_column_major && spec.shape().rank() > 1 {
-        match width {
-            1 => transpose::<1>(stored, spec.shape().dims(), &mut out),
-            2 => transpose::<2>(stored, spec.shape().dims(), &mut out),
-            4 => transpose::<4>(stored, spec.shape().dims(), &mut out),
-            _ => transpose::<8>(stored, spec.shape().dims(), &mut out),
-        }
+    if is_column_major && dims.len() > 1 {
+        transpose(stored, element.size as usize, dims, &mut out);
     } else {
         out.extend_from_slice(stored);
     }
-    if is_big_endian && width > 1 {
-        out.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+    if is_big_endian && element.word > 1 {
+        out.chunks_exact_mut(element.word as usize)
+            .for_each(<[u8]>::reverse);
     }
     Ok(out)
 }
 
-fn transpose<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u8>) {
+fn transpose(stored: &[u8], width: usize, dims: &[u64], out: &mut Vec<u8>) {
+    match width {
+        1 => transpose_by::<1>(stored, dims, out),
+        2 => transpose_by::<2>(stored, dims, out),
+        4 => transpose_by::<4>(stored, dims, out),
+        8 => transpose_by::<8>(stored, dims, out),
+        _ => in_row_major_order(dims, |at| out.extend_from_slice(&stored[at * width..][..width])),
+    }
+}
+
+/// For widths that the compiler knows, which is much faster.
+fn transpose_by<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u8>) {
     let (elements, _) = stored.as_chunks::<WIDTH>();
+    in_row_major_order(dims, |at| out.extend_from_slice(&elements[at]));
+}
+
+/// Says for each element, in row-major order, where it stands in column-major order.
+fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     let Some((&last, outer)) = dims.split_last() else {
         return;
     };
-    if elements.is_empty() {
+    if dims.contains(&0) {
         return;
     }
     // How far apart in the file neighbours along each axis are. All of it is in memory, so it fits.
@@ -46,11 +59,8 @@ fn transpose<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u8>)
     let mut index = vec![0u64; outer.len()];
     let mut start = 0;
     loop {
-        let row = elements[start..]
-            .iter()
-            .step_by(strides[outer.len()])
-            .take(last as usize);
-        row.for_each(|element| out.extend_from_slice(element));
+        let row = (start..).step_by(strides[outer.len()]).take(last as usize);
+        row.for_each(&mut visit);
         // The next row: the last of the outer axes that has one more.
         let Some(axis) = (0..outer.len()).rfind(|&axis| index[axis] + 1 < outer[axis]) else {
             return;
@@ -67,16 +77,14 @@ fn transpose<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u8>)
 
 #[cfg(test)]
 mod tests {
-    use tensor_core::{DType, Shape};
-
     use super::*;
 
     #[test]
     fn columns_become_rows() {
         // 2 x 3 x 2; element (i, j, k) is i + 2j + 6k in the file.
-        let spec = TensorSpec::new(DType::U16, Shape::new(&[2, 3, 2]).unwrap()).unwrap();
+        let element = Element { size: 2, word: 2 };
         let stored: Vec<u8> = (0..12u16).flat_map(u16::to_be_bytes).collect();
-        let rows = to_row_major(&stored, &spec, true, true).unwrap();
+        let rows = to_row_major(&stored, element, &[2, 3, 2], true, true).unwrap();
         let wanted = [0u16, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11];
         assert_eq!(
             rows,
@@ -85,7 +93,12 @@ mod tests {
                 .flat_map(|value| value.to_le_bytes())
                 .collect::<Vec<_>>()
         );
-        let empty = TensorSpec::new(DType::U16, Shape::new(&[2, 0, 2]).unwrap()).unwrap();
-        assert!(to_row_major(&[], &empty, true, true).unwrap().is_empty());
+        let empty = to_row_major(&[], element, &[2, 0, 2], true, true);
+        assert!(empty.unwrap().is_empty());
+        // Two words in each of four elements.
+        let element = Element { size: 4, word: 2 };
+        let stored = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8];
+        let rows = to_row_major(&stored, element, &[2, 2], true, true).unwrap();
+        assert_eq!(rows, [1, 0, 2, 0, 5, 0, 6, 0, 3, 0, 4, 0, 7, 0, 8, 0]);
     }
 }

@@ -71,7 +71,7 @@ pub(crate) enum Pending {
 pub(crate) enum Classes {
     /// None: the first is refused by name.
     Known,
-    /// Those of a TorchScript program, which the archive describes.
+    /// Those of a `TorchScript` program, which the archive describes.
     TorchScript,
     /// All.
     All,
@@ -330,13 +330,12 @@ impl Machine {
                 self.bytes(len, input)
             }
             // A set is a list here, also a frozen one.
-            0x8f => self.push_node(Node::List(Vec::new())),
+            b']' | 0x8f => self.push_node(Node::List(Vec::new())),
             0x91 => {
                 let values = self.pop_mark()?;
                 self.charge(VALUE * values.len() as u64)?;
                 self.push_node(Node::List(values))
             }
-            b']' => self.push_node(Node::List(Vec::new())),
             b'}' => self.push_node(Node::Dict(Vec::new())),
             b')' => self.tuple(Vec::new()),
             b't' => {

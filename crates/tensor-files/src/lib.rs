@@ -30,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! Each format is a feature: `btf`, `gguf` (which is read only), `npy` (which is `.npz` too), `safetensors`, `tbuf`,
+//! Each format is a feature: `btf`, `gguf`, `npy` (which is `.npz` too), `safetensors`, `tbuf`,
 //! `torch` (read only), `ztensor`. All are on by default.
 //!
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives

@@ -46,30 +46,49 @@ fn refused(bytes: Vec<u8>) -> (ErrorKind, Option<&'static str>) {
 fn what_is_wrong_is_told() {
     let weights = || Raw("w", &[4], 0, vec![0; 16]);
     let good = file(&[], &[weights()]);
-    assert_eq!(refused(b"GGML\x03\0\0\0".to_vec()), (Truncated, Some("G2")));
+    assert_eq!(refused(b"GGUF\x03\0\0\0".to_vec()), (Truncated, Some("G2")));
     let with = |at: usize, bytes: &[u8]| {
         let mut file = good.clone();
         file[at..at + bytes.len()].copy_from_slice(bytes);
         file
     };
     assert_eq!(refused(with(0, b"GGML")), (BadMagic, Some("G1")));
-    for version in [0u32, 1, 2, 4, 3 << 24] {
+    for version in [0u32, 1, 4, 3 << 24] {
         assert_eq!(refused(with(4, &version.to_le_bytes())), (BadVersion, Some("G1")));
     }
     for count in [8, 16] {
         assert_eq!(
             refused(with(count, &u64::MAX.to_le_bytes())),
-            (Truncated, Some("G2"))
+            (OutOfBounds, Some("G2"))
         );
     }
     let twice = file(&[], &[weights(), weights()]);
-    assert_eq!(refused(twice), (Malformed, Some("G2")));
-    let unknown = file(&[], &[Raw("w", &[4], 999, vec![0; 16])]);
-    assert_eq!(refused(unknown), (Malformed, Some("G2")));
-    assert_eq!(refused(good[..good.len() - 20].to_vec()).1, Some("G2"));
+    assert_eq!(refused(twice), (Duplicate, Some("G2")));
+    let big = GgufReader::from_bytes(with(4, &[0, 0, 0, 3])).unwrap_err();
+    assert!(big.to_string().contains("big-endian") && big.to_string().contains("gguf-convert-endian"));
+    assert_eq!(
+        refused(good[..good.len() - 20].to_vec()),
+        (OutOfBounds, Some("G3"))
+    );
+    let in_a_block = file(&[], &[Raw("w", &[33], 8, vec![0; 68])]);
+    assert_eq!(refused(in_a_block), (SizeMismatch, Some("G3")));
+    let five = file(&[], &[Raw("w", &[1; 5], 24, vec![0])]);
+    assert_eq!(refused(five), (Malformed, Some("G2")));
+    let odd = file(&[("general.alignment", 4, 33u32.to_le_bytes().to_vec())], &[]);
+    assert_eq!(refused(odd), (Malformed, Some("G2")));
+    // Arrays in arrays, without end.
+    let mut nested = Vec::new();
+    for _ in 0..1000 {
+        nested.extend(9u32.to_le_bytes());
+        nested.extend(1u64.to_le_bytes());
+    }
+    assert_eq!(
+        refused(file(&[("deep", 9, nested)], &[])),
+        (Malformed, Some("G2"))
+    );
     // 2^62 elements of four bytes.
     let huge = file(&[], &[Raw("w", &[1 << 31, 1 << 31], 0, vec![0; 16])]);
-    assert_eq!(refused(huge), (Malformed, Some("G2")));
+    assert_eq!(refused(huge), (OutOfBounds, Some("G3")));
 }
 
 #[test]
@@ -94,7 +113,7 @@ fn control_characters_do_not_reach_messages() {
     let name = "\x1b[31mred";
     let bytes = file(
         &[("general.name", 8, text("x"))],
-        &[Raw(name, &[4], 999, vec![0; 16])],
+        &[Raw(name, &[4], 999, vec![]), Raw(name, &[4], 999, vec![])],
     );
     let message = GgufReader::from_bytes(bytes).unwrap_err().to_string();
     assert!(!message.contains('\x1b'), "{message:?}");

@@ -5,3 +5,4 @@ mod dequantising;
 mod hostile;
 mod reading;
 mod support;
+mod writing;

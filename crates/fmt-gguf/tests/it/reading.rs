@@ -87,9 +87,40 @@ fn metadata_is_text() {
         [
             ("general.file_type", "7"),
             ("general.name", "tiny"),
+            (
+                "gguf.types",
+                r#"{"general.file_type":"u32","tiny.limit":"f64","tiny.rope.scale":"f32","tokenizer.tokens":"[string]"}"#
+            ),
             ("tiny.limit", "\"inf\""),
             ("tiny.rope.scale", "0.1"),
             ("tokenizer.tokens", r#"["<s>","\"a\""]"#),
         ]
     );
+}
+
+/// Of a type that is not known, the length is not known: the others can be read nevertheless.
+#[test]
+fn unknown_types_are_listed() {
+    let tensors = [Raw("new", &[4], 999, vec![7; 10]), Raw("w", &[1], 24, vec![5])];
+    let reader = GgufReader::from_bytes(file(&[], &tensors)).unwrap();
+    let entry = &reader.entries()[0];
+    assert_eq!(entry.dtype, StoredDType::Unknown("type 999".to_owned()));
+    assert_eq!(entry.stored_size(), 32);
+    assert_eq!(reader.tensor(0).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(reader.tensor(1).unwrap().to_vec::<i8>().unwrap(), [5]);
+}
+
+/// A header that is longer than what is read of a file at first.
+#[test]
+fn long_headers_are_read_from_files() {
+    let mut tokens = 8u32.to_le_bytes().to_vec();
+    tokens.extend(200_000u64.to_le_bytes());
+    (0..200_000).for_each(|number| tokens.extend(crate::support::text(&number.to_string())));
+    let bytes = file(&[("tokens", 9, tokens)], &[Raw("w", &[1], 24, vec![5])]);
+    assert!(bytes.len() > 2 << 20);
+    let disk = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(disk.path(), &bytes).unwrap();
+    let reader = GgufReader::from_path(disk.path()).unwrap();
+    assert!(reader.metadata()["tokens"].ends_with("\"199999\"]"));
+    assert_eq!(reader.tensor(0).unwrap().to_vec::<i8>().unwrap(), [5]);
 }

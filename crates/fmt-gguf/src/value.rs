@@ -1,0 +1,368 @@
+//! Metadata values: from the file's bytes to text, and from text to bytes of a type.
+//!
+//! Tools know metadata as text. A string is itself; everything else is JSON, and its type is kept beside it ([`Kind`]), so
+//! that the same value can be written again.
+
+use std::fmt::{self, Write};
+
+use fmt_core::{Cursor, Error, ErrorKind};
+use serde::de::{self, DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use serde_json::Number;
+use tensor_core::Quoted;
+
+/// The type of a value: one of the format's, or arrays of it, so many deep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    base: Base,
+    arrays: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Base {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    Bool,
+    String,
+    U64,
+    I64,
+    F64,
+    /// Of an array that is empty, or has arrays of several types.
+    Mixed,
+}
+
+/// The format's numbers of types, and their names.
+const BASES: [(u32, &str, Base); 12] = [
+    (0, "u8", Base::U8),
+    (1, "i8", Base::I8),
+    (2, "u16", Base::U16),
+    (3, "i16", Base::I16),
+    (4, "u32", Base::U32),
+    (5, "i32", Base::I32),
+    (6, "f32", Base::F32),
+    (7, "bool", Base::Bool),
+    (8, "string", Base::String),
+    (10, "u64", Base::U64),
+    (11, "i64", Base::I64),
+    (12, "f64", Base::F64),
+];
+const ARRAY: u32 = 9;
+/// How deep arrays may stand in arrays.
+const DEEPEST: u8 = 4;
+
+impl Kind {
+    pub(crate) const STRING: Self = Self {
+        base: Base::String,
+        arrays: 0,
+    };
+    pub(crate) const U32: Self = Self {
+        base: Base::U32,
+        arrays: 0,
+    };
+
+    /// The type with a name, such as `u32` or `[string]`.
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        let inner = name.trim_start_matches('[');
+        let arrays = name.len() - inner.len();
+        let base = inner.strip_suffix(&"]".repeat(arrays))?;
+        let known = BASES.iter().find(|(_, known, _)| *known == base)?;
+        let arrays = u8::try_from(arrays).ok().filter(|arrays| *arrays <= DEEPEST)?;
+        Some(Self {
+            base: known.2,
+            arrays,
+        })
+    }
+
+    fn number(self) -> Option<u32> {
+        if self.arrays > 0 {
+            return Some(ARRAY);
+        }
+        BASES
+            .iter()
+            .find(|(_, _, base)| *base == self.base)
+            .map(|known| known.0)
+    }
+
+    fn element(self) -> Self {
+        Self {
+            arrays: self.arrays.saturating_sub(1),
+            ..self
+        }
+    }
+
+    /// Writes the type's number and a value that is given as text.
+    pub(crate) fn encode(self, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+        let number = self
+            .number()
+            .filter(|_| self.base != Base::Mixed)
+            .ok_or("its type cannot be written")?;
+        out.extend(number.to_le_bytes());
+        if self == Self::STRING {
+            put_string(text, out);
+            return Ok(());
+        }
+        let mut json = serde_json::Deserializer::from_str(text);
+        Encode { kind: self, out }
+            .deserialize(&mut json)
+            .and_then(|()| json.end())
+            .map_err(|error| format!("its text is no {self}: {error}"))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = BASES
+            .iter()
+            .find(|(_, _, base)| *base == self.base)
+            .map_or("mixed", |known| known.1);
+        let arrays = usize::from(self.arrays);
+        write!(f, "{}{name}{}", "[".repeat(arrays), "]".repeat(arrays))
+    }
+}
+
+pub(crate) fn put_string(text: &str, out: &mut Vec<u8>) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.bytes());
+}
+
+/// A string of the file, of at most so many bytes.
+pub(crate) fn string<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Result<&'a str, Error> {
+    let at = cursor.position();
+    let len = cursor.u64(what)?;
+    if len > most {
+        let error = Error::new(ErrorKind::TooLarge, format!("the length of {what}")).at(at);
+        return Err(error.expected(format_args!("at most {most} bytes")).found(len));
+    }
+    let bytes = cursor.take(len, what)?;
+    std::str::from_utf8(bytes).map_err(|_| {
+        let what = format!("{what} is not UTF-8");
+        Error::new(ErrorKind::Malformed, what).at(at)
+    })
+}
+
+/// A value of the file with its type, as text.
+pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<(Kind, String), Error> {
+    let number = cursor.u32("the type of a value")?;
+    if number == 8 {
+        let text = string(cursor, "a value", u64::MAX)?;
+        return Ok((Kind::STRING, text.to_owned()));
+    }
+    let mut text = String::new();
+    let kind = json(cursor, number, 0, &mut text)?;
+    Ok((kind, text))
+}
+
+fn json(cursor: &mut Cursor<'_>, number: u32, depth: u8, out: &mut String) -> Result<Kind, Error> {
+    let at = cursor.position();
+    let malformed = |what: &str| Error::new(ErrorKind::Malformed, what).at(at);
+    if number == ARRAY {
+        if depth == DEEPEST {
+            let error = malformed("arrays in arrays");
+            return Err(error.expected(format_args!("at most {DEEPEST} deep")));
+        }
+        return array(cursor, depth, out);
+    }
+    let known = BASES.iter().find(|(known, _, _)| *known == number);
+    let &(_, name, base) = known.ok_or_else(|| malformed("the type of a value").found(number))?;
+    // Writing to a string does not fail.
+    let _ = match base {
+        Base::U8 => write!(out, "{}", cursor.u8(name)?),
+        Base::I8 => write!(out, "{}", i8::from_le_bytes(cursor.array(name)?)),
+        Base::U16 => write!(out, "{}", u16::from_le_bytes(cursor.array(name)?)),
+        Base::I16 => write!(out, "{}", i16::from_le_bytes(cursor.array(name)?)),
+        Base::U32 => write!(out, "{}", cursor.u32(name)?),
+        Base::I32 => write!(out, "{}", i32::from_le_bytes(cursor.array(name)?)),
+        Base::U64 => write!(out, "{}", cursor.u64(name)?),
+        Base::I64 => write!(out, "{}", i64::from_le_bytes(cursor.array(name)?)),
+        Base::F32 => {
+            let value = f32::from_le_bytes(cursor.array(name)?);
+            // The shortest text that is this value, not the double that it is too.
+            match value.to_string().parse::<Number>() {
+                Ok(number) => write!(out, "{number}"),
+                Err(_) => write!(out, "\"{value}\""),
+            }
+        }
+        Base::F64 => {
+            let value = f64::from_le_bytes(cursor.array(name)?);
+            match Number::from_f64(value) {
+                Some(number) => write!(out, "{number}"),
+                None => write!(out, "\"{value}\""),
+            }
+        }
+        Base::Bool => match cursor.u8(name)? {
+            truth @ (0 | 1) => write!(out, "{}", truth == 1),
+            other => return Err(malformed("a truth value").expected("0 or 1").found(other)),
+        },
+        Base::String | Base::Mixed => {
+            let text = string(cursor, "a value", u64::MAX)?;
+            let quoted = serde_json::to_string(text).unwrap_or_default();
+            out.write_str(&quoted)
+        }
+    };
+    Ok(Kind { base, arrays: 0 })
+}
+
+fn array(cursor: &mut Cursor<'_>, depth: u8, out: &mut String) -> Result<Kind, Error> {
+    let (number, at) = (cursor.u32("the type of an array")?, cursor.position());
+    let count = cursor.u64("the length of an array")?;
+    if count > cursor.remaining() {
+        // Every element takes a byte at least.
+        let error = Error::new(ErrorKind::Truncated, "an array is cut off").at(at);
+        return Err(error
+            .expected(format_args!("{count} elements"))
+            .found(format_args!("{} bytes", cursor.remaining())));
+    }
+    let mut elements = None;
+    out.push('[');
+    for index in 0..count {
+        if index > 0 {
+            out.push(',');
+        }
+        let kind = json(cursor, number, depth + 1, out)?;
+        let mixed = Kind {
+            base: Base::Mixed,
+            ..kind
+        };
+        match elements {
+            None => elements = Some(kind),
+            Some(other) if other != kind => elements = Some(mixed),
+            Some(_) => {}
+        }
+    }
+    out.push(']');
+    let empty = BASES.iter().find(|(known, _, _)| *known == number);
+    let base = empty.map_or(Base::Mixed, |known| known.2);
+    let elements = elements.unwrap_or(Kind {
+        base,
+        arrays: u8::from(number == ARRAY),
+    });
+    Ok(Kind {
+        arrays: elements.arrays + 1,
+        ..elements
+    })
+}
+
+/// Writes a value of a type from JSON, without its type's number.
+struct Encode<'o> {
+    kind: Kind,
+    out: &'o mut Vec<u8>,
+}
+
+impl<'de> DeserializeSeed<'de> for Encode<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Encode<'_> {
+    fn whole<E: de::Error>(self, number: i128) -> Result<(), E> {
+        let out_of_range = |_| E::custom(format_args!("{number} does not fit"));
+        match (self.kind.arrays, self.kind.base) {
+            (0, Base::U8) => self.out.push(number.try_into().map_err(out_of_range)?),
+            (0, Base::I8) => self
+                .out
+                .extend(i8::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            (0, Base::U16) => self
+                .out
+                .extend(u16::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            (0, Base::I16) => self
+                .out
+                .extend(i16::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            (0, Base::U32) => self
+                .out
+                .extend(u32::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            (0, Base::I32) => self
+                .out
+                .extend(i32::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            (0, Base::U64) => self
+                .out
+                .extend(u64::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            (0, Base::I64) => self
+                .out
+                .extend(i64::try_from(number).map_err(out_of_range)?.to_le_bytes()),
+            _ => return self.float(number as f64),
+        }
+        Ok(())
+    }
+
+    fn float<E: de::Error>(self, number: f64) -> Result<(), E> {
+        match (self.kind.arrays, self.kind.base) {
+            (0, Base::F32) => self.out.extend((number as f32).to_le_bytes()),
+            (0, Base::F64) => self.out.extend(number.to_le_bytes()),
+            _ => return Err(E::custom(format_args!("found {number}"))),
+        }
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Encode<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)
+    }
+
+    fn visit_bool<E: de::Error>(self, truth: bool) -> Result<(), E> {
+        if (self.kind.arrays, self.kind.base) != (0, Base::Bool) {
+            return Err(E::invalid_type(de::Unexpected::Bool(truth), &self));
+        }
+        self.out.push(truth.into());
+        Ok(())
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<(), E> {
+        self.whole(number.into())
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<(), E> {
+        self.whole(number.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<(), E> {
+        self.float(number)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<(), E> {
+        match (self.kind.arrays, self.kind.base) {
+            (0, Base::String) => {
+                put_string(text, self.out);
+                Ok(())
+            }
+            // JSON has no NaN and no infinity.
+            (0, Base::F32 | Base::F64) => match text.parse::<f64>() {
+                Ok(number) if !number.is_finite() => self.float(number),
+                _ => Err(E::custom(format_args!("found {}", Quoted(text)))),
+            },
+            _ => Err(E::invalid_type(de::Unexpected::Str(text), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        if self.kind.arrays == 0 {
+            return Err(de::Error::invalid_type(de::Unexpected::Seq, &self));
+        }
+        let element = self.kind.element();
+        let number = element.number().unwrap_or(ARRAY);
+        self.out.extend(number.to_le_bytes());
+        let len_at = self.out.len();
+        self.out.extend([0; 8]);
+        let mut count = 0u64;
+        while items
+            .next_element_seed(Encode {
+                kind: element,
+                out: self.out,
+            })?
+            .is_some()
+        {
+            count += 1;
+        }
+        self.out[len_at..len_at + 8].copy_from_slice(&count.to_le_bytes());
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! Files front to back: the header first, then each tensor's bytes with padding behind them.
+
+use std::{collections::BTreeSet, io::Write};
+
+use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, PlannedEntry, TensorWriter};
+
+use crate::{
+    header::{self, Announced, MOST_DIMS},
+    types::GgmlType,
+};
+
+/// A file that is being written.
+pub(crate) struct GgufWriter<W> {
+    out: W,
+    /// Until it is written.
+    header: Option<Vec<u8>>,
+    /// For each tensor that is not complete its bytes that are still to come, the last one first.
+    outstanding: Vec<u64>,
+    /// All of them together.
+    left: u64,
+    alignment: u64,
+    position: u64,
+    /// It is not known how much of what was to be written arrived.
+    has_failed: bool,
+}
+
+impl<W: Write> GgufWriter<W> {
+    /// Begins a file that was planned. Nothing is written yet.
+    pub(crate) fn planned(out: W, plan: &Plan) -> Result<Self, Error> {
+        let limits = Limits::default();
+        let alignment = header::alignment_of(&plan.metadata)?;
+        let (mut names, mut offset, mut left) = (BTreeSet::new(), 0u64, 0);
+        let mut announced = Vec::with_capacity(plan.entries.len());
+        for entry in &plan.entries {
+            let ggml = checked(entry, &limits).map_err(|error| error.of_tensor(&entry.name).rule("G8"))?;
+            if !names.insert(&entry.name) {
+                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
+                return Err(error.of_tensor(&entry.name).rule("G2"));
+            }
+            announced.push(Announced {
+                name: &entry.name,
+                dims: dims_of(entry),
+                ggml,
+                offset,
+            });
+            // Not more than the offset, which is checked.
+            left = entry.spec.byte_len().saturating_add(left);
+            offset = offset
+                .checked_add(entry.spec.byte_len())
+                .and_then(|end| end.checked_next_multiple_of(alignment))
+                .filter(|end| *end < 1 << 63)
+                .ok_or_else(|| {
+                    let error = Error::new(ErrorKind::TooLarge, "the data of all tensors").rule("G8");
+                    error.expected("less than 2^63 bytes")
+                })?;
+        }
+        if announced.len() as u64 > limits.tensors {
+            let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("G2");
+            return Err(error
+                .expected(format_args!("at most {}", limits.tensors))
+                .found(announced.len()));
+        }
+        let header = header::encode(&announced, &plan.metadata)?;
+        let lens = plan.entries.iter().rev().map(|entry| entry.spec.byte_len());
+        Ok(Self {
+            out,
+            header: Some(header),
+            outstanding: lens.collect(),
+            left,
+            alignment,
+            position: 0,
+            has_failed: false,
+        })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if self.has_failed {
+            let error = Error::new(ErrorKind::Io, "the file is incomplete since writing failed");
+            return Err(error.at(self.position));
+        }
+        self.out.write_all(bytes).map_err(|error| {
+            self.has_failed = true;
+            Error::io("the file cannot be written", error).at(self.position)
+        })?;
+        self.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Pads what is complete, and passes over tensors without elements.
+    fn settle(&mut self) -> Result<(), Error> {
+        if let Some(header) = self.header.take() {
+            self.put(&header)?;
+        }
+        while self.outstanding.last() == Some(&0) {
+            self.outstanding.pop();
+            let padding = self.position.next_multiple_of(self.alignment) - self.position;
+            self.put(&vec![0; padding as usize])?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write + Send> TensorWriter for GgufWriter<W> {
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() as u64 > self.left {
+            let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
+            return Err(error
+                .expected(format_args!("at most {}", self.left))
+                .found(bytes.len()));
+        }
+        self.settle()?;
+        self.left -= bytes.len() as u64;
+        while let Some(left) = self.outstanding.last().copied().filter(|_| !bytes.is_empty()) {
+            let len = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
+            let (now, rest) = bytes.split_at(len);
+            self.put(now)?;
+            bytes = rest;
+            if let Some(left) = self.outstanding.last_mut() {
+                *left -= len as u64;
+            }
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<u64, Error> {
+        self.settle()?;
+        if let Some(missing) = self.outstanding.last() {
+            let error = Error::new(ErrorKind::SizeMismatch, "bytes of a tensor are missing");
+            return Err(error.found(format_args!("{missing} bytes less")));
+        }
+        let flushed = self.out.flush();
+        flushed.map_err(|error| Error::io("the file cannot be written", error).at(self.position))?;
+        Ok(self.position)
+    }
+}
+
+fn dims_of(entry: &PlannedEntry) -> &[u64] {
+    match &entry.opaque {
+        Some((_, shape)) => shape.dims(),
+        None => entry.spec.shape().dims(),
+    }
+}
+
+/// The type that a tensor is written as, if the format has a place for it.
+fn checked(entry: &PlannedEntry, limits: &Limits) -> Result<GgmlType, Error> {
+    let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
+    if let Some(key) = entry.attributes.keys().next() {
+        let key = tensor_core::Quoted(key);
+        return Err(unsupported(&format!(
+            "the format has no place for the attribute {key}"
+        )));
+    }
+    if entry.layout != Layout::Dense {
+        return Err(unsupported("the layout")
+            .expected("dense: the format has no other")
+            .found(format_args!("{:?}", entry.layout)));
+    }
+    if entry.name.is_empty() || entry.name.len() as u64 > limits.name_bytes {
+        let error = Error::new(ErrorKind::BadName, "the length of the name");
+        return Err(error
+            .expected(format_args!("1 to {} bytes", limits.name_bytes))
+            .found(entry.name.len()));
+    }
+    let dims = dims_of(entry);
+    if dims.len() > MOST_DIMS {
+        return Err(unsupported("the rank")
+            .expected(format_args!(
+                "at most {MOST_DIMS} dimensions: the format has no more"
+            ))
+            .found(dims.len()));
+    }
+    let ggml = match &entry.opaque {
+        Some((dtype, _)) => match GgmlType::of_opaque(dtype) {
+            Some(ggml) => ggml,
+            None => return entry.check_dtype().and(Err(unsupported("the dtype"))),
+        },
+        None => {
+            let dtype = entry.spec.dtype();
+            GgmlType::of_dtype(dtype).ok_or_else(|| {
+                unsupported("the dtype")
+                    .expected("one that GGML has: f16, bf16, f32, f64, i8 to i64, or blocks of its own")
+                    .found(dtype)
+            })?
+        }
+    };
+    let row = dims.last().copied().unwrap_or(1);
+    if !row.is_multiple_of(ggml.elements.into()) {
+        return Err(unsupported("the last dimension")
+            .expected(format_args!("whole blocks of {} elements", ggml.elements))
+            .found(row));
+    }
+    Ok(ggml)
+}
