@@ -36,7 +36,11 @@ fn check(python: &str, version: &str) -> Result<usize> {
     if files.exists() {
         fs::remove_dir_all(&files).context("removing old files")?;
     }
-    call(Command::new(program).arg(workspace::root().join(SCRIPT)).arg(&files))?;
+    call(
+        Command::new(program)
+            .arg(workspace::root().join(SCRIPT))
+            .arg(&files),
+    )?;
     let expected = fs::read_to_string(files.join(format!("{version}.txt")))?;
     let expected: BTreeSet<String> = expected.lines().map(str::to_owned).collect();
     let mut paths: Vec<PathBuf> = fs::read_dir(&files)?
@@ -88,7 +92,11 @@ fn environment(python: &str, version: &str, folder: &Path) -> Result<PathBuf> {
         return Ok(program);
     }
     fs::create_dir_all(folder)?;
-    call(Command::new(python).args(["-m", "venv", "--clear"]).arg(folder.join("venv")))?;
+    call(
+        Command::new(python)
+            .args(["-m", "venv", "--clear"])
+            .arg(folder.join("venv")),
+    )?;
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     call(Command::new(&program).args(install).args(wanted.split(' ')))?;
     fs::write(done, wanted)?;

@@ -22,7 +22,9 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     let mut levels: Vec<Level> = Vec::new();
     loop {
         let at = (cursor.position() - start) as usize;
-        let first = cursor.u8("an item of the manifest").map_err(|error| cut_off(&error))?;
+        let first = cursor
+            .u8("an item of the manifest")
+            .map_err(|error| cut_off(&error))?;
         let (major, info) = (first >> 5, first & 0x1f);
         let wrong = |what: &str| Err(malformed(what, start + at as u64));
         let number = if major == 7 {
@@ -39,7 +41,9 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
         // An array or a map that has items begins here; anything else is over.
         let opened = match major {
             2 | 3 => {
-                cursor.take(number, "a text of the manifest").map_err(|error| cut_off(&error))?;
+                cursor
+                    .take(number, "a text of the manifest")
+                    .map_err(|error| cut_off(&error))?;
                 None
             }
             4 => Some((number, false)),

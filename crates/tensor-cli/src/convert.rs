@@ -34,6 +34,8 @@ fn write(from: &[PathBuf], to: &Path, target: &Target, out: &mut (impl Write + S
     let format = files::target(to, target)?;
     let options = ConvertOptions {
         allow_loss: allowed(target),
+        names_beside: !target.no_sidecar,
+        dense_budget: files::read_options().limits.decoded_bytes,
         output: files::output_options(target.no_clobber, from),
         ..ConvertOptions::default()
     };
@@ -59,7 +61,7 @@ fn allowed(target: &Target) -> AllowedLoss {
     AllowedLoss {
         tensors: has(LossKind::Tensors),
         sparsity: has(LossKind::Sparsity),
-        names: has(LossKind::Names),
+        names: has(LossKind::Names) || target.no_sidecar,
         metadata: !target.strict,
         foreign_parts: has(LossKind::Parts),
     }

@@ -1,13 +1,27 @@
 //! What objects are as tensors: dense ones, sparse ones, and those that are only listed (O10, O11).
 
+use std::borrow::Cow;
+
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
-use tensor_core::{DType, Quoted};
+use tensor_core::{DType, Quoted, Shape};
 
 use super::{
     container::Version,
-    manifest::{Draft, missing},
-    parts::Part,
+    pairs::missing,
+    parts::{DraftPart, Part},
 };
+use crate::fields::Fields;
+
+/// An object as it is being read.
+#[derive(Default)]
+pub(crate) struct Draft<'a> {
+    pub(crate) shape: Option<Shape>,
+    pub(crate) layout: Option<Cow<'a, str>>,
+    /// Version 1.0 has one for all parts.
+    pub(crate) dtype: Option<Cow<'a, str>>,
+    pub(crate) parts: Option<Vec<(Cow<'a, str>, DraftPart<'a>)>>,
+    pub(crate) attributes: Option<Fields>,
+}
 
 /// What an entry has beyond what all formats have.
 #[derive(Debug)]
@@ -204,7 +218,8 @@ fn sparse(
         ));
     }
     // Files of versions 1.0 and 1.1 do not say what compressed parts hold.
-    let (Some(index_len), Some(_)) = (indices.decoded, values.decoded) else {
+    let are_rows_sized = indptr.as_ref().is_none_or(|indptr| indptr.decoded.is_some());
+    let (Some(index_len), Some(_), true) = (indices.decoded, values.decoded, are_rows_sized) else {
         entry.unsupported = Some("compressed coordinates that do not say how many they are".to_owned());
         return Ok(Content::Listed);
     };

@@ -2,18 +2,18 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use ciborium_ll::Header;
 use fmt_core::{Entry, Error, ErrorKind, Limits, ReadOptions, check_name, check_overlaps};
-use tensor_core::{Quoted, Shape};
+use tensor_core::Quoted;
 
 use super::{
     container::{Container, Version},
-    entries::{self, Content},
+    entries::{self, Content, Draft},
+    pairs::{Pairs, missing, text, twice},
     parts::{DraftPart, Part},
     shards::Shards,
 };
 use crate::{
-    cbor::{Items, describe},
+    cbor::Items,
     deterministic,
     fields::{Fields, FieldsBuilder},
     names::Names,
@@ -36,17 +36,6 @@ pub(crate) struct Manifest {
 const NAME_V2: u64 = 1024;
 /// Parts of an object: layouts have three.
 const MOST_PARTS: usize = 64;
-
-/// An object as it is being read.
-#[derive(Default)]
-pub(crate) struct Draft<'a> {
-    pub(crate) shape: Option<Shape>,
-    pub(crate) layout: Option<Cow<'a, str>>,
-    /// Version 1.0 has one for all parts.
-    pub(crate) dtype: Option<Cow<'a, str>>,
-    pub(crate) parts: Option<Vec<(Cow<'a, str>, DraftPart<'a>)>>,
-    attributes: Option<Fields>,
-}
 
 impl Manifest {
     /// Takes over a manifest.
@@ -278,68 +267,6 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The pairs of a map with keys of text.
-pub(super) struct Pairs {
-    rest: Option<usize>,
-    what: &'static str,
-    /// Where the last key stands.
-    pub(super) at: u64,
-}
-
-impl Pairs {
-    pub(super) fn begin(items: &mut Items<'_>, what: &'static str) -> Result<Self, Error> {
-        let at = items.position();
-        match items.header(what)? {
-            Header::Map(count) => {
-                items.check_count(count.unwrap_or(0), 2, what)?;
-                Ok(Self {
-                    rest: count,
-                    what,
-                    at,
-                })
-            }
-            other => Err(wrong_type(what, at, "a map", &other)),
-        }
-    }
-
-    /// The next key, after whose value the one behind may be asked for.
-    pub(super) fn next<'a>(&mut self, items: &mut Items<'a>) -> Result<Option<Cow<'a, str>>, Error> {
-        if self.rest == Some(0) {
-            return Ok(None);
-        }
-        self.at = items.position();
-        let key = match items.header("a key")? {
-            Header::Break if self.rest.is_none() => {
-                self.rest = Some(0);
-                return Ok(None);
-            }
-            Header::Text(len) => items.text(len, "a key")?,
-            other => {
-                let what = format!("a key of {}", self.what);
-                return Err(wrong_type(&what, self.at, "a text", &other));
-            }
-        };
-        self.rest = self.rest.map(|rest| rest - 1);
-        Ok(Some(key))
-    }
-}
-
-pub(super) fn text<'a>(items: &mut Items<'a>, what: &str) -> Result<Cow<'a, str>, Error> {
-    let at = items.position();
-    match items.header(what)? {
-        Header::Text(len) => items.text(len, what),
-        other => Err(wrong_type(what, at, "a text", &other)),
-    }
-}
-
-pub(super) fn unsigned(items: &mut Items<'_>, what: &str) -> Result<u64, Error> {
-    let at = items.position();
-    match items.header(what)? {
-        Header::Positive(number) => Ok(number),
-        other => Err(wrong_type(what, at, "an unsigned integer", &other)),
-    }
-}
-
 /// The rule for names in version 2.
 fn check_name_v2(name: &str) -> Result<(), Error> {
     let bad = |expected: &str, found: String| {
@@ -365,21 +292,4 @@ fn of_shape(error: Error) -> Error {
 #[cold]
 fn about_part(error: Error, role: &str) -> Error {
     error.within(&format!("part {}", Quoted(role)))
-}
-
-#[cold]
-pub(super) fn twice(key: &str) -> Error {
-    let what = format!("the key {} stands twice in one map", Quoted(key));
-    Error::new(ErrorKind::Malformed, what).rule("O3")
-}
-
-#[cold]
-pub(super) fn missing(key: &str, of: &str) -> Error {
-    Error::new(ErrorKind::Malformed, format!("{of} has no '{key}'")).rule("O4")
-}
-
-#[cold]
-pub(super) fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error {
-    let error = Error::new(ErrorKind::Malformed, what).at(at).rule("O4");
-    error.expected(expected).found(describe(found))
 }

@@ -5,6 +5,7 @@ mod container;
 mod entries;
 mod format;
 mod manifest;
+mod pairs;
 mod parts;
 mod reader;
 mod shards;

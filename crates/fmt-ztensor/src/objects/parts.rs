@@ -8,7 +8,7 @@ use tensor_core::{DType, Quoted};
 
 use super::{
     container::{Container, Version},
-    manifest::{Pairs, missing, text, twice, unsigned, wrong_type},
+    pairs::{Pairs, bad_digest, missing, text, twice, unsigned, wrong_type},
     shards::Shards,
     types::{PartType, dtype_of, joined},
 };
@@ -146,7 +146,11 @@ impl Part {
             _ => draft.decoded,
         };
         if let Some(text) = &draft.digest {
-            check_digest(text, version)?;
+            let claim = match version {
+                Version::V1 => Claim::parse(text),
+                Version::V2 => Claim::parse_digest(text),
+            };
+            claim.map_err(|expected| bad_digest(text, expected))?;
         }
         let types = types_of(draft, shared, version)?;
         Ok(Self {
@@ -249,15 +253,4 @@ fn check_place(offset: u64, length: u64, end: u64, version: Version) -> Result<R
             .found(blob_end));
     }
     Ok(offset..blob_end)
-}
-
-pub(super) fn check_digest(text: &str, version: Version) -> Result<(), Error> {
-    let claim = match version {
-        Version::V1 => Claim::parse(text),
-        Version::V2 => Claim::parse_digest(text),
-    };
-    claim.map(drop).map_err(|expected| {
-        let error = Error::new(ErrorKind::Malformed, "the digest").rule("O13");
-        error.expected(expected).found(Quoted(text))
-    })
 }

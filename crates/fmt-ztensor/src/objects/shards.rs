@@ -7,10 +7,9 @@ use tensor_core::Quoted;
 
 use super::{
     container::Version,
-    manifest::{Pairs, missing, text, twice, unsigned},
-    parts::check_digest,
+    pairs::{Pairs, bad_digest, missing, text, twice, unsigned},
 };
-use crate::cbor::Items;
+use crate::{cbor::Items, checksum::Claim};
 
 /// Shards by name, in ascending order.
 #[derive(Debug, Default)]
@@ -87,7 +86,8 @@ fn shard(items: &mut Items<'_>, limits: &Limits) -> Result<u64, Error> {
         let is_new = match &*key {
             "size" => size.replace(unsigned(items, "size")?).is_none(),
             "digest" => {
-                check_digest(&text(items, "digest")?, Version::V2)?;
+                let digest = text(items, "digest")?;
+                Claim::parse_digest(&digest).map_err(|expected| bad_digest(&digest, expected))?;
                 !std::mem::replace(&mut has_digest, true)
             }
             _ => {
