@@ -35,6 +35,10 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
+        name: "tensors as ndarray's arrays",
+        arguments: &["test", "--package", "tensor-core", "--all-features", "--quiet"],
+    },
+    Check {
         name: "oip-http alone",
         arguments: &[
             "clippy",

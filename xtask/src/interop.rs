@@ -1,4 +1,5 @@
-//! Foreign clients against the servers: `xtask/interop/suite.py` in a virtual environment of its own.
+//! Foreign clients against the servers, and foreign files through `tensor`: `xtask/interop/suite.py` and `files.py` in a
+//! virtual environment of their own.
 
 use std::{
     fs,
@@ -27,6 +28,10 @@ pub(crate) struct Options {
     /// Run only checks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Drive the program `tensor` with files of NumPy, safetensors, gguf and, if the virtual environment has it, PyTorch,
+    /// instead of the servers
+    #[arg(long)]
+    files: bool,
 }
 
 /// The folder of the suite.
@@ -40,6 +45,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return interop_files::run(&options.python);
     }
     let python = environment(&options.python)?;
+    if options.files {
+        return run_files(&python, options);
+    }
     cargo::run(
         &[
             "build",
@@ -73,18 +81,35 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(workspace::root().join(SUITE).join("suite.py"))
         .args([&simple.http, &simple.grpc, &real.http, &real.grpc])
         .arg(workspace::root().join("crates/oip-server/examples/requests"));
-    if options.verbose {
-        suite.arg("--verbose");
-    }
-    if let Some(only) = &options.only {
-        suite.args(["--only", only]);
-    }
+    add_options(&mut suite, options);
     let status = suite.status().context("starting the suite")?;
     for (name, server) in [("test_service", &mut simple), ("oip-server", &mut real)] {
         if let Some(status) = server.child.try_wait()? {
             bail!("{name} ended while it was driven: {status}");
         }
     }
+    ensure!(status.success(), "not everything passed");
+    Ok(())
+}
+
+fn add_options(suite: &mut Command, options: &Options) {
+    if options.verbose {
+        suite.arg("--verbose");
+    }
+    if let Some(only) = &options.only {
+        suite.args(["--only", only]);
+    }
+}
+
+/// Files of foreign programs through `tensor`, and back.
+fn run_files(python: &Path, options: &Options) -> Result<()> {
+    cargo::run(&["build", "--package", "tensor-cli"], &[])?;
+    let mut suite = Command::new(python);
+    suite
+        .arg(workspace::root().join(SUITE).join("files.py"))
+        .arg(workspace::root().join("target/debug/tensor"));
+    add_options(&mut suite, options);
+    let status = suite.status().context("starting the suite")?;
     ensure!(status.success(), "not everything passed");
     Ok(())
 }

@@ -69,6 +69,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "flatbuffers", "ciborium", "zstd"],
     },
     Arrows {
+        from: "fmt-onnx",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "prost", "tract-onnx"],
+    },
+    Arrows {
         from: "fmt-zip",
         to: &["fmt-core"],
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
@@ -91,6 +96,7 @@ const ARROWS: &[Arrows] = &[
             "fmt-btf",
             "fmt-gguf",
             "fmt-npy",
+            "fmt-onnx",
             "fmt-safetensors",
             "fmt-tbuf",
             "fmt-torch",
@@ -102,6 +108,11 @@ const ARROWS: &[Arrows] = &[
         from: "fmt-ztensor",
         to: &["tensor-core", "fmt-core"],
         never: &["tokio", "serde", "fmt-btf", "fmt-tbuf"],
+    },
+    Arrows {
+        from: "tensor-remote",
+        to: &["fmt-core"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
     },
     Arrows {
         from: "oip-types",
@@ -122,6 +133,11 @@ const ARROWS: &[Arrows] = &[
         from: "oip-shm",
         to: &["tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "memmap2"],
+    },
+    Arrows {
+        from: "oip-console",
+        to: &[],
+        never: &["tonic", "prost"],
     },
     Arrows {
         from: "oip-listen",
@@ -150,6 +166,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "fmt-core",
             "tensor-files",
+            "tensor-remote",
             "oip-types",
             "oip-client",
         ],
@@ -216,6 +233,7 @@ const ARROWS: &[Arrows] = &[
             "oip-worker",
             "oip-listen",
             "oip-shm",
+            "oip-console",
             "oip-http",
             "oip-grpc",
             "oip-engine",

@@ -197,12 +197,12 @@ fn journal_of(path: &Path) -> PathBuf {
 }
 
 /// Removes the journal for good: one that came back after a power cut would undo a change that succeeded.
-fn remove_journal(journal: &Path) -> Result<(), Error> {
+pub(crate) fn remove_journal(journal: &Path) -> Result<(), Error> {
     fs::remove_file(journal).map_err(|error| Error::io("the journal cannot be removed", error))?;
     sync_folder(journal)
 }
 
-fn open_locked(path: &Path) -> Result<File, Error> {
+pub(crate) fn open_locked(path: &Path) -> Result<File, Error> {
     let file = File::options().read(true).write(true).open(path);
     let file = file.map_err(|error| Error::io("the file cannot be opened for writing", error))?;
     let is_locked = file.try_lock();

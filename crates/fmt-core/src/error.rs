@@ -16,8 +16,9 @@ use tensor_core::Quoted;
 ///     error.to_string(),
 ///     "tensor 'layer.0.weight': the size of the tensor's data, at byte 1024: expected 24 bytes for f32[2, 3], found 23"
 /// );
+/// // What a program shows whose `main` returns it, too.
+/// assert_eq!(format!("{error:?}"), error.to_string());
 /// ```
-#[derive(Debug)]
 pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
@@ -192,6 +193,16 @@ impl fmt::Display for Error {
             Some(source) => write!(f, ": {source}"),
             None => Ok(()),
         }
+    }
+}
+
+/// The message, as [`fmt::Display`]; with `{:#?}` all parts by name.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return self.0.fmt(f);
+        }
+        fmt::Display::fmt(self, f)
     }
 }
 

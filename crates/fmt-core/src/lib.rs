@@ -7,7 +7,7 @@
 //! - [`Error`]: what was wrong, where, what was expected, what was found.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
-//! - [`AtomicFile`], [`AppendFile`]: files that appear, or grow, only when they are complete; [`OutputFile`] writes
+//! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
 //!   through devices and pipes too; [`Sink`] knows how far a writer has come.
 //! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
 //!
@@ -21,6 +21,7 @@ mod entry;
 mod error;
 mod extents;
 mod format;
+mod head_editor;
 mod limits;
 mod lints;
 mod names;
@@ -44,6 +45,7 @@ pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
 pub use extents::{check_overlaps, holes};
 pub use format::{Format, Sniff};
+pub use head_editor::{EncodeHead, HeadEditor};
 pub use limits::{Limits, ReadOptions};
 pub use lints::lint_holes;
 pub use names::check_name;

@@ -34,9 +34,14 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
     Ok(bytes)
 }
 
-/// What it means that a source, whose length was known, could not be read at `at`.
+/// What it means that a source, whose length was known, could not be read at `at`. An [`Error`] inside the system's is
+/// what the source itself has to say, and keeps its kind.
 #[must_use]
 pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
+    let error = match error.downcast::<Error>() {
+        Ok(own) => return own.at(at),
+        Err(error) => error,
+    };
     if error.kind() == io::ErrorKind::UnexpectedEof {
         let changed = format!("{what} is not there any more: the file became shorter");
         return Error::new(ErrorKind::Changed, changed).at(at);

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use tensor_core::{SparseCoo, Tensor};
+use tensor_core::{Quoted, SparseCoo, Tensor};
 
 use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, TensorStream};
 
@@ -24,6 +24,17 @@ pub trait TensorReader: Send + Sync {
     /// The index of the tensor with this name.
     fn find(&self, name: &str) -> Option<usize> {
         self.entries().iter().position(|entry| entry.name == name)
+    }
+
+    /// A dense tensor by its name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; else as [`TensorReader::tensor`].
+    fn get(&self, name: &str) -> Result<Tensor, Error> {
+        match self.find(name) {
+            Some(index) => self.tensor(index),
+            None => Err(no_such_tensor(name, self.entries())),
+        }
     }
 
     /// A dense tensor. Bytes in memory that are stored raw and little-endian are not copied; what must be copied is held
@@ -128,6 +139,24 @@ pub trait TensorReader: Send + Sync {
     fn foreign_parts(&self) -> &[String] {
         &[]
     }
+}
+
+/// Says what names there are, as far as there are few.
+fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
+    const SHOWN: usize = 5;
+    let error = Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name);
+    let mut names: Vec<_> = entries
+        .iter()
+        .take(SHOWN)
+        .map(|entry| Quoted(&entry.name).to_string())
+        .collect();
+    if names.is_empty() {
+        return error;
+    }
+    if entries.len() > SHOWN {
+        names.push(format!("{} more", entries.len() - SHOWN));
+    }
+    error.expected(format_args!("one of {}", names.join(", ")))
 }
 
 /// What verifying a tensor came to.

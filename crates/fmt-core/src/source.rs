@@ -46,6 +46,12 @@ pub trait ByteSource: Send + Sync {
         out.copy_from_slice(&self.read(offset..offset + out.len() as u64)?);
         Ok(())
     }
+
+    /// Says that a range will be read from front to back in parts. A source may then ask for all of it at once; nothing
+    /// needs to come of it.
+    fn will_read(&self, range: Range<u64>) {
+        let _ = range;
+    }
 }
 
 impl ByteSource for Bytes {
@@ -81,6 +87,10 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 
     fn read_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         (**self).read_into(offset, out)
+    }
+
+    fn will_read(&self, range: Range<u64>) {
+        (**self).will_read(range);
     }
 }
 

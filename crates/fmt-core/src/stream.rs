@@ -62,6 +62,7 @@ impl<'a> SourceStream<'a> {
     /// Of these bytes of a source.
     #[must_use]
     pub fn new(source: &'a dyn ByteSource, range: Range<u64>) -> Self {
+        source.will_read(range.clone());
         Self { source, rest: range }
     }
 }

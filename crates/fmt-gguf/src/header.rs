@@ -34,6 +34,8 @@ pub(crate) const TYPES_KEY: &str = "gguf.types";
 pub(crate) struct Header {
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
+    /// Where the data begins.
+    pub(crate) data: u64,
 }
 
 impl Header {
@@ -95,7 +97,11 @@ impl Header {
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
         let ranges: Vec<_> = entries.iter().map(|entry| entry.range.clone()).collect();
         check_overlaps(&ranges).map_err(|error| error.rule("G2"))?;
-        Ok(Self { entries, metadata })
+        Ok(Self {
+            entries,
+            metadata,
+            data,
+        })
     }
 }
 

@@ -30,6 +30,7 @@
 
 mod blocks;
 mod dequantise;
+mod edit;
 mod format;
 mod header;
 mod reader;
@@ -38,5 +39,6 @@ mod value;
 mod writer;
 
 pub use dequantise::Dequantizer;
+pub use edit::edit;
 pub use format::Gguf;
 pub use reader::GgufReader;

@@ -52,6 +52,10 @@ impl GgufReader {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
     }
 
+    pub(crate) fn data_start(&self) -> u64 {
+        self.header.data
+    }
+
     fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
         RawTensor::new(&*self.source, &self.header.entries[index]).map_err(|error| error.rule("G4"))
     }

@@ -25,8 +25,8 @@
 //! // Reading: from bytes in memory, a path, or any source.
 //! let reader = SafetensorsReader::from_bytes(file)?;
 //! assert_eq!(reader.metadata()["format"], "pt");
+//! assert_eq!(reader.get("weights")?, weights);
 //! let index = reader.find("weights").ok_or("no such tensor")?;
-//! assert_eq!(reader.tensor(index)?, weights);
 //! assert_eq!(reader.rows(index, 1..2)?.to_vec::<f32>()?, [3.0, 4.0]);
 //! # Ok(())
 //! # }
@@ -35,12 +35,14 @@
 //! docs/formats/safetensors.md has the rules (`S1` and so on) that errors name
 //! ([`fmt_core::Error::broken_rule`]).
 
+mod edit;
 mod format;
 mod header;
 mod layout;
 mod reader;
 mod writer;
 
+pub use edit::edit;
 pub use format::Safetensors;
 pub use reader::SafetensorsReader;
 pub use writer::SafetensorsWriter;

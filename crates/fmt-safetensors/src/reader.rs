@@ -19,12 +19,13 @@ use crate::{
 /// Tensors with a dtype that `tensor-core` does not have (FP8, FP4, complex numbers and whatever comes) are listed, say so
 /// in [`Entry::unsupported`], and are refused when they are read.
 ///
-/// With [`ReadOptions::lenient`], the header may begin with white space (S2).
+/// With [`ReadOptions::lenient`], the header may begin with white space (S2), and be longer than the home crate reads (S1).
 ///
 /// The crate's page has an example.
 pub struct SafetensorsReader {
     source: Arc<dyn ByteSource>,
     header: Header,
+    header_len: u64,
 }
 
 impl SafetensorsReader {
@@ -41,10 +42,18 @@ impl SafetensorsReader {
         }
         let first = read_range(&*source, 0..LENGTH, "the length of the header")?;
         let header_len = first.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-        let most = LONGEST_HEADER.min(options.limits.index_bytes);
+        let (index_bytes, is_lenient) = (options.limits.index_bytes, options.lenient);
+        let most = match is_lenient {
+            true => index_bytes,
+            false => LONGEST_HEADER.min(index_bytes),
+        };
         if header_len > most {
             let error = of_length(ErrorKind::TooLarge, "the length of the header");
-            return Err(error.expected(format_args!("at most {most}")).found(header_len));
+            let expected = match is_lenient || most == index_bytes {
+                true => format!("at most {most}, the reader's limit"),
+                false => format!("at most {most}, as the home crate; {index_bytes} where reading is lenient"),
+            };
+            return Err(error.expected(expected).found(header_len));
         }
         if header_len > len - LENGTH {
             let error = of_length(ErrorKind::Truncated, "the header is cut off");
@@ -54,7 +63,11 @@ impl SafetensorsReader {
         }
         let json = read_range(&*source, LENGTH..LENGTH + header_len, "the header")?;
         let header = Header::parse(&json, len - LENGTH - header_len, options)?;
-        Ok(Self { source, header })
+        Ok(Self {
+            source,
+            header,
+            header_len,
+        })
     }
 
     /// Opens a file on disk, whose tensors are read when they are asked for.
@@ -74,6 +87,11 @@ impl SafetensorsReader {
     /// As [`SafetensorsReader::open`].
     pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
         Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    /// Bytes of the header with the white space behind it.
+    pub(crate) fn header_len(&self) -> u64 {
+        self.header_len
     }
 
     fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {

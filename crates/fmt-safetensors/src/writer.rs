@@ -1,6 +1,8 @@
 use std::{collections::BTreeSet, fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Metadata, Plan, PlannedEntry, TensorWriter};
+use fmt_core::{
+    Entry, Error, ErrorKind, Layout, Limits, Metadata, Plan, PlannedEntry, StoredDType, TensorWriter,
+};
 use serde::{Serialize, ser::SerializeMap};
 use tensor_core::{Naming, Shape, TensorSpec};
 
@@ -28,9 +30,6 @@ pub struct SafetensorsWriter<W> {
 }
 
 impl<W: Write> SafetensorsWriter<W> {
-    /// What the beginning of the data is a multiple of.
-    const ALIGNMENT: u64 = 64;
-
     /// Begins a file with these tensors. Nothing is written yet.
     ///
     /// # Errors
@@ -70,21 +69,7 @@ impl<W: Write> SafetensorsWriter<W> {
                 .expected(format_args!("at most {}", limits.tensors))
                 .found(tensors.len()));
         }
-        let header = HeaderText { tensors, metadata };
-        let mut json = serde_json::to_vec(&header).map_err(|error| {
-            let what = format!("the header cannot be written: {error}");
-            Error::new(ErrorKind::Unsupported, what).rule("S2")
-        })?;
-        let end = (LENGTH + json.len() as u64).next_multiple_of(Self::ALIGNMENT);
-        let header_len = end - LENGTH;
-        if header_len > LONGEST_HEADER {
-            let error = too_large("the header").rule("S1");
-            return Err(error
-                .expected(format_args!("at most {LONGEST_HEADER} bytes"))
-                .found(header_len));
-        }
-        json.resize(header_len as usize, b' ');
-        let header = [&header_len.to_le_bytes()[..], &json].concat();
+        let header = head(tensors, metadata, |len| len.next_multiple_of(ALIGNMENT))?;
         Ok(Self {
             out,
             header: Some(header),
@@ -170,7 +155,32 @@ impl<W: Write> SafetensorsWriter<W> {
     }
 }
 
-fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
+/// What the beginning of the data is a multiple of.
+pub(crate) const ALIGNMENT: u64 = 64;
+
+/// All before the data, with white space behind the header up to the length that `padded` makes of the shortest one.
+pub(crate) fn head(
+    tensors: &[Announced],
+    metadata: &Metadata,
+    padded: impl FnOnce(u64) -> u64,
+) -> Result<Vec<u8>, Error> {
+    let mut json = serde_json::to_vec(&HeaderText { tensors, metadata }).map_err(|error| {
+        let what = format!("the header cannot be written: {error}");
+        Error::new(ErrorKind::Unsupported, what).rule("S2")
+    })?;
+    let shortest = LENGTH + json.len() as u64;
+    let header_len = padded(shortest).max(shortest) - LENGTH;
+    if header_len > LONGEST_HEADER {
+        let error = Error::new(ErrorKind::TooLarge, "the header").rule("S1");
+        return Err(error
+            .expected(format_args!("at most {LONGEST_HEADER} bytes"))
+            .found(header_len));
+    }
+    json.resize(header_len as usize, b' ');
+    Ok([&header_len.to_le_bytes()[..], &json].concat())
+}
+
+pub(crate) fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
     let name = &tensor.name;
     if name == METADATA {
         let error = Error::new(ErrorKind::BadName, "the name");
@@ -206,8 +216,8 @@ fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
 }
 
 /// A tensor that is going to be written.
-struct Announced {
-    name: String,
+pub(crate) struct Announced {
+    pub(crate) name: String,
     dtype: String,
     shape: Shape,
     /// Bits of an element.
@@ -224,6 +234,23 @@ impl Announced {
             shape: spec.shape().clone(),
             bits: 8 * spec.dtype().size() as u64,
             len: spec.byte_len(),
+        }
+    }
+
+    /// A tensor that is in a file, whatever its dtype is.
+    pub(crate) fn stored(entry: &Entry) -> Self {
+        let (len, count) = (entry.stored_size(), entry.shape.element_count());
+        let dtype = match &entry.dtype {
+            StoredDType::Known(dtype) => dtype.name_in(Naming::Safetensors).to_owned(),
+            StoredDType::Opaque(dtype) => dtype.name().to_owned(),
+            StoredDType::Unknown(name) => name.clone(),
+        };
+        Self {
+            name: entry.name.clone(),
+            bits: bits_of(&dtype).unwrap_or_else(|| (8 * len).checked_div(count).unwrap_or(8)),
+            dtype,
+            shape: entry.shape.clone(),
+            len,
         }
     }
 

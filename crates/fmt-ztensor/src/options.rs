@@ -89,6 +89,10 @@ pub struct Compression {
     pub level: i32,
     /// Bytes that go into one frame of a tensor of more than 4 MiB: from 4 KiB to 1 GiB (1 MiB).
     pub frame_bytes: u64,
+    /// Threads that make the frames of one tensor; 0, the default, for as many as the machine has processors, 16 at most.
+    /// The bytes that are written are the same for any number. Memory is that of two frames and their compressed bytes
+    /// for each thread, 256 MiB at most, or one frame where that does not suffice for two.
+    pub threads: usize,
 }
 
 impl Compression {
@@ -108,6 +112,12 @@ impl Compression {
     #[must_use]
     pub fn with_frames_of(self, frame_bytes: u64) -> Self {
         Self { frame_bytes, ..self }
+    }
+
+    /// With this many threads; 0 for as many as the machine has processors.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -130,6 +140,7 @@ impl Default for Compression {
         Self {
             level: 3,
             frame_bytes: 1 << 20,
+            threads: 0,
         }
     }
 }

@@ -12,8 +12,9 @@ use libfuzzer_sys::fuzz_target;
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
 
 fuzz_target!(|data: &[u8]| {
-    for file in [data.to_vec(), [LEGACY, data].concat()] {
-        let mut options = ReadOptions::default();
+    let files = [data.to_vec(), [LEGACY, data].concat()];
+    for (file, lenient) in files.into_iter().flat_map(|file| [(file.clone(), false), (file, true)]) {
+        let mut options = ReadOptions { lenient, ..ReadOptions::default() };
         options.limits.decoded_bytes = 1 << 20;
         let Ok(reader) = TorchReader::open(Arc::new(Bytes::from(file)), &options) else {
             continue;

@@ -8,11 +8,8 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use oip_service::{Charge, Lease};
+use oip_service::{Buffer, Charge, Lease};
 use oip_types::{ErrorCode, ServiceError, causes};
-
-/// The least that is allocated for a body in several frames.
-const LEAST: usize = 16 << 10;
 
 /// Reads a body, up to a limit.
 ///
@@ -39,28 +36,28 @@ pub(crate) async fn read_body(
     }
     // Shows at once whether it fits, now or ever.
     drop(lease.charge(announced.unwrap_or(0))?);
-    let most = announced.map_or(limit, |bytes| bytes as usize);
+    let whole = announced.map(|bytes| bytes as usize);
     let mut first: Option<(Bytes, Charge)> = None;
-    let mut joined: Option<Joined> = None;
+    let mut joined: Option<Buffer> = None;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() else {
             continue;
         };
         let len = first.as_ref().map_or(0, |(first, _)| first.len());
-        let len = joined.as_ref().map_or(len, |joined| joined.bytes.len());
+        let len = joined.as_ref().map_or(len, Buffer::len);
         if len + data.len() > limit {
             return Err(too_large());
         }
         if let Some(joined) = &mut joined {
-            joined.push(&data, most)?;
+            joined.push(&data, whole)?;
         } else if data.is_empty() {
             continue;
         } else if let Some((start, charge)) = first.take() {
-            let mut whole = Joined::new(lease)?;
-            whole.push(&start, most)?;
+            let mut buffer = Buffer::new(lease)?;
+            buffer.push(&start, whole)?;
             drop((start, charge));
-            whole.push(&data, most)?;
-            joined = Some(whole);
+            buffer.push(&data, whole)?;
+            joined = Some(buffer);
         } else {
             let charge = lease.charge(data.len() as u64)?;
             first = Some((data, charge));
@@ -72,48 +69,6 @@ pub(crate) async fn read_body(
         (None, Some((whole, charge))) => charge.own(whole),
         (None, None) => Bytes::new(),
     })
-}
-
-/// Frames that are joined in a buffer, which is charged as it grows.
-struct Joined {
-    bytes: Vec<u8>,
-    charge: Charge,
-}
-
-impl Joined {
-    fn new(lease: &Lease) -> Result<Self, ServiceError> {
-        Ok(Self {
-            bytes: Vec::new(),
-            charge: lease.charge(0)?,
-        })
-    }
-
-    /// Appends a frame; the body has no more than `most` bytes.
-    fn push(&mut self, data: &[u8], most: usize) -> Result<(), ServiceError> {
-        let needed = self.bytes.len() + data.len();
-        if needed > self.bytes.capacity() {
-            let capacity = (2 * self.bytes.capacity())
-                .clamp(LEAST.min(most), most)
-                .max(needed);
-            self.charge
-                .grow((capacity as u64).saturating_sub(self.charge.bytes()))?;
-            let reserved = self.bytes.try_reserve_exact(capacity - self.bytes.len());
-            reserved.map_err(|error| {
-                ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
-            })?;
-        }
-        self.bytes.extend_from_slice(data);
-        Ok(())
-    }
-
-    fn finish(mut self) -> Bytes {
-        // Where no length was announced, doubling may have left much of the buffer empty.
-        if self.bytes.capacity() - self.bytes.len() > self.bytes.len() / 8 {
-            self.bytes.shrink_to_fit();
-            self.charge.shrink_to(self.bytes.capacity() as u64);
-        }
-        self.charge.own(self.bytes)
-    }
 }
 
 /// A body that could not be read to its end: too slow, or cut off.

@@ -9,13 +9,13 @@ use std::{
 use axum::Router;
 use oip_engine::{Engine, Repository};
 use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{Extended, InferenceService, Logging};
+use oip_service::{ByteBudget, Extended, InferenceService, Logging};
 use oip_shm::Regions;
 use tokio::{
     net::TcpListener,
     runtime::Builder,
     task::{JoinHandle, spawn_blocking},
-    time::timeout,
+    time::{MissedTickBehavior, interval, timeout},
 };
 
 use crate::{
@@ -128,10 +128,14 @@ impl App {
         }
         let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
-        let beside = match config.allow_metrics {
-            true => Metrics::new(engine.clone(), config.http.budget.clone()).router(),
-            false => Router::new(),
-        };
+        let mut beside = Router::new();
+        if config.allow_metrics {
+            beside = beside.merge(Metrics::new(engine.clone(), config.http.budget.clone()).router());
+        }
+        if config.allow_console {
+            beside = beside.merge(oip_console::router(config.log_tail.clone()));
+        }
+        tokio::spawn(free_unused_buffers(config.http.budget.clone()));
         let rest = oip_http::router_with(service.clone(), config.http, beside);
         let calls = oip_grpc::service(service, config.grpc);
         tokio::spawn({
@@ -192,6 +196,20 @@ impl App {
                 log_end.write_out();
                 std::process::exit(INTERRUPTED);
             }
+        }
+    }
+}
+
+/// Gives memory back to the system that requests have needed and no longer need.
+async fn free_unused_buffers(budget: ByteBudget) {
+    let mut ticks = interval(Duration::from_secs(5));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let budget = budget.clone();
+        // Unmapping much memory takes milliseconds.
+        if spawn_blocking(move || budget.trim()).await.is_err() {
+            return;
         }
     }
 }

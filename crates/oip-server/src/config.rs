@@ -1,5 +1,6 @@
 use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
+use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
@@ -28,6 +29,10 @@ pub(crate) struct Config {
     pub(crate) grpc: GrpcConfig,
     /// Whether `/metrics` answers.
     pub(crate) allow_metrics: bool,
+    /// Whether `/` answers.
+    pub(crate) allow_console: bool,
+    /// The log's last lines, where the console may show them.
+    pub(crate) log_tail: Option<LogTail>,
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
@@ -35,6 +40,9 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
 }
+
+/// Lines of the log that the console can show.
+const CONSOLE_LOG_LINES: usize = 500;
 
 impl Config {
     /// Completes the options of the command line and the environment with those of the file and with defaults.
@@ -56,6 +64,10 @@ impl Config {
             resolve(option, address.as_deref().unwrap_or(default)).map_err(Failure::usage)
         };
         let http_address = address("--http-address", options.http_address, "127.0.0.1:8080")?;
+        let allow_console = options.allow_console.unwrap_or(true);
+        let allow_console_log = options
+            .allow_console_log
+            .unwrap_or(http_address.ip().is_loopback());
         let grpc_address = address("--grpc-address", options.grpc_address, "127.0.0.1:9000")?;
         if let Some(name) = &options.model_name {
             oip_types::check_name("--model-name", name).map_err(|error| Failure::usage(error.message()))?;
@@ -134,6 +146,8 @@ impl Config {
                 ..GrpcConfig::default()
             },
             allow_metrics: options.allow_metrics.unwrap_or(true),
+            allow_console,
+            log_tail: (allow_console && allow_console_log).then(|| LogTail::new(CONSOLE_LOG_LINES)),
             shared_memory: options.system_shared_memory.unwrap_or(false).then(|| {
                 let mut regions = RegionsConfig::default();
                 regions.max_transfer_bytes = max_request_size;

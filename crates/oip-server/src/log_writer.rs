@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use oip_console::LogTail;
 use serde_json::{Value, json};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -38,12 +39,12 @@ impl LogWriter {
     /// Lines that may wait.
     const CAPACITY: usize = 4096;
 
-    pub(crate) fn start(format: LogFormat) -> Self {
+    pub(crate) fn start(format: LogFormat, tail: Option<LogTail>) -> Self {
         let (queue, messages) = sync_channel(Self::CAPACITY);
         let dropped = Arc::new(AtomicU64::new(0));
         let writing = {
             let dropped = dropped.clone();
-            move || write_all(&messages, &dropped, format, &mut stderr())
+            move || write_all(&messages, &dropped, format, tail.as_ref(), &mut stderr())
         };
         // Without the thread there is no log; the server runs nevertheless.
         let _ = thread::Builder::new().name("log".to_owned()).spawn(writing);
@@ -71,7 +72,13 @@ impl LogWriter {
 }
 
 /// The life of the thread: writes what comes.
-fn write_all(messages: &Receiver<Message>, dropped: &AtomicU64, format: LogFormat, out: &mut impl Write) {
+fn write_all(
+    messages: &Receiver<Message>,
+    dropped: &AtomicU64,
+    format: LogFormat,
+    tail: Option<&LogTail>,
+    out: &mut impl Write,
+) {
     for message in messages {
         let missing = dropped.swap(0, Ordering::Relaxed);
         if missing > 0 {
@@ -79,7 +86,13 @@ fn write_all(messages: &Receiver<Message>, dropped: &AtomicU64, format: LogForma
         }
         // A closed or full standard error is no reason to stop.
         match message {
-            Message::Line(line) => drop(out.write_all(&line)),
+            Message::Line(line) => {
+                // Before standard error, which may block for as long as nobody reads it.
+                if let Some(tail) = tail {
+                    tail.push(&String::from_utf8_lossy(&line));
+                }
+                let _ = out.write_all(&line);
+            }
             Message::Flush(done) => drop((out.flush(), done)),
         }
     }
@@ -247,7 +260,9 @@ mod tests {
         }
         drop(writer);
         let mut out = Vec::new();
-        write_all(&messages, &dropped, LogFormat::Json, &mut out);
+        let tail = LogTail::new(1);
+        write_all(&messages, &dropped, LogFormat::Json, Some(&tail), &mut out);
+        assert_eq!(tail.after(0).lines, [r#"{"number":1}"#]);
         let lines: Vec<Value> = out
             .split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice(line).ok())

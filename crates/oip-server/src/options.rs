@@ -147,6 +147,14 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ALLOW_METRICS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_metrics: Option<bool>,
 
+    /// Whether browsers get a console at / on the HTTP port [default: true]
+    #[arg(long, env = "OIP_ALLOW_CONSOLE", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) allow_console: Option<bool>,
+
+    /// Whether the console shows the log's last lines, to everybody who reaches the port [default: true on a loopback address]
+    #[arg(long, env = "OIP_ALLOW_CONSOLE_LOG", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) allow_console_log: Option<bool>,
+
     /// Host names that this server is known by, besides IP addresses and names without a dot. On a loopback address, and
     /// on any when this is given, other names in the header Host are refused, since a web page could have resolved them to
     /// this server. Web pages of these hosts may change the server. May be given several times, or with commas; * for all
@@ -277,6 +285,8 @@ impl Options {
             },
             system_shared_memory: self.system_shared_memory.or(other.system_shared_memory),
             allow_metrics: self.allow_metrics.or(other.allow_metrics),
+            allow_console: self.allow_console.or(other.allow_console),
+            allow_console_log: self.allow_console_log.or(other.allow_console_log),
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
             isolate_models: self.isolate_models.or(other.isolate_models),
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),

@@ -33,7 +33,7 @@ impl LogEnd {
 /// Sends the log to standard error, and panics to the log.
 pub(crate) fn start(config: &Config) -> Result<Log, Failure> {
     let filter = filter(&config.log)?;
-    let writer = LogWriter::start(config.log_format);
+    let writer = LogWriter::start(config.log_format, config.log_tail.clone());
     let layer = fmt::layer()
         .with_writer(writer.clone())
         .log_internal_errors(false);

@@ -7,12 +7,15 @@ use std::sync::{
 
 use oip_types::{ErrorCode, ServiceError};
 
-use crate::{Charge, Lease};
+use crate::{Charge, Lease, spare_buffers::SpareBuffers};
 
 /// Bytes of memory that all requests may use at once, over all transports.
 ///
 /// Each buffer of a request is charged to its [`Lease`] before it is allocated and stays charged until it is freed, so
 /// that memory is bounded however many clients send however much. A request that finds no room is refused at once.
+///
+/// Large buffers that requests have done with are kept for the next ones, up to a quarter of the budget; what is kept and
+/// what is used never exceed the budget together. [`ByteBudget::trim`] frees what is not needed.
 ///
 /// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, which therefore find room while large
 /// ones hold all they can get.
@@ -34,6 +37,7 @@ pub struct ByteBudget(Arc<Shared>);
 struct Shared {
     limit: u64,
     used: AtomicU64,
+    spare: SpareBuffers,
 }
 
 /// Bytes up to which a request is small and may use the whole budget.
@@ -46,6 +50,7 @@ impl ByteBudget {
         Self(Arc::new(Shared {
             limit,
             used: AtomicU64::new(0),
+            spare: SpareBuffers::new(limit / 4),
         }))
     }
 
@@ -69,9 +74,29 @@ impl ByteBudget {
         self.0.used.load(Ordering::Relaxed)
     }
 
+    /// Frees kept buffers that no request has needed since the last call. To be called every few seconds.
+    pub fn trim(&self) {
+        self.0.spare.trim();
+    }
+
+    /// Buffers of earlier requests.
+    pub(crate) fn spare(&self) -> &SpareBuffers {
+        &self.0.spare
+    }
+
+    /// Keeps a buffer for later requests, if there is room for it beside what is used.
+    pub(crate) fn keep(&self, buffer: Vec<u8>) {
+        let Shared { limit, spare, .. } = &*self.0;
+        spare.put(buffer);
+        let beyond = (self.used() + spare.bytes()).saturating_sub(*limit);
+        if beyond > 0 {
+            spare.free(beyond);
+        }
+    }
+
     /// Takes bytes for a request that holds `held` already.
     pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
-        let Shared { limit, used } = &*self.0;
+        let Shared { limit, used, spare } = &*self.0;
         let whole = held.saturating_add(bytes);
         if whole > *limit {
             let message = format!(
@@ -86,7 +111,13 @@ impl ByteBudget {
             used.checked_add(bytes).filter(|used| *used <= allowed)
         };
         match used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(()),
+            Ok(before) => {
+                let beyond = (before + bytes + spare.bytes()).saturating_sub(*limit);
+                if beyond > 0 {
+                    spare.free(beyond);
+                }
+                Ok(())
+            }
             Err(_) => {
                 let message = format!(
                     "other requests use the server's {limit} bytes of memory for requests; try again"

@@ -12,7 +12,7 @@ use flate2::{
 };
 use oip_types::{ErrorCode, ServiceError};
 
-use crate::{Charge, Lease};
+use crate::{Buffer, Charge, Lease};
 
 /// How bytes are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +25,6 @@ pub enum Compression {
 
 /// Bytes after which the lease is asked whether to go on.
 const PIECE: usize = 1 << 20;
-
-/// The least that is allocated for decompressed bytes.
-const LEAST: usize = 16 << 10;
 
 /// Bytes of each piece of compressed output, but the last.
 const COMPRESSED_PIECE: usize = 256 << 10;
@@ -66,44 +63,26 @@ pub fn inflate(
 
 /// Reads to the end into a buffer that is charged as it grows.
 fn read_all(lease: &Lease, mut reader: impl Read, limit: usize) -> Result<Bytes, ServiceError> {
-    let mut charge = lease.charge(0)?;
-    let mut out = Vec::new();
+    let too_large = || {
+        let message = format!("the body is larger than {limit} bytes once it is decompressed");
+        ServiceError::new(ErrorCode::TooLarge, message)
+    };
+    let mut out = Buffer::new(lease)?;
     loop {
         lease.check()?;
-        if out.len() == out.capacity() {
-            if out.len() > limit {
-                let message = format!("the body is larger than {limit} bytes once it is decompressed");
-                return Err(ServiceError::new(ErrorCode::TooLarge, message));
-            }
-            // One byte more than is allowed shows that there is more.
-            let most = limit.saturating_add(1);
-            let capacity = (2 * out.capacity()).clamp(LEAST.min(most), most);
-            enlarge(&mut out, capacity, &mut charge)?;
+        if out.is_full() {
+            out.make_room(1, None)?;
         }
-        let room = (out.capacity() - out.len()).min(PIECE);
-        let read = reader.by_ref().take(room as u64).read_to_end(&mut out);
-        if read.map_err(not_inflated)? < room {
-            break;
+        // One byte more than is allowed shows that there is more.
+        let most = (limit - out.len()).saturating_add(1).min(PIECE);
+        let read = out.fill_from(&mut reader, most).map_err(not_inflated)?;
+        if out.len() > limit {
+            return Err(too_large());
+        }
+        if read < most && !out.is_full() {
+            return Ok(out.finish());
         }
     }
-    if out.len() > limit {
-        let message = format!("the body is larger than {limit} bytes once it is decompressed");
-        return Err(ServiceError::new(ErrorCode::TooLarge, message));
-    }
-    // Doubling may have left much of the buffer empty.
-    if out.capacity() - out.len() > out.len() / 8 {
-        out.shrink_to_fit();
-        charge.shrink_to(out.capacity() as u64);
-    }
-    Ok(charge.own(out))
-}
-
-/// Gives a buffer another capacity, once that is charged.
-fn enlarge(out: &mut Vec<u8>, capacity: usize, charge: &mut Charge) -> Result<(), ServiceError> {
-    charge.grow((capacity as u64).saturating_sub(charge.bytes()))?;
-    out.try_reserve_exact(capacity - out.len()).map_err(|error| {
-        ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
-    })
 }
 
 fn malformed(what: &str) -> ServiceError {

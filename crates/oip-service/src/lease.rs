@@ -168,6 +168,11 @@ impl Charge {
         self.bytes
     }
 
+    /// The budget that the bytes are taken from.
+    pub(crate) fn budget(&self) -> &ByteBudget {
+        &self.lease.0.budget
+    }
+
     /// Takes more bytes.
     ///
     /// # Errors

@@ -68,6 +68,7 @@
 //! ```
 
 mod budget;
+mod buffer;
 mod cancel;
 #[cfg(feature = "compression")]
 pub mod compression;
@@ -81,10 +82,12 @@ mod model;
 mod panics;
 mod service;
 mod shared_inputs;
+mod spare_buffers;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use budget::ByteBudget;
+pub use buffer::Buffer;
 pub use cancel::{CancelGuard, CancelToken};
 pub use cpu_pool::CpuPool;
 pub use delivery::answer;

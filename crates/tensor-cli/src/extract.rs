@@ -15,6 +15,7 @@ use crate::{
 
 pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
     let (path, target) = (&options.file, &options.output);
+    files::check_local(target)?;
     let reader = files::open(path)?;
     let index = inspect::find(&*reader, &options.tensor).about(path)?;
     let (spec, mut parts): (_, Box<dyn Iterator<Item = Result<Bytes, Error>>>) = match options.rows {

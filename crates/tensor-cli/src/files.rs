@@ -39,6 +39,10 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 
 /// Opens a file of whichever format it is.
 pub(crate) fn open(path: &Path) -> Outcome<Box<dyn TensorReader>> {
+    #[cfg(feature = "remote")]
+    if let Some(location) = crate::remote::location(path) {
+        return crate::remote::open(location).about(path);
+    }
     if is_standard(path) {
         let source = standard_input().about(path)?;
         return tensor_files::open_source(Arc::new(source), None, &read_options()).about(path);
@@ -73,6 +77,29 @@ fn hint_at_pipes(error: Error) -> Error {
     error
 }
 
+/// How many bytes a file has.
+pub(crate) fn len(path: &Path) -> u64 {
+    #[cfg(feature = "remote")]
+    if let Some(location) = crate::remote::location(path) {
+        return crate::remote::len(location);
+    }
+    fs::metadata(path).map_or(0, |file| file.len())
+}
+
+/// Refuses a place on a server as one to write to.
+pub(crate) fn check_local(path: &Path) -> Outcome {
+    #[cfg(feature = "remote")]
+    if crate::remote::location(path).is_some() {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "files on servers are read and not written",
+        );
+        return Err(error.expected("a path on this machine")).about(path);
+    }
+    let _ = path;
+    Ok(())
+}
+
 /// The permissions of the narrowest of these files: what is made of them is to be read by nobody else.
 pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]
@@ -99,6 +126,7 @@ pub(crate) fn output_options(no_clobber: bool, from: &[PathBuf]) -> OutputOption
 
 /// The format that a file is in.
 pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
+    check_local(path)?;
     // A pipe is not waited for.
     let source = FileSource::open(path).map_err(hint_at_pipes).about(path)?;
     let head = fmt_core::read_range(&source, 0..source.len().min(512), "the beginning of the file");
@@ -107,6 +135,7 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
 
 /// The format to write a file in: the one that is asked for, else the one of its extension; with its settings.
 pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
+    check_local(path)?;
     let format = match &target.format {
         Some(id) => tensor_files::format(id).ok_or_else(|| unknown("the format", id)),
         None => tensor_files::format_of_path(path).ok_or_else(|| {
@@ -163,7 +192,10 @@ impl Settings {
         };
         let mut ztensor = WriteOptions {
             tensors: TensorOptions {
-                compression: target.compress.then(|| Compression::level(target.level)),
+                compression: target.compress.then(|| {
+                    let threads = target.threads.map_or(0, usize::from);
+                    Compression::level(target.level).with_threads(threads)
+                }),
                 checksum,
                 big_endian: target.endian == Some(Endian::Big),
                 ..TensorOptions::default()

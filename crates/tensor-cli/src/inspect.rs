@@ -1,6 +1,6 @@
 //! `tensor inspect`: what a file holds.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, io::Write};
+use std::{collections::BTreeMap, fmt::Write as _, io::Write};
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use crate::{
     options::Inspect,
     pieces,
     progress::Progress,
+    sources::unless_interrupted,
     stats::Stats,
     table,
 };
@@ -69,11 +70,12 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
         let entry = &reader.entries()[index];
         if options.sha256 && tensor.unsupported.is_none() {
             let mut hash = Sha256::new();
-            for piece in pieces::bytes(reader, index).about(&options.file)? {
-                let piece = piece.about(&options.file)?;
-                hash.update(&piece);
-                progress.advance(piece.len() as u64)?;
-            }
+            let hashed = pieces::each(reader, index, &mut |piece| {
+                hash.update(piece);
+                let advanced = progress.advance(piece.len() as u64);
+                advanced.map_err(|_| Error::new(ErrorKind::Io, "interrupted"))
+            });
+            hashed.about(&options.file).map_err(unless_interrupted)?;
             tensor.sha256 = Some(hex(&hash.finalize()));
         }
         if options.stats && entry.unsupported.is_none() {
@@ -85,7 +87,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
     drop(progress);
     let file = File {
         format: reader.format(),
-        file_size: fs::metadata(&options.file).map_or(0, |file| file.len()),
+        file_size: files::len(&options.file),
         metadata: reader.metadata(),
         tensors,
     };

@@ -15,6 +15,8 @@ mod inspect;
 mod options;
 mod pieces;
 mod progress;
+#[cfg(feature = "remote")]
+mod remote;
 mod sources;
 mod stats;
 mod table;
@@ -36,6 +38,8 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let mut out = BufWriter::new(io::stdout());
     files::read_with(options.reading.options());
+    #[cfg(feature = "remote")]
+    remote::read_with(options.servers);
     let outcome = progress::listen_for_interrupts()
         .and_then(|()| run(options.command, &mut out))
         .and_then(|()| Ok(out.flush()?));

@@ -9,9 +9,12 @@ use fmt_core::ReadOptions;
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), and for reading only GGUF
-/// (.gguf), zTensor 1.x and 2.x (.zt: what the Python package `ztensor` writes today is not 0.1) and PyTorch (.pt,
-/// .pth, .bin), whose code is never run.
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), and for
+/// reading only zTensor 1.x and 2.x (.zt: what the Python package `ztensor` writes today is not 0.1), PyTorch (.pt,
+/// .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
+///
+/// A file to read can be on a server that answers range requests: `https://HOST/PATH`, or `hf://OWNER/REPO/FILE` for the
+/// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`). Only what is needed of it is fetched.
 ///
 /// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
 /// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
@@ -23,6 +26,28 @@ pub(crate) struct Options {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) reading: Reading,
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+}
+
+/// How files on servers are read.
+#[cfg(feature = "remote")]
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Files on servers")]
+pub(crate) struct Servers {
+    /// Trust the certificates in this file (PEM) instead of the built-in authorities, which are Mozilla's.
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "SSL_CERT_FILE",
+        hide_env_values = true
+    )]
+    pub(crate) ca: Option<PathBuf>,
+    /// Take http:// for other machines than this one, too: whoever is on the way can change the file then.
+    #[arg(long, global = true)]
+    pub(crate) allow_http: bool,
 }
 
 /// How files are read.
@@ -135,8 +160,11 @@ pub(crate) struct Verify {
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Fail for what is legal but odd, too.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "index")]
     pub(crate) strict: bool,
+    /// Check the index only, and read none of the data: no checksums, no padding.
+    #[arg(long)]
+    pub(crate) index: bool,
 }
 
 #[derive(Args, Debug)]
@@ -180,6 +208,9 @@ pub(crate) struct Target {
     /// How hard to compress, from 1 (fast) to 19 (small).
     #[arg(long, value_name = "1-19", requires = "compress", default_value_t = 3)]
     pub(crate) level: i32,
+    /// Threads that compress [default: as many as the machine has processors, 16 at most]. The file is the same.
+    #[arg(long, value_name = "COUNT", requires = "compress", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
     /// The checksum of each tensor (zTensor) [default: crc32c].
     #[arg(long)]
     pub(crate) checksum: Option<Checksum>,

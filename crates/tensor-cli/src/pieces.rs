@@ -41,18 +41,18 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// Gives a tensor's bytes as writers take them: row-major and little-endian; of a sparse one the indices, then the
-/// values.
-pub(crate) fn bytes(
+/// Shows a tensor's bytes as writers take them: row-major and little-endian; of a sparse one the indices, then the values.
+pub(crate) fn each(
     reader: &dyn TensorReader,
     index: usize,
-) -> Result<Box<dyn Iterator<Item = Result<Bytes, Error>> + '_>, Error> {
+    see: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
     if let Layout::Coo { .. } = reader.entries()[index].layout {
         let sparse = reader.sparse(index)?;
-        let parts = [sparse.indices().bytes().clone(), sparse.values().bytes().clone()];
-        return Ok(Box::new(parts.into_iter().map(Ok)));
+        see(sparse.indices().bytes())?;
+        return see(sparse.values().bytes());
     }
-    Ok(Box::new(parts(reader, index)?))
+    tensor_files::read_ahead(reader, index, see)
 }
 
 /// Elements of a large tensor that are printed at each end of each axis.

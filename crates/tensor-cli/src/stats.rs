@@ -2,9 +2,9 @@
 
 use fmt_core::{Error, ErrorKind, Layout, TensorReader};
 use serde::{Serialize, Serializer};
-use tensor_core::{DType, Element, Shape, Tensor, TensorSpec, bf16, f16};
+use tensor_core::{DType, Element, Shape, TensorSpec, TensorView, bf16, f16};
 
-use crate::{histogram::Histogram, pieces};
+use crate::histogram::Histogram;
 
 /// What the values of a tensor are like. Bools count as 0 and 1; large integers are rounded to doubles.
 #[derive(Clone, Debug, Serialize)]
@@ -75,27 +75,26 @@ impl Stats {
 
 fn each(reader: &dyn TensorReader, index: usize, mut see: impl FnMut(f64)) -> Result<(), Error> {
     if let Layout::Coo { .. } = reader.entries()[index].layout {
-        see_all(reader.sparse(index)?.values(), &mut see);
+        see_all(&reader.sparse(index)?.values().view(), &mut see);
         return Ok(());
     }
     let Some(dtype) = reader.entries()[index].dtype.known() else {
         return Ok(());
     };
-    for part in pieces::parts(reader, index)? {
-        let part = part?;
+    tensor_files::read_ahead(reader, index, &mut |part| {
         let spec = TensorSpec::new(dtype, Shape::vector((part.len() / dtype.size()) as u64));
-        let elements = spec.and_then(|spec| Tensor::new(spec, part));
+        let elements = spec.and_then(|spec| TensorView::new(spec, part));
         let elements = elements.map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()))?;
         see_all(&elements, &mut see);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Shows all elements of a tensor as doubles.
-pub(crate) fn see_all(tensor: &Tensor, see: &mut impl FnMut(f64)) {
-    fn elements<T: Element>(tensor: &Tensor, see: &mut impl FnMut(f64), to_f64: impl Fn(T) -> f64) {
+pub(crate) fn see_all(tensor: &TensorView<'_>, see: &mut impl FnMut(f64)) {
+    fn elements<T: Element>(tensor: &TensorView<'_>, see: &mut impl FnMut(f64), to_f64: impl Fn(T) -> f64) {
         // The type is the tensor's own, so there is no other case.
-        if let Ok(elements) = tensor.view().iter::<T>() {
+        if let Ok(elements) = tensor.iter::<T>() {
             elements.for_each(|element| see(to_f64(element)));
         }
     }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{DType, SpecError, TensorSpec};
+use crate::{DType, Shape, SpecError, TensorSpec};
 
 /// Why bytes cannot be seen as a slice of a Rust type.
 ///
@@ -9,7 +9,7 @@ use crate::{DType, SpecError, TensorSpec};
 /// let error = Tensor::scalar(1.5f32).view().as_slice::<i32>().unwrap_err();
 /// assert_eq!(error, CastError::DType { expected: DType::I32, found: DType::F32 });
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CastError {
     /// The tensor holds another dtype.
@@ -36,6 +36,11 @@ pub enum CastError {
         /// The element type.
         dtype: DType,
     },
+    /// The shape is larger than those of the other crate's arrays can be.
+    Shape {
+        /// The dimensions.
+        shape: Shape,
+    },
 }
 
 impl fmt::Display for CastError {
@@ -52,11 +57,21 @@ impl fmt::Display for CastError {
                     "little-endian {dtype} elements cannot be viewed in place on this big-endian host"
                 )
             }
+            Self::Shape { shape } => {
+                write!(f, "shape {shape} is larger than those of ndarray's arrays can be")
+            }
         }
     }
 }
 
 impl std::error::Error for CastError {}
+
+/// The message: it is what a program shows whose `main` returns the error.
+impl fmt::Debug for CastError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// Why coordinates and values are not a sparse tensor, or one too large to make dense.
 ///
@@ -68,7 +83,7 @@ impl std::error::Error for CastError {}
 /// assert_eq!(error, SparseError::IndexOutOfRange { entry: 0, axis: 0, index: 3, dim: 3 });
 /// # Ok::<(), tensor_core::SpecError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SparseError {
     /// The index tensor is not `u64[nnz, rank]` or the value tensor is not `[nnz]`.
@@ -142,6 +157,13 @@ impl fmt::Display for SparseError {
 }
 
 impl std::error::Error for SparseError {}
+
+/// The message: it is what a program shows whose `main` returns the error.
+impl fmt::Debug for SparseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl From<SpecError> for SparseError {
     fn from(error: SpecError) -> Self {

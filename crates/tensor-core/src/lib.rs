@@ -25,19 +25,47 @@
 //! let error = Tensor::new(spec, vec![0; 20]).unwrap_err();
 //! assert_eq!(error.to_string(), "f32[2, 3] takes 24 bytes, found 20");
 //!
-//! let tensor = Tensor::from_vec(Shape::new(&[2, 3])?, vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//! let tensor = Tensor::from_vec([2, 3], vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 //! let last_row = tensor.rows(1..2)?; // shares the bytes
 //! assert_eq!(last_row.view().as_slice::<f32>().unwrap(), [4.0, 5.0, 6.0]);
 //! # Ok::<(), SpecError>(())
 //! ```
 //!
+//! Elements are Rust's own numbers, and [`struct@f16`] and [`bf16`] of the crate `half`, which are here by the same names:
+//!
+//! ```
+//! use tensor_core::{Tensor, bf16};
+//!
+//! let weights = Tensor::from_slice([2], &[bf16::from_f32(0.5), bf16::ONE])?;
+//! let halves: &[bf16] = weights.view().as_slice().unwrap(); // in place
+//! assert_eq!(halves[0].to_f32(), 0.5);
+//! # Ok::<(), tensor_core::SpecError>(())
+//! ```
+//!
+//! With the feature `ndarray` tensors are arrays of that crate, in place, and arrays become tensors:
+//!
+#![cfg_attr(feature = "ndarray", doc = "```")]
+#![cfg_attr(not(feature = "ndarray"), doc = "```ignore")]
+//! use ndarray::{ArrayViewD, array};
+//! use tensor_core::Tensor;
+//!
+//! let tensor = Tensor::try_from(array![[1.0f32, 2.0], [3.0, 4.0]])?; // takes the elements over
+//! let rows: ArrayViewD<'_, f32> = (&tensor).try_into()?; // in place
+//! assert_eq!(rows.sum_axis(ndarray::Axis(0)).as_slice(), Some(&[4.0, 6.0][..]));
+//! let transposed = Tensor::try_from(&rows.t())?; // a copy, row by row
+//! assert_eq!(transposed.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The crate does no I/O, has no `unsafe` code and no serialisation framework; its dependencies are `bytes`,
-//! `bytemuck`, `half` and `smallvec`.
+//! `bytemuck`, `half` and `smallvec`, and `ndarray` where it is asked for.
 
 mod display;
 mod dtype;
 mod element;
 mod error;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod quoted;
 mod shape;
 mod sparse;
@@ -52,7 +80,7 @@ pub use element::Element;
 pub use error::{CastError, SparseError};
 pub use half::{bf16, f16};
 pub use quoted::Quoted;
-pub use shape::{Shape, SpecError};
+pub use shape::{IntoShape, Shape, SpecError};
 pub use sparse::SparseCoo;
 pub use spec::TensorSpec;
 pub use tensor::Tensor;

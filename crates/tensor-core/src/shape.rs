@@ -125,6 +125,68 @@ impl TryFrom<&[u64]> for Shape {
     }
 }
 
+impl<const N: usize> TryFrom<[u64; N]> for Shape {
+    type Error = SpecError;
+
+    fn try_from(dims: [u64; N]) -> Result<Self, SpecError> {
+        Self::new(&dims)
+    }
+}
+
+impl TryFrom<Vec<u64>> for Shape {
+    type Error = SpecError;
+
+    fn try_from(dims: Vec<u64>) -> Result<Self, SpecError> {
+        Self::new(&dims)
+    }
+}
+
+/// What dimensions are given as: a [`Shape`], or numbers.
+///
+/// ```
+/// use tensor_core::{IntoShape, Shape};
+///
+/// assert_eq!([2, 3].into_shape()?, Shape::new(&[2, 3])?);
+/// # Ok::<(), tensor_core::SpecError>(())
+/// ```
+pub trait IntoShape {
+    /// The shape.
+    ///
+    /// # Errors
+    /// As [`Shape::new`].
+    fn into_shape(self) -> Result<Shape, SpecError>;
+}
+
+impl IntoShape for Shape {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Ok(self)
+    }
+}
+
+impl IntoShape for &Shape {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Ok(self.clone())
+    }
+}
+
+impl IntoShape for &[u64] {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Shape::new(self)
+    }
+}
+
+impl<const N: usize> IntoShape for [u64; N] {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Shape::new(&self)
+    }
+}
+
+impl<const N: usize> IntoShape for &[u64; N] {
+    fn into_shape(self) -> Result<Shape, SpecError> {
+        Shape::new(self)
+    }
+}
+
 /// The product of dimensions, `None` when it overflows. One 0 makes it 0 before anything can overflow.
 fn checked_product(dims: &[u64]) -> Option<u64> {
     if dims.contains(&0) {
@@ -142,7 +204,7 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
 /// assert!(matches!(error, SpecError::ElementCountOverflow { .. }));
 /// assert_eq!(error.to_string(), "the element count of shape [4294967296, 4294967296] does not fit 64 bits");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpecError {
     /// More dimensions than [`Shape::MAX_RANK`].
@@ -232,6 +294,13 @@ impl fmt::Display for SpecError {
 }
 
 impl std::error::Error for SpecError {}
+
+/// The message: it is what a program shows whose `main` returns the error.
+impl fmt::Debug for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 #[cfg(test)]
 mod tests {

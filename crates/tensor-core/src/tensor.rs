@@ -1,6 +1,8 @@
 use std::{borrow::Cow, fmt, ops::Range};
 
-use crate::{Bytes, CastError, Element, Shape, SpecError, TensorSpec, TensorView, element::le_bytes};
+use crate::{
+    Bytes, CastError, Element, IntoShape, Shape, SpecError, TensorSpec, TensorView, element::le_bytes,
+};
 
 /// An owned tensor: a spec and exactly that many row-major little-endian bytes, shared.
 ///
@@ -46,13 +48,31 @@ impl Tensor {
     ///
     /// # Errors
     /// [`SpecError::LengthMismatch`] when the shape has another number of elements;
-    /// [`SpecError::ByteLengthOverflow`] when its byte length does not fit `u64`.
-    pub fn from_vec<T: Element>(shape: Shape, elements: Vec<T>) -> Result<Self, SpecError> {
+    /// [`SpecError::ByteLengthOverflow`] when its byte length does not fit `u64`; as [`Shape::new`].
+    pub fn from_vec<T: Element>(shape: impl IntoShape, elements: Vec<T>) -> Result<Self, SpecError> {
+        let shape = shape.into_shape()?;
         let bytes = match le_bytes(&elements) {
             Cow::Owned(swapped) => swapped.into(),
             Cow::Borrowed(_) => Bytes::from_owner(ElementBytes(elements)),
         };
         Self::new(TensorSpec::new(T::DTYPE, shape)?, bytes)
+    }
+
+    /// Copies a slice of elements.
+    ///
+    /// ```
+    /// use tensor_core::Tensor;
+    ///
+    /// let tensor = Tensor::from_slice([2, 2], &[1.0f32, 2.0, 3.0, 4.0])?;
+    /// assert_eq!(tensor.to_string(), "[[1. 2.]\n [3. 4.]]");
+    /// # Ok::<(), tensor_core::SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::from_vec`].
+    pub fn from_slice<T: Element>(shape: impl IntoShape, elements: &[T]) -> Result<Self, SpecError> {
+        let bytes = Bytes::copy_from_slice(&le_bytes(elements));
+        Self::new(TensorSpec::new(T::DTYPE, shape.into_shape()?)?, bytes)
     }
 
     /// A tensor without dimensions that holds one value.

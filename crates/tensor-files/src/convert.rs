@@ -2,9 +2,11 @@ use std::{fmt, io::Write, ops::ControlFlow, path::Path};
 
 use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OutputFile, OutputOptions, Plan,
-    PlannedEntry, StoredDType, TENSOR_STREAM_UNIT, TensorReader,
+    PlannedEntry, StoredDType, TensorReader,
 };
 use tensor_core::Quoted;
+
+use crate::ahead::read_ahead;
 
 /// How a file is converted.
 pub struct ConvertOptions<'a> {
@@ -480,16 +482,7 @@ fn copy(
         write(sparse.indices().bytes())?;
         return write(sparse.values().bytes());
     }
-    let mut stream = reader.stream(index)?;
-    let mut piece =
-        vec![0; usize::try_from(planned.spec.byte_len()).map_or(PIECE, |len| len.clamp(1, PIECE))];
-    piece.resize(piece.len().next_multiple_of(TENSOR_STREAM_UNIT), 0);
-    loop {
-        match stream.read(&mut piece)? {
-            0 => return Ok(()),
-            len => write(&piece[..len])?,
-        }
-    }
+    read_ahead(reader, index, write)
 }
 
 fn in_pieces(

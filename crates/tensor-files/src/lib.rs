@@ -30,12 +30,15 @@
 //! # }
 //! ```
 //!
-//! Each format is a feature: `btf`, `gguf`, `npy` (which is `.npz` too), `safetensors`, `tbuf`,
-//! `torch` (read only), `ztensor`. All are on by default.
+//! Each format is a feature: `btf`, `gguf`, `npy` (which is `.npz` too), `onnx` (the weights of models, read only),
+//! `safetensors`, `tbuf`, `torch` (read only), `ztensor`. All are on by default.
 //!
 //! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
 //! [`open_source`] a mapping of `tensor-mmap`.
 
+mod ahead;
+#[cfg(feature = "onnx")]
+mod beside;
 mod convert;
 mod diff;
 mod open;
@@ -44,6 +47,7 @@ mod registry;
 mod renamed;
 mod verify;
 
+pub use ahead::read_ahead;
 pub use convert::{AllowedLoss, ConvertOptions, Converted, Loss, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
 pub use open::{open, open_source};

@@ -27,6 +27,10 @@ pub fn open_source(
 ) -> Result<Box<dyn TensorReader>, Error> {
     let head = read_range(&*source, 0..source.len().min(512), "the beginning of the file")?;
     let format = detect(&head, source.len(), path)?;
+    #[cfg(feature = "onnx")]
+    if let (Some(path), "onnx") = (path, format.id()) {
+        return crate::beside::open_onnx(source, path, options);
+    }
     let reader = format.open(source, options)?;
     #[cfg(feature = "btf")]
     if let (Some(path), "btf") = (path, format.id()) {

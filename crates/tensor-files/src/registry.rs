@@ -12,6 +12,8 @@ const FORMATS: &[&dyn Format] = &[
     &fmt_npy::Npy,
     #[cfg(feature = "npy")]
     &fmt_npy::Npz,
+    #[cfg(feature = "onnx")]
+    &fmt_onnx::Onnx,
     #[cfg(feature = "safetensors")]
     &fmt_safetensors::Safetensors,
     #[cfg(feature = "tbuf")]

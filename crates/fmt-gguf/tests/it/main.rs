@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod dequantising;
+mod editing;
 mod hostile;
 mod reading;
 mod support;

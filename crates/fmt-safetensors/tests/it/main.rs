@@ -1,6 +1,7 @@
 //! safetensors files, read, written, attacked, and held against the format's home crate.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod editing;
 mod home_crate;
 mod hostile;
 mod rules;

@@ -244,3 +244,50 @@ impl fmt_core::ByteSource for Counting {
         fmt_core::ByteSource::read(&self.bytes, range)
     }
 }
+
+/// How many threads make the frames shows nowhere in the file, whatever the pieces that come.
+#[test]
+fn compressed_by_any_number_of_threads() {
+    let bytes: Vec<u8> = (0..9_000_001_u64).map(|at| (at * at / 977) as u8).collect();
+    let spec = |len| TensorSpec::new(DType::U8, Shape::vector(len)).unwrap();
+    let write = |threads, frame_bytes, piece: usize| {
+        let compression = Compression::level(1)
+            .with_frames_of(frame_bytes)
+            .with_threads(threads);
+        let mut options = WriteOptions::default();
+        options.tensors.compression = Some(compression);
+        let mut file = Vec::new();
+        let mut writer = ZtensorWriter::new(&mut file, options).unwrap();
+        for len in [9_000_001, 100, 0, 8 << 20] {
+            writer.begin(&len.to_string(), &spec(len)).unwrap();
+            bytes[..len as usize]
+                .chunks(piece)
+                .for_each(|piece| writer.write(piece).unwrap());
+        }
+        writer.finish().unwrap();
+        file
+    };
+    for (frame_bytes, piece) in [(1 << 20, 1 << 20), (300_000, 70_001), (5 << 20, 1 << 24)] {
+        let alone = write(1, frame_bytes, piece);
+        for threads in [0, 2, 3, 8] {
+            assert!(write(threads, frame_bytes, piece) == alone, "{threads} threads");
+        }
+        let reader = ZtensorReader::from_bytes(alone).unwrap();
+        for (index, entry) in reader.entries().iter().enumerate() {
+            let len = entry.shape.element_count() as usize;
+            assert_eq!(reader.tensor(index).unwrap().bytes(), &bytes[..len]);
+        }
+    }
+}
+
+/// Threads that still work when a file is given up end by themselves.
+#[test]
+fn a_compressed_file_that_is_given_up() {
+    let spec = TensorSpec::new(DType::U8, Shape::vector(64 << 20)).unwrap();
+    let mut options = WriteOptions::default();
+    options.tensors.compression = Some(Compression::level(3).with_threads(3));
+    let mut writer = ZtensorWriter::new(Vec::new(), options).unwrap();
+    writer.begin("w", &spec).unwrap();
+    writer.write(&vec![7; 20 << 20]).unwrap();
+    drop(writer);
+}

@@ -7,6 +7,7 @@ mod attacks;
 mod bodies;
 mod command_line;
 #[cfg(feature = "onnx")]
+mod console;
 mod control;
 #[cfg(feature = "onnx")]
 mod digits;

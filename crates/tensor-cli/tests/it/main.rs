@@ -10,8 +10,14 @@ mod killed;
 mod looking;
 #[cfg(feature = "client")]
 mod measuring;
+#[cfg(feature = "remote")]
+mod remote;
 #[cfg(feature = "client")]
 mod server;
 #[cfg(unix)]
 mod streams;
 mod support;
+#[cfg(feature = "remote")]
+#[allow(dead_code, reason = "its other half is for the tests of tensor-remote")]
+#[path = "../../../tensor-remote/tests/it/server.rs"]
+mod web;

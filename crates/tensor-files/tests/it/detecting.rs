@@ -38,7 +38,7 @@ fn what_is_of_no_format_is_told_so() {
     assert!(
         error
             .to_string()
-            .contains("one of btf, gguf, npy, npz, safetensors"),
+            .contains("one of btf, gguf, npy, npz, onnx, safetensors"),
         "{error}"
     );
     // A name that a format has is believed: its reader says best what is wrong.

@@ -1,0 +1,253 @@
+//! Changes to files whose index stands at their beginning: names and metadata, in place where there is room.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use crate::{
+    AtomicFile, ByteSource, Entry, Error, ErrorKind, FileSource, Metadata, TensorReader,
+    append_file::{open_locked, remove_journal},
+    read_range,
+};
+
+/// Makes the first part of a file from its tensors and metadata. It is told how long the old one is, which the new one
+/// should be too if it can. Tensors stay where they are behind it.
+pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
+
+/// Changes names and metadata of a file whose index stands before its data, such as safetensors and GGUF.
+///
+/// Where the new index has the length of the old one, it is written over it, and the data is not touched. A journal beside
+/// the file, `NAME.head-journal`, has the old bytes meanwhile: [`HeadEditor::recover`] puts them back after a crash.
+/// Otherwise the file is written anew beside the old one and replaces it, as [`AtomicFile`] does.
+///
+/// The crates of formats make it: `fmt_safetensors::edit`, `fmt_gguf::edit`.
+#[derive(Debug)]
+pub struct HeadEditor {
+    path: PathBuf,
+    source: Arc<FileSource>,
+    /// The old index, as it was when the file was opened.
+    head: Bytes,
+    entries: Vec<Entry>,
+    metadata: Metadata,
+    encode: EncodeHead,
+}
+
+impl HeadEditor {
+    /// For a format's crate: a file that was opened, whose first `head_len` bytes `encode` makes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when these cannot be read.
+    pub fn new(
+        path: &Path,
+        source: Arc<FileSource>,
+        reader: &dyn TensorReader,
+        head_len: u64,
+        encode: EncodeHead,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            path: path.to_owned(),
+            head: read_range(&*source, 0..head_len, "the index")?,
+            source,
+            entries: reader.entries().to_vec(),
+            metadata: reader.metadata().clone(),
+            encode,
+        })
+    }
+
+    /// Gives a tensor another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        if from != to && self.entries.iter().any(|entry| entry.name == to) {
+            return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
+        }
+        let entry = self.entries.iter_mut().find(|entry| entry.name == from);
+        let entry = entry
+            .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(from))?;
+        entry.name = to.to_owned();
+        Ok(())
+    }
+
+    /// What the file says about itself under a key; `None` removes it.
+    pub fn set(&mut self, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.metadata.insert(key.to_owned(), value.to_owned()),
+            None => self.metadata.remove(key),
+        };
+    }
+
+    /// Brings the changes to the disk, and says whether that was done in place.
+    ///
+    /// # Errors
+    /// What the format has no place for, [`ErrorKind::Changed`] when the file is not what was opened any more,
+    /// [`ErrorKind::Io`], also when somebody else is changing the file or did not come to an end. Then the file is what it
+    /// was, or [`HeadEditor::recover`] makes it so.
+    pub fn save(self) -> Result<bool, Error> {
+        let old_len = self.head.len() as u64;
+        let head = (self.encode)(&self.entries, &self.metadata, old_len)?;
+        let mut file = open_locked(&self.path)?;
+        let journal = journal_of(&self.path);
+        if journal.exists() {
+            let what = "an earlier change did not come to an end and must be undone first";
+            let error = Error::new(ErrorKind::Io, what);
+            return Err(error.found(journal.display()));
+        }
+        let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
+        let current = FileSource::new(file.try_clone().map_err(cannot_open)?)?;
+        let is_same = current.len() == self.source.len();
+        if !is_same || read_range(&current, 0..old_len, "the old index")? != self.head {
+            let what = "the file is not what was opened any more";
+            return Err(Error::new(ErrorKind::Changed, what));
+        }
+        if head.len() != self.head.len() {
+            self.write_anew(&head)?;
+            return Ok(false);
+        }
+        write_journal(&journal, current.len(), &self.head, &head)?;
+        let written = overwrite(&mut file, &head);
+        written.map_err(|error| match overwrite(&mut file, &self.head) {
+            Ok(()) => {
+                let _ = fs::remove_file(&journal);
+                error
+            }
+            // The journal stays for `recover`.
+            Err(_) => error,
+        })?;
+        remove_journal(&journal)?;
+        Ok(true)
+    }
+
+    fn write_anew(&self, head: &[u8]) -> Result<(), Error> {
+        const PIECE: u64 = 1 << 20;
+        let failed = |error| Error::io("the file cannot be written", error);
+        let mut out = AtomicFile::create(&self.path)?;
+        out.write_all(head).map_err(failed)?;
+        let mut at = self.head.len() as u64;
+        while at < self.source.len() {
+            let end = self.source.len().min(at + PIECE);
+            let piece = read_range(&*self.source, at..end, "the data")?;
+            out.write_all(&piece).map_err(failed)?;
+            at = end;
+        }
+        out.publish()
+    }
+
+    /// Puts the old index back, after a crash amid a change in place. Returns whether there was something to undo.
+    ///
+    /// Without a journal beside the file nothing is done.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] when the journal does not fit the file, which is left as it is; [`ErrorKind::Io`], also
+    /// when somebody is changing the file.
+    pub fn recover(path: &Path) -> Result<bool, Error> {
+        let journal = journal_of(path);
+        if !journal.exists() {
+            return Ok(false);
+        }
+        // Read under the lock only: a change that ends between the two would be undone after it has counted.
+        let mut file = open_locked(path)?;
+        let cannot_read = |error| Error::io("the file or its journal cannot be read", error);
+        let announced = match fs::read(&journal) {
+            Ok(announced) => announced,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(cannot_read(error)),
+        };
+        let misfit = || {
+            let error = Error::new(ErrorKind::Malformed, "the journal does not fit the file");
+            error.found(journal.display())
+        };
+        let (len, old, new) = parse_journal(&announced).ok_or_else(misfit)?;
+        let mut current = vec![0; old.len()];
+        let found = file.metadata().map_err(cannot_read)?.len();
+        file.seek(SeekFrom::Start(0)).map_err(cannot_read)?;
+        if found != len || file.read_exact(&mut current).is_err() {
+            return Err(misfit());
+        }
+        // What was interrupted left old bytes and new ones, and nothing else.
+        let mut bytes = current.iter().zip(old).zip(new);
+        if !bytes.all(|((current, old), new)| current == old || current == new) {
+            return Err(misfit());
+        }
+        overwrite(&mut file, old)?;
+        remove_journal(&journal)?;
+        Ok(true)
+    }
+}
+
+fn overwrite(file: &mut File, head: &[u8]) -> Result<(), Error> {
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.write_all(head))
+        .and_then(|()| file.sync_all())
+        .map_err(|error| Error::io("the index cannot be written", error))
+}
+
+fn journal_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".head-journal");
+    name.into()
+}
+
+/// What a journal begins with.
+const MARK: &[u8; 8] = b"TFHEAD1\n";
+
+/// Mark, the file's length, the old bytes, and as many new ones.
+fn write_journal(journal: &Path, len: u64, old: &[u8], new: &[u8]) -> Result<(), Error> {
+    let mut file = AtomicFile::create(journal)?;
+    let parts = [&MARK[..], &len.to_le_bytes(), old, new];
+    parts
+        .into_iter()
+        .try_for_each(|part| file.write_all(part))
+        .map_err(|error| Error::io("the journal cannot be written", error))?;
+    file.publish()
+}
+
+fn parse_journal(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+    let (len, heads) = bytes.strip_prefix(MARK)?.split_first_chunk()?;
+    let (old, new) = heads.split_at(heads.len() / 2);
+    (old.len() == new.len()).then_some((u64::from_le_bytes(*len), old, new))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interrupted(current: &[u8]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        fs::write(&path, current).unwrap();
+        write_journal(&journal_of(&path), 10, b"old!", b"new?").unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn what_was_interrupted_is_undone() {
+        // Before, amid and after the bytes were written.
+        for current in [b"old!->data", b"new!->data", b"new?->data"] {
+            let (_folder, path) = interrupted(current);
+            assert!(HeadEditor::recover(&path).unwrap());
+            assert_eq!(fs::read(&path).unwrap(), b"old!->data");
+            assert!(!HeadEditor::recover(&path).unwrap(), "there is nothing left");
+        }
+    }
+
+    #[test]
+    fn another_file_is_left_alone() {
+        for current in [&b"else->data"[..], b"old!->dat", b""] {
+            let (_folder, path) = interrupted(current);
+            assert_eq!(
+                HeadEditor::recover(&path).unwrap_err().kind(),
+                ErrorKind::Malformed
+            );
+            assert_eq!(fs::read(&path).unwrap(), current);
+        }
+        let (_folder, path) = interrupted(b"old!->data");
+        fs::write(journal_of(&path), b"TFHEAD1\nshort").unwrap();
+        assert!(HeadEditor::recover(&path).is_err());
+    }
+}

@@ -1,0 +1,282 @@
+//! What a model says of itself: inputs, outputs, operators, and where its weights stand.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use fmt_core::{ByteSource, Error, ErrorKind, Limits};
+
+use crate::{
+    dtype::name_of,
+    tensor::Weight,
+    wire::{Value, Walk, malformed, message},
+};
+
+/// What a model says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The version of the format.
+    pub ir_version: u64,
+    /// The program that wrote it, with its version.
+    pub producer: String,
+    /// The graph's name.
+    pub graph: String,
+    /// The operator sets, by domain; the usual one is `ai.onnx`.
+    pub opsets: BTreeMap<String, u64>,
+    /// What it takes, but for weights that may be replaced.
+    pub inputs: Vec<Port>,
+    /// What it gives.
+    pub outputs: Vec<Port>,
+    /// How often each operator occurs, in all graphs and functions: by domain (empty for `ai.onnx`) and name.
+    pub operators: BTreeMap<(String, String), u64>,
+    /// What else is said of it, by key.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// An input or an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its type for people, such as `f32[batch, 3, 224, 224]`.
+    pub kind: String,
+}
+
+/// What was found in a file.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) summary: Summary,
+    pub(crate) weights: Vec<Weight>,
+    /// Parts that are no dense tensors.
+    pub(crate) foreign: Vec<String>,
+}
+
+pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Error> {
+    let mut walk = Walk::new(source, limits);
+    let walk = &mut walk;
+    let mut found = Found::default();
+    let summary = &mut found.summary;
+    let (mut graph, mut version) = (None, String::new());
+    let mut rest = 0..source.len();
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match (number, &value) {
+            (1, Value::Number(number)) => summary.ir_version = *number,
+            (2, value) => summary.producer = walk.text(value, "the producer's name")?,
+            (3, value) => version = walk.text(value, "the producer's version")?,
+            (7, value) => {
+                let before = graph.replace(message(value, "the graph")?);
+                if before.is_some() {
+                    return Err(malformed("the model has two graphs"));
+                }
+            }
+            (8, value) => {
+                let (domain, version) = opset(walk, message(value, "an operator set")?)?;
+                summary.opsets.insert(domain, version);
+            }
+            (14, value) => {
+                let (key, text) = entry(walk, message(value, "a property")?)?;
+                summary.properties.insert(key, text);
+            }
+            (25, value) => {
+                let mut rest = message(value, "a function")?;
+                while let Some((number, value)) = walk.field(&mut rest)? {
+                    if number == 7 {
+                        node(walk, message(&value, "a node")?, summary, 0)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if !version.is_empty() {
+        summary.producer = format!("{} {version}", summary.producer).trim().to_owned();
+    }
+    let graph = graph.ok_or_else(|| {
+        Error::new(ErrorKind::BadMagic, "the file is no ONNX model")
+            .expected("a graph")
+            .found("none")
+    })?;
+    main_graph(walk, graph, &mut found)?;
+    Ok(found)
+}
+
+fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> Result<(), Error> {
+    let mut inputs = Vec::new();
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match number {
+            1 => node(walk, message(&value, "a node")?, &mut found.summary, 0)?,
+            2 => found.summary.graph = walk.text(&value, "the graph's name")?,
+            5 => {
+                if found.weights.len() as u64 >= walk.limits().tensors {
+                    let error = Error::new(ErrorKind::TooLarge, "the number of tensors");
+                    return Err(error.expected(format_args!("at most {}", walk.limits().tensors)));
+                }
+                found
+                    .weights
+                    .push(Weight::read(walk, message(&value, "a weight")?)?);
+            }
+            11 => inputs.push(port(walk, message(&value, "an input")?)?),
+            12 => {
+                let port = port(walk, message(&value, "an output")?)?;
+                found.summary.outputs.push(port);
+            }
+            15 => {
+                walk.charge(COST)?;
+                found
+                    .foreign
+                    .push(format!("sparse weight {}", found.foreign.len()));
+            }
+            _ => {}
+        }
+    }
+    let names: std::collections::HashSet<_> = found.weights.iter().map(|weight| &*weight.name).collect();
+    inputs.retain(|input| !names.contains(&*input.name));
+    found.summary.inputs = inputs;
+    Ok(())
+}
+
+/// What keeping something small takes, at least.
+pub(crate) const COST: u64 = 256;
+
+/// Counts a node's operator, and those of the graphs inside it.
+fn node(walk: &mut Walk<'_>, mut rest: Range<u64>, summary: &mut Summary, depth: u64) -> Result<(), Error> {
+    if depth > walk.limits().depth {
+        let error = Error::new(ErrorKind::TooLarge, "the depth of graphs inside graphs").at(rest.start);
+        return Err(error.expected(format_args!("at most {}", walk.limits().depth)));
+    }
+    let (mut name, mut domain) = (String::new(), String::new());
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match number {
+            4 => name = walk.text(&value, "an operator's name")?,
+            7 => domain = walk.text(&value, "an operator's domain")?,
+            5 => {
+                let mut rest = message(&value, "an attribute")?;
+                while let Some((number, value)) = walk.field(&mut rest)? {
+                    if matches!(number, 6 | 11) {
+                        graph_inside(walk, message(&value, "a graph")?, summary, depth + 1)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if domain == "ai.onnx" {
+        domain.clear();
+    }
+    *summary.operators.entry((domain, name)).or_default() += 1;
+    Ok(())
+}
+
+fn graph_inside(
+    walk: &mut Walk<'_>,
+    mut rest: Range<u64>,
+    summary: &mut Summary,
+    depth: u64,
+) -> Result<(), Error> {
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        if number == 1 {
+            node(walk, message(&value, "a node")?, summary, depth)?;
+        }
+    }
+    Ok(())
+}
+
+fn opset(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, u64), Error> {
+    walk.charge(COST)?;
+    let (mut domain, mut version) = (String::new(), 0);
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match (number, &value) {
+            (1, value) => domain = walk.text(value, "the domain of an operator set")?,
+            (2, Value::Number(number)) => version = *number,
+            _ => {}
+        }
+    }
+    if domain.is_empty() {
+        "ai.onnx".clone_into(&mut domain);
+    }
+    Ok((domain, version))
+}
+
+/// Key and value.
+pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
+    walk.charge(COST)?;
+    let mut pair = (String::new(), String::new());
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match number {
+            1 => pair.0 = walk.text(&value, "the key of a property")?,
+            2 => pair.1 = walk.text(&value, "the value of a property")?,
+            _ => {}
+        }
+    }
+    Ok(pair)
+}
+
+fn port(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<Port, Error> {
+    walk.charge(COST)?;
+    let mut port = Port {
+        kind: "of any type".to_owned(),
+        ..Port::default()
+    };
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match number {
+            1 => port.name = walk.text(&value, "the name of an input or output")?,
+            2 => port.kind = kind(walk, message(&value, "a type")?)?,
+            _ => {}
+        }
+    }
+    Ok(port)
+}
+
+/// A type for people.
+fn kind(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<String, Error> {
+    let mut kind = "of any type".to_owned();
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        kind = match number {
+            1 => tensor_kind(walk, message(&value, "a type")?)?,
+            4 => "a sequence".to_owned(),
+            5 => "a map".to_owned(),
+            7 => "opaque".to_owned(),
+            8 => "a sparse tensor".to_owned(),
+            9 => "optional".to_owned(),
+            _ => continue,
+        };
+    }
+    Ok(kind)
+}
+
+fn tensor_kind(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<String, Error> {
+    let (mut dtype, mut dims) = ("any".to_owned(), None);
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match (number, &value) {
+            (1, Value::Number(number)) => dtype = name_of(*number),
+            (2, value) => {
+                let mut rest = message(value, "a shape")?;
+                let mut shape: Vec<String> = Vec::new();
+                while let Some((number, value)) = walk.field(&mut rest)? {
+                    if number == 1 {
+                        walk.charge(32)?;
+                        shape.push(dim(walk, message(&value, "a dimension")?)?);
+                    }
+                }
+                dims = Some(shape.join(", "));
+            }
+            _ => {}
+        }
+    }
+    Ok(match dims {
+        Some(dims) => format!("{dtype}[{dims}]"),
+        None => format!("{dtype} of any shape"),
+    })
+}
+
+fn dim(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<String, Error> {
+    let mut dim = "?".to_owned();
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match (number, &value) {
+            (1, Value::Number(number)) => dim = number.cast_signed().to_string(),
+            (2, value) => dim = walk.text(value, "the name of a dimension")?,
+            _ => {}
+        }
+    }
+    Ok(dim)
+}

@@ -1,0 +1,270 @@
+//! One weight: what the model says of it, and where its elements stand.
+
+use std::ops::Range;
+
+use fmt_core::{ByteSource, Encoding, Entry, Error, ErrorKind, Limits, StoredDType};
+use tensor_core::{DType, Shape};
+
+use crate::{
+    dtype::{STRING, dtype_of},
+    model::{COST, entry},
+    wire::{Value, Walk, malformed, message},
+};
+
+/// What the model says of a weight.
+pub(crate) struct Weight {
+    pub(crate) name: String,
+    dims: Vec<u64>,
+    dtype: u64,
+    /// The whole message.
+    message: Range<u64>,
+    raw: Option<Range<u64>>,
+    /// Fields of numbers that it has.
+    fields: Vec<u64>,
+    /// All numbers, where they stand in one row with their own width.
+    row: Option<Range<u64>>,
+    external: Option<External>,
+}
+
+/// Where the elements stand in another file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct External {
+    pub(crate) location: String,
+    offset: u64,
+    length: Option<u64>,
+}
+
+/// Where elements stand.
+pub(crate) enum Stored {
+    /// As they are, in the model's file.
+    Here,
+    /// As numbers of the wire format in the fields of this number.
+    Numbers(u64),
+    /// As they are, in another file.
+    Elsewhere(External),
+}
+
+impl Weight {
+    pub(crate) fn read(walk: &mut Walk<'_>, range: Range<u64>) -> Result<Self, Error> {
+        walk.charge(COST)?;
+        let mut weight = Self {
+            name: String::new(),
+            dims: Vec::new(),
+            dtype: 0,
+            message: range.clone(),
+            raw: None,
+            fields: Vec::new(),
+            row: None,
+            external: None,
+        };
+        let (mut rest, mut external, mut is_external) = (range, External::default(), false);
+        while let Some((number, value)) = walk.field(&mut rest)? {
+            match (number, &value) {
+                (1, value) => walk.numbers(value, &mut weight.dims, walk.limits().rank)?,
+                (2, Value::Number(number)) => weight.dtype = *number,
+                (4..=7 | 10 | 11, value) => {
+                    let is_first = weight.fields.is_empty();
+                    if !weight.fields.contains(&number) {
+                        weight.fields.push(number);
+                    }
+                    weight.row = match value {
+                        Value::Bytes(range) if is_first && matches!(number, 4 | 10) => Some(range.clone()),
+                        _ => None,
+                    };
+                }
+                (8, value) => weight.name = walk.text(value, "a weight's name")?,
+                (9, value) => weight.raw = Some(message(value, "a weight's data")?),
+                (13, value) => {
+                    let (key, text) = entry(walk, message(value, "the place of a weight's data")?)?;
+                    external.set(&key, text)?;
+                }
+                (14, Value::Number(number)) => is_external = *number == 1,
+                _ => {}
+            }
+        }
+        weight.external = is_external.then_some(external);
+        Ok(weight)
+    }
+
+    /// The entry and where its elements stand, proven against each other as far as that needs no elements.
+    pub(crate) fn entry(self) -> Result<(Entry, Stored), Error> {
+        let at = self.message.start;
+        self.entry_of()
+            .map_err(|(name, error)| error.of_tensor(&name).at(at))
+    }
+
+    fn entry_of(self) -> Result<(Entry, Stored), (String, Error)> {
+        let name = self.name.clone();
+        let shape = Shape::new(&self.dims)
+            .map_err(|error| (name.clone(), Error::new(ErrorKind::Overflow, error.to_string())))?;
+        let mut entry = Entry::new(
+            self.name.clone(),
+            dtype_of(self.dtype),
+            shape,
+            self.message.clone(),
+        );
+        if let StoredDType::Opaque(dtype) = &entry.dtype {
+            entry.unsupported = Some(dtype.reason());
+        }
+        let elements = entry.shape.element_count();
+        // Elements of less than a byte fill up the last one.
+        let len = entry.byte_len();
+        let Some(len) = len else {
+            entry.unsupported = Some(match self.dtype {
+                STRING => "texts are not read from models".to_owned(),
+                _ => format!("elements of the {} are not known", entry.dtype),
+            });
+            return Ok((entry, Stored::Here));
+        };
+        let mismatch = |found: u64| {
+            let error = Error::new(ErrorKind::SizeMismatch, "the size of the weight's data");
+            (
+                name.clone(),
+                error
+                    .expected(format_args!("{len} bytes for {elements} elements"))
+                    .found(found),
+            )
+        };
+        let size = |range: &Range<u64>| range.end - range.start;
+        if let Some(external) = self.external {
+            entry.range = external.offset..external.offset.saturating_add(external.length.unwrap_or(len));
+            if size(&entry.range) != len {
+                return Err(mismatch(size(&entry.range)));
+            }
+            entry
+                .attributes
+                .insert("file".to_owned(), external.location.clone());
+            return Ok((entry, Stored::Elsewhere(external)));
+        }
+        if let Some(raw) = self.raw {
+            if size(&raw) != len {
+                return Err(mismatch(size(&raw)));
+            }
+            entry.range = raw;
+            return Ok((entry, Stored::Here));
+        }
+        let field = match (&*self.fields, &entry.dtype) {
+            ([], _) if len == 0 => {
+                entry.range = self.message.start..self.message.start;
+                return Ok((entry, Stored::Here));
+            }
+            ([field], StoredDType::Known(dtype)) if field_of(*dtype) == *field => *field,
+            ([], _) => return Err(mismatch(0)),
+            _ => {
+                let error = malformed("the weight's data stands in a field for another dtype");
+                return Err((name.clone(), error.found(format_args!("field {:?}", self.fields))));
+            }
+        };
+        if let Some(row) = self.row {
+            if size(&row) != len {
+                return Err(mismatch(size(&row)));
+            }
+            entry.range = row;
+            return Ok((entry, Stored::Here));
+        }
+        entry.encoding = Encoding::Unknown("numbers of protobuf".to_owned());
+        Ok((entry, Stored::Numbers(field)))
+    }
+}
+
+impl External {
+    fn set(&mut self, key: &str, text: String) -> Result<(), Error> {
+        let number = |text: &str| {
+            let error = malformed("offset or length of a weight's data in another file");
+            text.parse()
+                .map_err(|_| error.expected("a number").found(text.escape_debug()))
+        };
+        match key {
+            "location" => self.location = text,
+            "offset" => self.offset = number(&text)?,
+            "length" => self.length = Some(number(&text)?),
+            // A checksum, of which nobody says what it is over.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The field in which elements of a dtype stand as numbers.
+fn field_of(dtype: DType) -> u64 {
+    match dtype {
+        DType::F32 => 4,
+        DType::F64 => 10,
+        DType::I64 => 7,
+        DType::U32 | DType::U64 => 11,
+        _ => 5,
+    }
+}
+
+/// Reads elements that stand as numbers of the wire format.
+pub(crate) fn decode(
+    source: &dyn ByteSource,
+    entry: &Entry,
+    field: u64,
+    limits: &Limits,
+) -> Result<Vec<u8>, Error> {
+    let (Some(dtype), Some(len)) = (entry.dtype.known(), entry.byte_len()) else {
+        return Err(malformed("the dtype of a weight"));
+    };
+    if len > limits.decoded_bytes {
+        let error = Error::new(ErrorKind::TooLarge, "the weight's elements in memory");
+        return Err(error
+            .expected(format_args!("at most {} bytes", limits.decoded_bytes))
+            .found(len));
+    }
+    let (width, mut walk) = (dtype.size(), Walk::new(source, limits));
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut push = |number: u64| {
+        let word = number.to_le_bytes();
+        // Numbers of less than their field's width must fit; what is cut off repeats the sign.
+        let (kept, cut) = word.split_at(width);
+        let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32);
+        let is_negative = is_signed && kept.last().is_some_and(|byte| *byte >= 0x80);
+        let is_cut_well = cut.iter().all(|byte| *byte == if is_negative { 0xFF } else { 0 });
+        if !is_cut_well {
+            return Err(Error::new(ErrorKind::Overflow, "an element does not fit its dtype").found(number));
+        }
+        if bytes.len() as u64 + width as u64 > len {
+            return Err(Error::new(
+                ErrorKind::SizeMismatch,
+                "more elements than the shape says",
+            ));
+        }
+        bytes
+            .try_reserve(width)
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "memory does not suffice"))?;
+        bytes.extend_from_slice(kept);
+        Ok(())
+    };
+    let mut rest = entry.range.clone();
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        if number != field {
+            continue;
+        }
+        let is_fixed = matches!(field, 4 | 10);
+        match value {
+            Value::Number(number) if !is_fixed => push(number)?,
+            Value::Bytes(mut row) if !is_fixed => {
+                while !row.is_empty() {
+                    push(walk.varint(&mut row)?)?;
+                }
+            }
+            Value::Fixed(range) | Value::Bytes(range) if is_fixed => {
+                if !(range.end - range.start).is_multiple_of(width as u64) {
+                    return Err(malformed("the weight's data ends amid an element").at(range.end));
+                }
+                let mut at = range.start;
+                while at < range.end {
+                    push(walk.fixed(at, width)?)?;
+                    at += width as u64;
+                }
+            }
+            _ => return Err(malformed("the weight's data has the form of another dtype")),
+        }
+    }
+    if bytes.len() as u64 != len {
+        let error = Error::new(ErrorKind::SizeMismatch, "fewer elements than the shape says");
+        return Err(error.expected(format_args!("{len} bytes")).found(bytes.len()));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,58 @@
+use std::{path::Path, sync::Arc};
+
+use fmt_core::{Entry, Error, FileSource, HeadEditor, Limits, Metadata, ReadOptions};
+
+use crate::{
+    SafetensorsReader,
+    layout::LENGTH,
+    writer::{ALIGNMENT, Announced, check, head},
+};
+
+/// Opens a file to change names and metadata.
+///
+/// Where the new header is not longer than the old one with the white space behind it, it is written in place. Otherwise
+/// the file is written anew, with a kilobyte of white space behind the header, so that the next change finds room.
+///
+/// ```
+/// use fmt_core::TensorReader;
+/// use fmt_safetensors::{SafetensorsReader, SafetensorsWriter, edit};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("a.safetensors");
+/// # SafetensorsWriter::new(std::fs::File::create(&path)?, &[], &Default::default())?.finish()?;
+/// let mut editor = edit(&path, &Default::default())?;
+/// editor.set("license", Some("apache-2.0"));
+/// editor.save()?;
+/// let mut editor = edit(&path, &Default::default())?;
+/// editor.set("format", Some("pt"));
+/// assert!(editor.save()?, "there is room");
+/// assert_eq!(SafetensorsReader::from_path(&path)?.metadata()["license"], "apache-2.0");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`FileSource::open`] and [`SafetensorsReader::open`].
+pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
+    let source = Arc::new(FileSource::open(path)?);
+    let reader = SafetensorsReader::open(Arc::clone(&source) as _, options)?;
+    let head_len = LENGTH + reader.header_len();
+    HeadEditor::new(path, source, &reader, head_len, encode)
+}
+
+/// Room for later changes in a file that is written anew.
+const SLACK: u64 = 1024;
+
+fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u8>, Error> {
+    let limits = Limits::default();
+    let tensors: Vec<Announced> = entries.iter().map(Announced::stored).collect();
+    for tensor in &tensors {
+        check(tensor, &limits).map_err(|error| error.of_tensor(&tensor.name))?;
+    }
+    head(&tensors, metadata, |shortest| {
+        if shortest <= head_len {
+            head_len
+        } else {
+            (shortest + SLACK).next_multiple_of(ALIGNMENT)
+        }
+    })
+}

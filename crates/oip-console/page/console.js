@@ -1,0 +1,146 @@
+// The console: a page of all models, one for each, and the log.
+
+import { badge, bytes, count, h, seconds, table } from "./dom.js";
+import { sparkline } from "./draw.js";
+import { modelPage } from "./model.js";
+import { Watch, call } from "./server.js";
+
+const watch = new Watch();
+const content = document.getElementById("content");
+
+const last = (values) => values.at(-1) ?? null;
+
+/** A number, and its line over the last minutes. */
+function tile(label, value, series) {
+  return h("div", { class: "tile" }, h("div", { class: "label" }, label), h("div", { class: "value" }, value), series && sparkline(series, `${label} over the last minutes`));
+}
+
+/** The live numbers of a model, or of the server when there is no model. */
+function tiles(place, { hasMetrics }, model, version) {
+  if (!hasMetrics) {
+    place.replaceChildren(h("p", { class: "quiet" }, "The server shows no metrics (--allow-metrics=false)."));
+    return;
+  }
+  const series = (field) => watch.series(field, model, version);
+  const [rate, p50, p99, errors, pending, batch] = ["rate", "p50", "p99", "errors", "pending", "batch"].map(series);
+  const shown = [
+    tile("requests/s", count(last(rate)), rate),
+    tile("p50", seconds(last(p50)), p50),
+    tile("p99", seconds(last(p99)), p99),
+    tile("failures/s", count(last(errors)), errors),
+    tile("waiting", count(last(pending)), pending),
+  ];
+  if (model == null) {
+    const of = (field) => watch.history.map((entry) => entry.look[field] ?? null);
+    const processor = watch.history.map((entry) => entry.processor);
+    shown.push(
+      tile("memory", bytes(watch.last?.memory), of("memory")),
+      tile("memory for requests", `${bytes(watch.last?.budgetUsed)} of ${bytes(watch.last?.budget)}`, of("budgetUsed")),
+      tile("processors in use", count(last(processor)), processor));
+  } else {
+    shown.push(tile("rows per run", count(last(batch)), batch));
+  }
+  place.replaceChildren(...shown);
+}
+
+function overview() {
+  const numbers = h("div", { class: "tiles" });
+  const models = h("div");
+  content.replaceChildren(h("h1", {}, "Models"), numbers, models);
+  return watch.listen(() => {
+    tiles(numbers, watch);
+    const link = (entry) => `#/models/${encodeURIComponent(entry.name)}${entry.version ? `/${encodeURIComponent(entry.version)}` : ""}`;
+    const rows = watch.index.map((entry) => {
+      const of = (field) => last(watch.series(field, entry.name, entry.version));
+      return [
+        h("a", { href: link(entry) }, entry.name),
+        entry.version ?? "–",
+        badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : entry.state ? "warn" : "quiet"),
+        count(of("rate")), seconds(of("p50")), seconds(of("p99")), count(of("pending")),
+        entry.reason ?? "",
+      ];
+    });
+    models.replaceChildren(rows.length
+      ? table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", ""], rows)
+      : h("p", { class: "notice" }, "The repository has no models. A model is a folder with a version folder in it: models/iris/1/model.onnx."));
+    for (const cell of models.querySelectorAll("td:last-child")) cell.className = "reason quiet";
+  });
+}
+
+/** The log's last lines, and what it shows. */
+function logPage() {
+  const settings = h("div", { class: "row" });
+  const said = h("p", { role: "status", class: "bad" });
+  const lines = h("ol", { class: "log" });
+  content.replaceChildren(h("h1", {}, "Log"), settings, said, lines);
+  const change = async (body) => {
+    said.textContent = "";
+    try {
+      await call("/v2/logging", body);
+    } catch (error) {
+      said.textContent = error.message;
+    }
+    await show();
+  };
+  async function show() {
+    try {
+      const now = await call("/v2/logging");
+      const level = now.log_verbose_level > 1 ? "trace" : now.log_verbose_level === 1 ? "debug" : now.log_info ? "info" : now.log_warning ? "warnings" : "errors";
+      const choice = h("select", { id: "level", onchange: (event) => change(levels[event.target.value]) }, Object.keys(levels).map((name) => h("option", { selected: name === level }, name)));
+      settings.replaceChildren(h("label", { for: "level" }, "What is logged: "), choice);
+    } catch (error) {
+      settings.replaceChildren(h("span", { class: "quiet" }, error.message));
+    }
+  }
+  const levels = {
+    errors: { log_warning: false, log_info: false, log_verbose_level: 0 },
+    warnings: { log_warning: true, log_info: false, log_verbose_level: 0 },
+    info: { log_warning: true, log_info: true, log_verbose_level: 0 },
+    debug: { log_warning: true, log_info: true, log_verbose_level: 1 },
+    trace: { log_warning: true, log_info: true, log_verbose_level: 2 },
+  };
+  show();
+  let after = 0;
+  let isAsking = false;
+  return watch.listen(async () => {
+    if (isAsking) return;
+    isAsking = true;
+    try {
+      const tail = await call(`/console/log?after=${after}`);
+      after = tail.next;
+      // Newest first: what somebody looks for has just happened.
+      lines.prepend(...tail.lines.map((line) => h("li", {}, line)).reverse());
+      while (lines.childElementCount > 500) lines.lastChild.remove();
+    } catch (error) {
+      lines.replaceChildren(h("li", { class: "quiet" }, error.message));
+    }
+    isAsking = false;
+  });
+}
+
+let leave = () => {};
+
+function route() {
+  leave();
+  const [, page, name, version] = location.hash.split("/").map(decodeURIComponent);
+  if (page === "models" && name) leave = modelPage(content, watch, tiles, name, version);
+  else if (page === "log") leave = logPage();
+  else leave = overview();
+  const hash = page === "log" ? "#/log" : "#/";
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.getAttribute("href") === hash) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = name ? `${name} · Tensorferry` : "Tensorferry";
+}
+
+watch.listen(() => {
+  const ready = document.getElementById("ready");
+  const [text, kind] = watch.error ? [watch.error.message, "bad"] : watch.ready ? ["ready", "good"] : watch.ready === false ? [watch.reason || "not ready", "warn"] : ["connecting", "quiet"];
+  ready.textContent = text;
+  ready.className = `badge ${kind}`;
+});
+call("/v2").then((server) => { document.getElementById("version").textContent = server.version; }, () => {});
+addEventListener("hashchange", () => { route(); content.focus(); });
+route();
+watch.run();

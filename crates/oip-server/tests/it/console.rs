@@ -1,0 +1,55 @@
+//! The console of the real program: who gets it, and what of the log.
+
+use serde_json::Value;
+
+use crate::support::Server;
+
+fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(folder.path(), arguments);
+    server.wait_until_loaded();
+    (server, folder)
+}
+
+#[test]
+fn browsers_get_the_page_with_its_scripts_and_the_log() {
+    let (server, _folder) = server(&[]);
+    let page = server.request("GET", "/", &[("Accept", "text/html")], b"");
+    assert_eq!(
+        (page.status, page.header("content-type")),
+        (200, Some("text/html; charset=utf-8"))
+    );
+    assert_eq!(server.get("/console/console.js").status, 200);
+    assert_eq!(server.get("/console/other.js").status, 404);
+    assert_eq!(server.request("POST", "/", &[], b"").status, 405);
+    let log = server.get("/console/log?after=0").json();
+    let lines = log["lines"].as_array().unwrap();
+    assert!(
+        lines
+            .iter()
+            .filter_map(Value::as_str)
+            .any(|line| line.contains("listening")),
+        "{log}"
+    );
+    assert_eq!(log["next"], lines.len());
+    // A page whose host name was pointed at this machine.
+    let foreign = server.request("GET", "/console/log", &[("Host", "evil.example")], b"");
+    assert_eq!(foreign.status, 403);
+}
+
+#[test]
+fn page_and_log_can_be_taken_away() {
+    let (without_page, _folder) = server(&["--allow-console=false"]);
+    assert_eq!(without_page.get("/").status, 404);
+    assert_eq!(without_page.get("/console/log").status, 404);
+    let (without_log, _folder) = server(&["--allow-console-log=false"]);
+    assert_eq!(without_log.get("/").status, 200);
+    let refused = without_log.get("/console/log");
+    assert_eq!(refused.status, 403);
+    assert!(
+        refused.json()["error"]
+            .as_str()
+            .unwrap()
+            .contains("--allow-console-log")
+    );
+}

@@ -1,0 +1,62 @@
+//! Files on servers.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use fmt_core::{ByteSource, Error, TensorReader, read_range};
+use tensor_remote::{RemoteOptions, RemoteSource};
+
+use crate::{files, options::Servers, progress};
+
+static SERVERS: OnceLock<Servers> = OnceLock::new();
+
+/// What is open, by location: no file is opened twice.
+static OPEN: Mutex<Option<HashMap<String, Arc<RemoteSource>>>> = Mutex::new(None);
+
+/// From now on servers are spoken to in this way.
+pub(crate) fn read_with(servers: Servers) {
+    // Set once, by `main`.
+    let _ = SERVERS.set(servers);
+}
+
+/// The location on a server that a path really is.
+pub(crate) fn location(path: &Path) -> Option<&str> {
+    path.to_str().filter(|path| tensor_remote::is_remote(path))
+}
+
+/// Opens a file of whichever format it is.
+pub(crate) fn open(location: &str) -> Result<Box<dyn TensorReader>, Error> {
+    let source = source(location)?;
+    let open = || {
+        let head = read_range(&*source, 0..source.len().min(512), "the beginning of the file")?;
+        let format = tensor_files::detect(&head, source.len(), Some(source.name().as_ref()))?;
+        format.open(Arc::clone(&source) as Arc<dyn ByteSource>, &files::read_options())
+    };
+    progress::waiting(open)
+}
+
+/// How many bytes a file that was opened has.
+pub(crate) fn len(location: &str) -> u64 {
+    source(location).map_or(0, |source| source.len())
+}
+
+fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
+    // Nothing is done half under the lock.
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = open.get_or_insert_default();
+    if let Some(source) = open.get(location) {
+        return Ok(Arc::clone(source));
+    }
+    let servers = SERVERS.get().cloned().unwrap_or_default();
+    let mut options = RemoteOptions::default().with_plain_http(servers.allow_http);
+    if let Some(path) = &servers.ca {
+        options = options.with_authorities(path)?;
+    }
+    let source = progress::waiting(|| tensor_remote::open(location, &options))?;
+    let source = Arc::new(source);
+    open.insert(location.to_owned(), Arc::clone(&source));
+    Ok(source)
+}

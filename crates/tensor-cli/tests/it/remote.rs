@@ -1,0 +1,155 @@
+//! Files on servers, over HTTPS with an authority of its own.
+
+use std::{
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use crate::{
+    support::{Place, Run, matrix, vector},
+    web::{Server, serve, throwaway_tls},
+};
+
+/// A server of the folder's files as the Hub has them, which notes what tokens it sees.
+struct Hub {
+    place: Place,
+    server: Server,
+    tokens: Arc<Mutex<Vec<Option<String>>>>,
+}
+
+impl Hub {
+    fn new() -> Self {
+        let place = Place::new();
+        place.write(
+            "a.safetensors",
+            &[("made by", "hand")],
+            &[("m", &matrix()), ("v", &vector())],
+        );
+        place.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
+        place.write("b.zt", &[], &[("m", &matrix())]);
+        let folder = place.path("");
+        let tls = throwaway_tls(&folder);
+        let tokens = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&tokens);
+        let server = Server::start_with(
+            move |request, out| {
+                seen.lock()
+                    .unwrap()
+                    .push(request.header("authorization").map(str::to_owned));
+                let name = request.path.strip_prefix("/owner/repo/resolve/main/");
+                match name.map(|name| std::fs::read(folder.join(name))) {
+                    Some(Ok(file)) => serve(request, &tensor_core::Bytes::from(file), "\"one\"", out),
+                    _ => out.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"),
+                }
+            },
+            Some(tls),
+        );
+        Self {
+            place,
+            server,
+            tokens,
+        }
+    }
+
+    fn endpoint(&self) -> String {
+        format!("https://localhost:{}", self.server.address.port())
+    }
+
+    fn run(&self, arguments: &[&str]) -> Run {
+        let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
+            .args(arguments)
+            .args(["--ca", "ca.pem"])
+            .current_dir(self.place.path(""))
+            .env("HF_ENDPOINT", self.endpoint())
+            .env("HF_TOKEN", "secret")
+            .env("NO_PROXY", "localhost")
+            .output()
+            .unwrap();
+        Run {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    #[track_caller]
+    fn good(&self, arguments: &[&str]) -> String {
+        let run = self.run(arguments);
+        assert_eq!((run.code, &*run.err), (0, ""), "{arguments:?}: {}", run.out);
+        run.out
+    }
+
+    #[track_caller]
+    fn bad(&self, arguments: &[&str]) -> String {
+        let run = self.run(arguments);
+        assert_eq!(
+            (run.code, run.err.lines().count()),
+            (1, 1),
+            "{arguments:?}: {}",
+            run.err
+        );
+        run.err
+    }
+}
+
+#[test]
+fn every_command_that_reads() {
+    let hub = Hub::new();
+    let (tensors, zt) = ("hf://owner/repo/a.safetensors", "hf://owner/repo/a.zt");
+    let shown = hub.good(&["inspect", tensors]);
+    assert!(
+        shown.contains("safetensors") && shown.contains("made by: hand"),
+        "{shown}"
+    );
+    assert_eq!(hub.server.count(), 1);
+    let tokens = std::mem::take(&mut *hub.tokens.lock().unwrap());
+    assert_eq!(tokens, [Some("Bearer secret".to_owned())]);
+
+    assert!(
+        hub.good(&["verify", "--index", zt])
+            .contains("good index: ztensor, 2 tensors")
+    );
+    assert!(hub.good(&["verify", zt]).contains("2 held against checksums"));
+    hub.good(&["diff", tensors, zt]);
+    hub.good(&["diff", tensors, "a.zt"]);
+    assert_eq!(hub.run(&["diff", tensors, "hf://owner/repo/b.zt"]).code, 1);
+
+    hub.good(&["extract", zt, "v", "-o", "v.npy"]);
+    hub.good(&["extract", tensors, "m", "--rows", "1:2", "-o", "row.npy"]);
+    hub.good(&["convert", tensors, "copy.safetensors"]);
+    hub.place
+        .good(&["diff", "--metadata", "copy.safetensors", "a.safetensors"]);
+    assert!(hub.good(&["inspect", "v.npy"]).contains("[4]"));
+
+    // The user's token is for the Hub.
+    hub.tokens.lock().unwrap().clear();
+    hub.good(&[
+        "inspect",
+        &format!("{}/owner/repo/resolve/main/a.zt", hub.endpoint()),
+    ]);
+    assert!(hub.tokens.lock().unwrap().iter().all(Option::is_none));
+}
+
+#[test]
+fn what_cannot_be() {
+    let hub = Hub::new();
+    let error = hub.bad(&["inspect", "hf://owner/repo/none.zt"]);
+    assert!(
+        error.contains("hf://owner/repo/none.zt") && error.contains("no such file"),
+        "{error}"
+    );
+    let error = hub.bad(&["rename", "hf://owner/repo/a.zt", "m", "n"]);
+    assert!(error.contains("not written"), "{error}");
+    let error = hub.bad(&["convert", "a.zt", "https://localhost/b.zt"]);
+    assert!(error.contains("not written"), "{error}");
+    let error = hub.bad(&["extract", "a.zt", "v", "-o", "https://localhost/v.npy"]);
+    assert!(error.contains("not written"), "{error}");
+    let error = hub.bad(&["inspect", "http://example.org/a.zt"]);
+    assert!(error.contains("--allow-http"), "{error}");
+    let error = hub.bad(&["inspect", "hf://owner/repo"]);
+    assert!(error.contains("hf://OWNER/REPO/FILE"), "{error}");
+    // Without the authority.
+    let address = format!("{}/a.zt", hub.endpoint());
+    let error = hub.place.bad(&["inspect", &address]);
+    assert!(error.contains("certificate") && error.contains("--ca"), "{error}");
+}

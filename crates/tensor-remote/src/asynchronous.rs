@@ -1,0 +1,152 @@
+//! Sources that are read by futures, and reading them from code that blocks.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+    pin::Pin,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use fmt_core::{Error, source_error};
+use tokio::runtime::Handle;
+
+use crate::{IndexPlace, RemoteSource, source::Fetch};
+
+/// What comes of a read.
+pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send + 'a>>;
+
+/// Where a file's bytes come from, for code that does not block. Each read is one range; joining reads and keeping parts
+/// is done by [`RemoteSource::from_async`].
+///
+/// ```
+/// use std::{io, ops::Range, sync::Arc};
+/// use bytes::Bytes;
+/// use fmt_core::{ByteSource, ReadOptions, TensorReader};
+/// use fmt_safetensors::SafetensorsReader;
+/// use tensor_remote::{AsyncByteSource, ReadFuture, RemoteSource};
+///
+/// /// A file that some service keeps.
+/// struct Kept(Bytes);
+///
+/// impl AsyncByteSource for Kept {
+///     fn len(&self) -> u64 {
+///         self.0.len() as u64
+///     }
+///
+///     fn read(&self, range: Range<u64>) -> ReadFuture<'_> {
+///         Box::pin(async move {
+///             tokio::task::yield_now().await;
+///             ByteSource::read(&self.0, range)
+///         })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "multi_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let file = b"\x40\0\0\0\0\0\0\0{\"w\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]}}          123";
+/// # let file = [&(file.len() as u64 - 11).to_le_bytes(), &file[8..]].concat();
+/// let source = Arc::new(Kept(Bytes::from(file)));
+/// let runtime = tokio::runtime::Handle::current();
+/// // Readers block, so they belong on a thread of their own.
+/// let tensor = tokio::task::spawn_blocking(move || {
+///     let source = RemoteSource::from_async(source, "model.safetensors", runtime)?;
+///     SafetensorsReader::open(Arc::new(source), &ReadOptions::default())?.tensor(0)
+/// });
+/// assert_eq!(tensor.await??.bytes(), "123");
+/// # Ok(())
+/// # }
+/// ```
+pub trait AsyncByteSource: Send + Sync {
+    /// The number of bytes, which does not change.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Some of the bytes: just this range, which is not empty and inside the file.
+    ///
+    /// # Errors
+    /// When they cannot be read, or are not there any more (`UnexpectedEof`).
+    fn read(&self, range: Range<u64>) -> ReadFuture<'_>;
+}
+
+impl RemoteSource {
+    /// Reads a source of futures in a way that blocks, on a runtime that other threads drive. The part that has the index
+    /// by the file's name is read at once.
+    ///
+    /// # Errors
+    /// When that part cannot be read.
+    ///
+    /// # Panics
+    /// This and every read, when called from within a future: use `tokio::task::spawn_blocking`.
+    pub fn from_async(source: Arc<dyn AsyncByteSource>, name: &str, runtime: Handle) -> Result<Self, Error> {
+        let len = source.len();
+        let first = match IndexPlace::of_name(name) {
+            IndexPlace::Front(most) => 0..most.min(len),
+            IndexPlace::End(most) => len.saturating_sub(most)..len,
+        };
+        let start = first.start;
+        let fetch = Blocking { source, runtime };
+        let mut bytes = Vec::new();
+        if !first.is_empty() {
+            let mut reader = fetch.pieces(first);
+            let read = reader.read_to_end(&mut bytes);
+            read.map_err(|error| source_error(error, start, "the first part of the file"))?;
+        }
+        let first = Some((start, bytes.into()));
+        Ok(Self::new(len, name.to_owned(), Box::new(fetch), first))
+    }
+}
+
+struct Blocking {
+    source: Arc<dyn AsyncByteSource>,
+    runtime: Handle,
+}
+
+impl Blocking {
+    fn pieces(&self, range: Range<u64>) -> Pieces {
+        Pieces {
+            source: Arc::clone(&self.source),
+            runtime: self.runtime.clone(),
+            rest: range,
+            piece: Bytes::new(),
+        }
+    }
+}
+
+impl Fetch for Blocking {
+    fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(self.pieces(range)))
+    }
+}
+
+/// A range, some of it at a time.
+struct Pieces {
+    source: Arc<dyn AsyncByteSource>,
+    runtime: Handle,
+    rest: Range<u64>,
+    piece: Bytes,
+}
+
+/// The most that is read at a time, and held.
+const LARGEST_PIECE: u64 = 8 << 20;
+
+impl Read for Pieces {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.piece.is_empty() && !self.rest.is_empty() {
+            let end = self.rest.end.min(self.rest.start + LARGEST_PIECE);
+            let range = self.rest.start..end;
+            self.piece = self.runtime.block_on(self.source.read(range.clone()))?;
+            if self.piece.len() as u64 != range.end - range.start {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.rest.start = end;
+        }
+        let len = out.len().min(self.piece.len());
+        out[..len].copy_from_slice(&self.piece.split_to(len));
+        Ok(len)
+    }
+}

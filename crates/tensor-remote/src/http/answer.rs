@@ -1,0 +1,284 @@
+//! Whether an answer is what was asked for.
+
+use std::{ops::Range, time::Duration};
+
+use fmt_core::{Error, ErrorKind};
+use ureq::http::{HeaderMap, StatusCode};
+
+/// What part of a file to ask for.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    /// So many bytes from the beginning, or fewer if there are fewer.
+    Front(u64),
+    /// So many bytes before the end.
+    End(u64),
+    /// Just these, which are not empty.
+    Range(Range<u64>),
+}
+
+impl Ask {
+    /// As the header `Range` has it.
+    pub(crate) fn header(&self) -> String {
+        match self {
+            Self::Front(len) => format!("bytes=0-{}", len.saturating_sub(1)),
+            Self::End(len) => format!("bytes=-{len}"),
+            Self::Range(range) => format!("bytes={}-{}", range.start, range.end - 1),
+        }
+    }
+
+    /// The part that it is of a file with so many bytes.
+    fn within(&self, len: u64) -> Range<u64> {
+        match self {
+            Self::Front(most) => 0..len.min(*most),
+            Self::End(most) => len.saturating_sub(*most)..len,
+            Self::Range(range) => range.clone(),
+        }
+    }
+}
+
+/// What tells one version of a file from another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) len: u64,
+    etag: Option<String>,
+    modified: Option<String>,
+}
+
+impl Identity {
+    fn of(headers: &HeaderMap, len: u64) -> Self {
+        let text = |name| headers.get(name)?.to_str().ok().map(str::to_owned);
+        Self {
+            len,
+            etag: text("etag"),
+            modified: text("last-modified"),
+        }
+    }
+
+    /// For the header `If-Range`, which takes no weak tag.
+    pub(crate) fn condition(&self) -> Option<&str> {
+        match &self.etag {
+            Some(etag) => Some(etag.as_str()).filter(|etag| etag.starts_with('"')),
+            None => self.modified.as_deref(),
+        }
+    }
+
+    /// What shows that another version answered.
+    fn difference(&self, other: &Self) -> Option<(String, String)> {
+        let tag = |identity: &Self| Some(identity.etag.as_deref()?.trim_start_matches("W/").to_owned());
+        if self.len != other.len {
+            return Some((format!("{} bytes", self.len), format!("{} bytes", other.len)));
+        }
+        let pair = match (tag(self), tag(other)) {
+            (Some(own), Some(others)) => (own, others),
+            _ => (self.modified.clone()?, other.modified.clone()?),
+        };
+        (pair.0 != pair.1).then_some(pair)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It may pass; the server may say when.
+    Passing { error: Error, after: Option<Duration> },
+    /// Asking again does not help.
+    Lasting(Error),
+    /// The server does not understand how the range is given.
+    NoSuchRange(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Lasting(error)
+    }
+}
+
+/// The most that a server is waited for because it says so.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Holds the head of an answer against what was asked for, and against what is known of the file. Returns the range that
+/// the body has.
+pub(crate) fn check(
+    status: StatusCode,
+    headers: &HeaderMap,
+    ask: &Ask,
+    known: Option<&Identity>,
+) -> Result<(Range<u64>, Identity), Failure> {
+    match status.as_u16() {
+        206 => {}
+        200 => return whole_file(headers, ask, known),
+        416 => return no_such_range(headers, ask, known),
+        408 | 429 | 500 | 502 | 503 | 504 => {
+            let seconds = text(headers, "retry-after").and_then(|seconds| seconds.parse().ok());
+            return Err(Failure::Passing {
+                error: Error::new(
+                    ErrorKind::Io,
+                    format!("the server cannot answer now (status {status})"),
+                ),
+                after: seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)),
+            });
+        }
+        400 | 501 if matches!(ask, Ask::End(_)) => {
+            let error = Error::new(ErrorKind::Io, format!("the server answers with status {status}"));
+            return Err(Failure::NoSuchRange(error));
+        }
+        _ => return Err(refusal(status, headers).into()),
+    }
+    if let Some(encoding) = text(headers, "content-encoding").filter(|encoding| *encoding != "identity") {
+        let error = lie("the answer is compressed, which was not asked for");
+        return Err(error.expected("the bytes as they are").found(encoding).into());
+    }
+    let content_range = text(headers, "content-range");
+    let Some((range, len)) = content_range.and_then(content_range_of) else {
+        let error = lie("the answer does not say which part of the file it is, and how long the file is")
+            .expected("Content-Range: bytes FIRST-LAST/LENGTH");
+        return Err(error.found(content_range.unwrap_or("none")).into());
+    };
+    let identity = Identity::of(headers, len);
+    is_same(known, &identity)?;
+    let wanted = ask.within(len);
+    if range != wanted {
+        let error = lie("the answer is another part of the file than the one that was asked for")
+            .expected(format_args!("bytes {} to {}", wanted.start, wanted.end));
+        return Err(error
+            .found(format_args!("{} to {}", range.start, range.end))
+            .into());
+    }
+    let announced = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
+    if announced.is_some_and(|announced| announced != range.end - range.start) {
+        let error = lie("the answer has another length than the part of the file that it claims to be");
+        let error = error.expected(range.end - range.start);
+        return Err(error.found(announced.unwrap_or(0)).into());
+    }
+    Ok((range, identity))
+}
+
+fn whole_file(
+    headers: &HeaderMap,
+    ask: &Ask,
+    known: Option<&Identity>,
+) -> Result<(Range<u64>, Identity), Failure> {
+    let len = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
+    let identity = Identity::of(headers, len.or_else(|| Some(known?.len)).unwrap_or(0));
+    is_same(known, &identity)?;
+    if known.is_none() && len == Some(0) {
+        return Ok((0..0, identity));
+    }
+    let error = Error::new(
+        ErrorKind::Unsupported,
+        "the server sends whole files only (status 200 for a range)",
+    );
+    let error = error.expected("a server that answers range requests; or download the file first");
+    Err(match ask {
+        Ask::End(_) => Failure::NoSuchRange(error),
+        _ => Failure::Lasting(error),
+    })
+}
+
+fn no_such_range(
+    headers: &HeaderMap,
+    ask: &Ask,
+    known: Option<&Identity>,
+) -> Result<(Range<u64>, Identity), Failure> {
+    let range = text(headers, "content-range");
+    let len = range.and_then(|range| range.strip_prefix("bytes */")?.parse().ok());
+    if let Some(len) = len {
+        let identity = Identity::of(headers, len);
+        is_same(known, &identity)?;
+        if known.is_none() && len == 0 {
+            return Ok((0..0, identity));
+        }
+    }
+    let error = lie("the server says that the file does not have the part that was asked for (status 416)");
+    let error = error.found(range.unwrap_or("no length"));
+    Err(match ask {
+        Ask::End(_) => Failure::NoSuchRange(error),
+        _ => Failure::Lasting(error),
+    })
+}
+
+fn is_same(known: Option<&Identity>, found: &Identity) -> Result<(), Error> {
+    match known.and_then(|known| known.difference(found)) {
+        None => Ok(()),
+        Some((expected, found)) => {
+            let error = Error::new(
+                ErrorKind::Changed,
+                "the file on the server has changed since it was opened",
+            );
+            Err(error.expected(expected).found(found))
+        }
+    }
+}
+
+fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
+    let what = match status.as_u16() {
+        401 => "the server wants to know who asks (status 401): a token is missing or wrong",
+        403 => "the server does not give the file to who asks (status 403)",
+        404 | 410 => "the server has no such file",
+        _ => "the server refuses",
+    };
+    let error = Error::new(ErrorKind::Io, what);
+    // The Hub says more there, such as that a licence must be accepted.
+    let reason = text(headers, "x-error-message").map(|reason| reason.chars().take(300).collect::<String>());
+    match reason {
+        Some(reason) => error.found(format_args!("status {status}: {}", reason.escape_debug())),
+        None => error.found(format_args!("status {status}")),
+    }
+}
+
+/// An answer that contradicts the request or itself.
+fn lie(what: &str) -> Error {
+    Error::new(ErrorKind::Malformed, what)
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// Range and length of `bytes FIRST-LAST/LENGTH`.
+fn content_range_of(text: &str) -> Option<(Range<u64>, u64)> {
+    let (range, len) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last, len): (u64, u64, u64) = (first.parse().ok()?, last.parse().ok()?, len.parse().ok()?);
+    (first <= last && last < len).then(|| (first..last + 1, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_answers() {
+        assert_eq!(content_range_of("bytes 0-9/10"), Some((0..10, 10)));
+        for wrong in [
+            "bytes 0-10/10",
+            "bytes 5-4/10",
+            "bytes 0-9/*",
+            "bytes */10",
+            "items 0-9/10",
+            "bytes 0-18446744073709551615/18446744073709551615",
+            "bytes -1-9/10",
+            "",
+        ] {
+            assert_eq!(content_range_of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn versions_of_a_file() {
+        let identity = |len, etag: &str, modified: &str| Identity {
+            len,
+            etag: Some(etag.to_owned()).filter(|tag| !tag.is_empty()),
+            modified: Some(modified.to_owned()).filter(|date| !date.is_empty()),
+        };
+        let one = identity(9, "\"a\"", "Monday");
+        assert_eq!(one.condition(), Some("\"a\""));
+        assert!(one.difference(&identity(9, "W/\"a\"", "Tuesday")).is_none());
+        assert!(one.difference(&identity(8, "\"a\"", "Monday")).is_some());
+        assert!(one.difference(&identity(9, "\"b\"", "Monday")).is_some());
+        assert!(one.difference(&identity(9, "", "Tuesday")).is_some());
+        assert!(one.difference(&identity(9, "", "")).is_none());
+        assert_eq!(identity(9, "W/\"a\"", "Monday").condition(), None);
+        assert_eq!(identity(9, "", "Monday").condition(), Some("Monday"));
+    }
+}

@@ -1,0 +1,273 @@
+//! A file on a server: requests, redirects, repetitions.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use fmt_core::{Error, ErrorKind};
+use ureq::{
+    Agent, Body,
+    http::{Response, header},
+    tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
+};
+
+use super::{
+    RemoteOptions,
+    answer::{self, Ask, Failure, Identity},
+    resume::Resuming,
+    target::Target,
+};
+use crate::{IndexPlace, source::Fetch};
+
+/// A file on a server, of which one answer has been seen.
+pub(crate) struct HttpFile(Arc<Known>);
+
+/// A file's place and version.
+pub(crate) struct Known {
+    server: Server,
+    identity: Identity,
+}
+
+struct Server {
+    agent: Agent,
+    options: RemoteOptions,
+    target: Target,
+    /// Where the target redirects to, until that is refused: such addresses often end after an hour.
+    leads_to: Mutex<Option<Target>>,
+}
+
+/// Redirects that are followed for a request.
+const MOST_REDIRECTS: u32 = 10;
+/// What is asked for first of servers that cannot count from the end.
+const SMALL_FRONT: u64 = 32 << 10;
+/// No pause between repetitions is longer, unless the server says so.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
+
+impl HttpFile {
+    /// Asks for the part that has the index; gives it with its place.
+    pub(crate) fn open(
+        target: Target,
+        options: RemoteOptions,
+        place: IndexPlace,
+    ) -> Result<(Self, (u64, Bytes)), Error> {
+        let server = Server {
+            agent: agent(&options)?,
+            options,
+            target,
+            leads_to: Mutex::new(None),
+        };
+        let first = match place {
+            IndexPlace::Front(len) => server.ask(&Ask::Front(len.max(1)), None),
+            IndexPlace::End(len) => match server.ask(&Ask::End(len.max(1)), None) {
+                Err(Failure::NoSuchRange(_)) => server.ask(&Ask::Front(SMALL_FRONT), None),
+                answer => answer,
+            },
+        };
+        let (range, identity, body) = first.map_err(Failure::into_error)?;
+        let known = Arc::new(Known { server, identity });
+        let mut bytes = Vec::new();
+        let len = range.end - range.start;
+        let start = range.start;
+        if len > 0 {
+            let mut body = Resuming::new(Arc::clone(&known), range, body);
+            body.read_to_end(&mut bytes)
+                .map_err(|error| fmt_core::source_error(error, start, "the first part of the file"))?;
+        }
+        Ok((Self(known), (start, bytes.into())))
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.identity.len
+    }
+}
+
+impl Fetch for HttpFile {
+    fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        let body = self.0.body(range.clone()).map_err(io::Error::other)?;
+        Ok(Box::new(Resuming::new(Arc::clone(&self.0), range, body)))
+    }
+}
+
+impl Known {
+    /// The bytes of a range, of the version that is known.
+    pub(crate) fn body(&self, range: Range<u64>) -> Result<Body, Error> {
+        let answer = self.server.ask(&Ask::Range(range), Some(&self.identity));
+        let (_, _, body) = answer.map_err(Failure::into_error)?;
+        Ok(body)
+    }
+
+    pub(crate) fn options(&self) -> &RemoteOptions {
+        &self.server.options
+    }
+}
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Passing { error, .. } | Self::Lasting(error) | Self::NoSuchRange(error) => error,
+        }
+    }
+}
+
+impl Server {
+    /// Asks until there is an answer, or there will be none.
+    fn ask(&self, ask: &Ask, known: Option<&Identity>) -> Result<(Range<u64>, Identity, Body), Failure> {
+        let mut failures = 0;
+        loop {
+            let failure = match self.ask_once(ask, known) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            let Failure::Passing { after, .. } = &failure else {
+                return Err(failure);
+            };
+            if failures >= self.options.retries {
+                return Err(failure);
+            }
+            thread::sleep(after.unwrap_or_else(|| self.options.pause(failures)));
+            failures += 1;
+        }
+    }
+
+    fn ask_once(&self, ask: &Ask, known: Option<&Identity>) -> Result<(Range<u64>, Identity, Body), Failure> {
+        let shortcut = self.leads_to().clone();
+        let mut is_shortcut = shortcut.is_some();
+        let mut target = shortcut.unwrap_or_else(|| self.target.clone());
+        for _ in 0..=MOST_REDIRECTS {
+            let response = self.send(&target, ask, known)?;
+            let (head, body) = response.into_parts();
+            match head.status.as_u16() {
+                301 | 302 | 303 | 307 | 308 => {
+                    let location = head.headers.get(header::LOCATION);
+                    let location = location
+                        .and_then(|location| location.to_str().ok())
+                        .ok_or_else(|| {
+                            Error::new(
+                                ErrorKind::Malformed,
+                                "the server redirects and does not say where to",
+                            )
+                        })?;
+                    let next = target.join(location)?;
+                    target.check_redirect(&next, &self.options)?;
+                    target = next;
+                    is_shortcut = false;
+                }
+                400 | 401 | 403 | 404 | 410 if is_shortcut => {
+                    *self.leads_to() = None;
+                    target = self.target.clone();
+                    is_shortcut = false;
+                }
+                _ => {
+                    let (range, identity) = answer::check(head.status, &head.headers, ask, known)?;
+                    if target.uri() != self.target.uri() {
+                        *self.leads_to() = Some(target);
+                    }
+                    return Ok((range, identity, body));
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Io, "the server redirects too often")
+            .expected(format_args!("at most {MOST_REDIRECTS} times"))
+            .into())
+    }
+
+    fn send(&self, target: &Target, ask: &Ask, known: Option<&Identity>) -> Result<Response<Body>, Failure> {
+        let mut request = self.agent.get(target.uri()).header(header::RANGE, ask.header());
+        if let Some(condition) = known.and_then(Identity::condition) {
+            request = request.header(header::IF_RANGE, condition);
+        }
+        if let Some(token) = &self.options.token
+            && target.has_origin_of(&self.target)
+            && target.is_private()
+        {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.0));
+        }
+        request
+            .call()
+            .map_err(|error| no_answer(error, target, known.is_some()))
+    }
+
+    fn leads_to(&self) -> std::sync::MutexGuard<'_, Option<Target>> {
+        self.leads_to.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RemoteOptions {
+    /// How long to wait after so many failures in a row.
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
+        let factor = 2_u32.saturating_pow(failures);
+        self.back_off.saturating_mul(factor).min(LONGEST_BACK_OFF)
+    }
+}
+
+fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
+    let what = format!("there is no answer from {}", target.host());
+    let lasting = match &error {
+        // TLS, for one.
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,
+        // Nobody listens there: it was mistyped.
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => !is_open,
+        ureq::Error::ConnectionFailed => !is_open,
+        ureq::Error::Io(_) | ureq::Error::Timeout(_) => false,
+        // Names that are not found, settings that cannot be, answers that are not HTTP.
+        _ => true,
+    };
+    let text = error.to_string();
+    let error = match error {
+        ureq::Error::Timeout(_) => Error::io(what, io::ErrorKind::TimedOut.into()),
+        error => Error::io(what, error.into_io()),
+    };
+    if text.contains("certificate") {
+        return Failure::Lasting(error.expected(
+            "a certificate from an authority that browsers trust, or from one of the file given (--ca)",
+        ));
+    }
+    if lasting {
+        Failure::Lasting(error)
+    } else {
+        Failure::Passing { error, after: None }
+    }
+}
+
+fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
+    let mut tls = TlsConfig::builder();
+    if let Some(pem) = &options.authorities {
+        tls = tls.root_certs(RootCerts::from(certificates(pem)?));
+    }
+    let patience = Some(options.patience);
+    let config = Agent::config_builder()
+        .tls_config(tls.build())
+        .http_status_as_error(false)
+        // Redirects are followed here, where it is known who may get the token.
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .user_agent(concat!("tensorferry/", env!("CARGO_PKG_VERSION")))
+        .accept_encoding("identity")
+        .timeout_resolve(patience)
+        .timeout_connect(patience)
+        .timeout_send_request(patience)
+        .timeout_recv_response(patience)
+        .timeout_per_read(patience)
+        .timeout_per_write(patience);
+    Ok(config.build().new_agent())
+}
+
+/// The certificates in a text of PEM.
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Error> {
+    let mut certificates = Vec::new();
+    for item in parse_pem(pem) {
+        let item = item.map_err(|error| {
+            let what = format!("the file of trusted certificates: {error}");
+            Error::new(ErrorKind::Malformed, what).expected("PEM")
+        })?;
+        if let PemItem::Certificate(certificate) = item {
+            certificates.push(certificate);
+        }
+    }
+    Ok(certificates)
+}

@@ -1,0 +1,134 @@
+//! Bodies that go on where they broke off.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fmt_core::{Error, ErrorKind};
+use ureq::{Body, BodyReader};
+
+use super::file::Known;
+
+/// The bytes of a range, which are asked for again from where they stopped.
+pub(crate) struct Resuming {
+    file: Arc<Known>,
+    rest: Range<u64>,
+    body: Option<BodyReader<'static>>,
+    /// Failures in a row, with little between them.
+    failures: u32,
+    /// Bytes since the last failure.
+    progress: u64,
+    /// How long was waited for how many bytes.
+    waited: Duration,
+    arrived: u64,
+}
+
+/// After so many bytes an earlier failure is forgotten.
+const PROGRESS: u64 = 64 << 10;
+/// Bytes that have to arrive in a second.
+const SLOWEST: f64 = 1024.0;
+
+impl Resuming {
+    pub(crate) fn new(file: Arc<Known>, range: Range<u64>, body: Body) -> Self {
+        Self {
+            file,
+            rest: range,
+            body: Some(body.into_reader()),
+            failures: 0,
+            progress: 0,
+            waited: Duration::ZERO,
+            arrived: 0,
+        }
+    }
+
+    /// Notes how fast bytes come; false if that is too slow.
+    fn is_fast_enough(&mut self, waited: Duration, arrived: u64) -> bool {
+        self.waited += waited;
+        self.arrived += arrived;
+        let patience = self.file.options().patience;
+        if self.waited < patience {
+            return true;
+        }
+        let is_fast = self.arrived as f64 >= SLOWEST * self.waited.as_secs_f64();
+        (self.waited, self.arrived) = (Duration::ZERO, 0);
+        is_fast
+    }
+
+    /// The answer is of no more use; it is asked for again unless that happened too often.
+    fn broken(&mut self, error: io::Error) -> io::Result<()> {
+        self.body = None;
+        (self.waited, self.arrived) = (Duration::ZERO, 0);
+        let options = self.file.options();
+        if self.failures >= options.retries {
+            let what = format!("the answer broke off {} times in a row", self.failures + 1);
+            return Err(io::Error::other(Error::io(what, error).at(self.rest.start)));
+        }
+        thread::sleep(options.pause(self.failures));
+        self.failures += 1;
+        self.progress = 0;
+        Ok(())
+    }
+
+    /// Nothing may follow the last byte. Reading to the end leaves the connection for the next request.
+    fn check_end(&mut self) -> io::Result<()> {
+        let Some(mut body) = self.body.take() else {
+            return Ok(());
+        };
+        match body.read(&mut [0]) {
+            // Whatever happens to the connection now, the bytes are there.
+            Ok(0) | Err(_) => Ok(()),
+            Ok(_) => {
+                let error = Error::new(
+                    ErrorKind::Malformed,
+                    "the server sends more than the part that it announced",
+                );
+                Err(io::Error::other(error.at(self.rest.end)))
+            }
+        }
+    }
+}
+
+impl Read for Resuming {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.rest.end - self.rest.start;
+        let len = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
+        if len == 0 {
+            return Ok(0);
+        }
+        loop {
+            let body = match &mut self.body {
+                Some(body) => body,
+                None => {
+                    let body = self.file.body(self.rest.clone()).map_err(io::Error::other)?;
+                    self.body.insert(body.into_reader())
+                }
+            };
+            let start = Instant::now();
+            let read = body.read(&mut out[..len]);
+            let waited = start.elapsed();
+            match read {
+                Ok(0) => self.broken(io::ErrorKind::UnexpectedEof.into())?,
+                Ok(read) => {
+                    self.rest.start += read as u64;
+                    self.progress += read as u64;
+                    if self.progress >= PROGRESS {
+                        self.failures = 0;
+                    }
+                    if self.rest.is_empty() {
+                        self.check_end()?;
+                    } else if !self.is_fast_enough(waited, read as u64) {
+                        let slow = format!("less than {SLOWEST} bytes arrive in a second");
+                        self.broken(io::Error::new(io::ErrorKind::TimedOut, slow))?;
+                    }
+                    return Ok(read);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => self.broken(error)?,
+            }
+        }
+    }
+}

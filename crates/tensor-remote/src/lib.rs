@@ -1,0 +1,50 @@
+//! Files on servers as sources of bytes, so that every reader of tensor files works over the network by ranges.
+//!
+//! A [`RemoteSource`] is a [`ByteSource`](fmt_core::ByteSource). It asks a server for the parts of a file that a reader
+//! wants and for little more: the first request brings the part of the file where its format keeps the index, reads that
+//! follow each other share one answer, and nothing large is held in memory.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use fmt_core::{ReadOptions, TensorReader};
+//! use fmt_safetensors::SafetensorsReader;
+//! use tensor_remote::{RemoteOptions, open};
+//!
+//! # fn main() -> Result<(), fmt_core::Error> {
+//! let source = open("hf://openai-community/gpt2/model.safetensors", &RemoteOptions::default())?;
+//! let reader = SafetensorsReader::open(Arc::new(source), &ReadOptions::default())?;
+//! let first_rows = reader.rows(reader.find("wte.weight").unwrap(), 0..16)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is believed of a server
+//!
+//! Nothing that can be checked. Each answer must be the range that was asked for, by its status, its `Content-Range` and
+//! its number of bytes. An answer that belongs to another version of the file, by its `ETag`, `Last-Modified` or length,
+//! is an error of the kind [`Changed`](fmt_core::ErrorKind::Changed). Memory grows with what has arrived, not with what
+//! was announced. Answers that stop or come too slowly are asked for again from where they stopped.
+//!
+//! # Features
+//!
+//! - `http` (default): [`open`] for `https://` and `hf://`, blocking, TLS by rustls.
+//! - `async`: [`AsyncByteSource`] for what is read by futures, and [`RemoteSource::from_async`] to read it here.
+//! - `object-store`: [`StoredObject`], an object of the crate `object_store`.
+
+#[cfg(feature = "async")]
+mod asynchronous;
+#[cfg(feature = "http")]
+mod http;
+mod index;
+#[cfg(feature = "object-store")]
+mod object;
+mod source;
+
+#[cfg(feature = "async")]
+pub use asynchronous::{AsyncByteSource, ReadFuture};
+#[cfg(feature = "http")]
+pub use http::{RemoteOptions, is_remote, open};
+pub use index::IndexPlace;
+#[cfg(feature = "object-store")]
+pub use object::StoredObject;
+pub use source::{RemoteSource, Traffic};

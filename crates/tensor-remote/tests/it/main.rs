@@ -1,0 +1,10 @@
+//! Everything against small servers on this machine, good and bad ones.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod changing;
+#[cfg(feature = "async")]
+mod futures;
+mod hostile;
+mod reading;
+mod redirects;
+mod server;
