@@ -20,19 +20,22 @@ use bytes::Bytes;
 /// assert!(Attributes::default().is_empty());
 /// ```
 #[derive(Clone, Default)]
-pub struct Attributes(Option<Box<Encoded>>);
+pub struct Attributes(Option<Box<Inner>>);
 
 #[derive(Clone)]
-struct Encoded {
-    bytes: Bytes,
-    decode: fn(&[u8]) -> BTreeMap<String, String>,
+enum Inner {
+    Map(BTreeMap<String, String>),
+    Encoded {
+        bytes: Bytes,
+        decode: fn(&[u8]) -> BTreeMap<String, String>,
+    },
 }
 
 impl Attributes {
     /// Attributes as a file has them, and what takes them apart. No bytes are no attributes.
     #[must_use]
     pub fn encoded(bytes: Bytes, decode: fn(&[u8]) -> BTreeMap<String, String>) -> Self {
-        Self((!bytes.is_empty()).then(|| Box::new(Encoded { bytes, decode })))
+        Self((!bytes.is_empty()).then(|| Box::new(Inner::Encoded { bytes, decode })))
     }
 
     /// Whether there are none.
@@ -44,8 +47,18 @@ impl Attributes {
     /// All of them.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
-        let encoded = self.0.as_deref();
-        encoded.map_or_else(BTreeMap::new, |encoded| (encoded.decode)(&encoded.bytes))
+        match self.0.as_deref() {
+            None => BTreeMap::new(),
+            Some(Inner::Map(map)) => map.clone(),
+            Some(Inner::Encoded { bytes, decode }) => decode(bytes),
+        }
+    }
+}
+
+/// For readers whose attributes are few.
+impl From<BTreeMap<String, String>> for Attributes {
+    fn from(map: BTreeMap<String, String>) -> Self {
+        Self((!map.is_empty()).then(|| Box::new(Inner::Map(map))))
     }
 }
 

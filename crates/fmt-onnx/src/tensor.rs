@@ -1,6 +1,6 @@
 //! One weight: what the model says of it, and where its elements stand.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 use fmt_core::{ByteSource, Encoding, Entry, Error, ErrorKind, Limits, StoredDType};
 use tensor_core::{DType, Shape};
@@ -131,9 +131,8 @@ impl Weight {
             if size(&entry.range) != len {
                 return Err(mismatch(size(&entry.range)));
             }
-            entry
-                .attributes
-                .insert("file".to_owned(), external.location.clone());
+            let file = ("file".to_owned(), external.location.clone());
+            entry.attributes = BTreeMap::from([file]).into();
             return Ok((entry, Stored::Elsewhere(external)));
         }
         if let Some(raw) = self.raw {
