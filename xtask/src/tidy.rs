@@ -39,6 +39,11 @@ const ARROWS: &[Arrows] = &[
         never: &["axum", "tonic", "prost"],
     },
     Arrows {
+        from: "forest",
+        to: &[],
+        never: &["tokio", "serde"],
+    },
+    Arrows {
         from: "tensor-mmap",
         to: &[],
         never: &["tokio", "serde"],
@@ -204,8 +209,19 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio"],
     },
     Arrows {
+        from: "backend-forest",
+        to: &["forest", "tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "backend-onnx",
-        to: &["onnx-session", "tensor-core", "oip-types", "oip-service"],
+        to: &[
+            "forest",
+            "onnx-session",
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+        ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -238,6 +254,7 @@ const ARROWS: &[Arrows] = &[
             "oip-grpc",
             "oip-engine",
             "tensor-mmap",
+            "backend-forest",
             "backend-onnx",
             "backend-tensors",
         ],

@@ -14,7 +14,7 @@ use crate::{
 /// Takes a `ZipMap` away that makes an output: a map for each row, which no request can carry, of what stands in a matrix
 /// before. The output keeps its name and is that matrix.
 ///
-/// scikit-learn's, `CatBoost`'s and `XGBoost`'s exporters put one at the end of classifiers unless they are told not to.
+/// scikit-learn's, `CatBoost`'s and XGBoost's exporters put one at the end of classifiers unless they are told not to.
 pub(crate) fn cut_zip_maps(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;

@@ -249,7 +249,13 @@ impl State {
         let announced = self.announced.iter().position(|range| range.contains(&at));
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);
-        let end = wanted.max(announced).max(at.saturating_add(window)).min(len);
+        let mut end = wanted.max(announced).max(at.saturating_add(window)).min(len);
+        // An index that is longer than was guessed lacks its beginning only.
+        if let Some(first) = self.blocks.iter().find(|block| block.is_pinned)
+            && (at + 1..end).contains(&first.start)
+        {
+            end = first.start;
+        }
         self.ends.push_back((end, window));
         if self.ends.len() > REMEMBERED {
             self.ends.pop_front();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, TensorReader};
+use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, TensorReader, testing::read_everything};
 use fmt_onnx::OnnxReader;
 use tensor_core::Bytes;
 
@@ -36,6 +36,7 @@ fn weights_in_all_the_ways_that_they_are_written() {
         .message(5, weight("e4m3", 17, &[3]).bytes(9, [1, 2, 3]))
         .message(5, weight("text", 8, &[1]).bytes(6, "a"));
     let reader = open(model(graph)).unwrap();
+    read_everything(&reader);
     for name in ["raw", "packed", "single", "two rows"] {
         assert_eq!(
             reader.tensor(reader.find(name).unwrap()).unwrap().bytes(),

@@ -164,6 +164,11 @@ fn what_stands_at_the_end_comes_first() {
         assert_eq!(source.read(0..512).unwrap(), bytes.slice(..512));
         assert_eq!(source.traffic().requests, 2, "{name}");
         assert_eq!(source.name(), name);
+        // Of an index that is longer only what lacks is asked for.
+        let start = bytes.len() - 400_000;
+        assert_eq!(source.read(start as u64..len).unwrap(), bytes.slice(start..));
+        assert_eq!(source.traffic().requests, 3, "{name}");
+        assert_eq!(source.traffic().bytes, 400_000 + (32 << 10), "{name}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forest::{Aggregate, Forest, Number, Trees};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
@@ -9,8 +10,7 @@ use super::{
         post::{PostTransform, Second},
         rows::{self, Labels, Rows},
     },
-    forest::{Aggregate, Forest, Number},
-    read::{Trees, doubles},
+    read::{additions, doubles, trees},
 };
 use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
 
@@ -31,8 +31,8 @@ pub(crate) fn classifier(
             base.len()
         )));
     }
-    let trees = Trees::read(context, attributes, "class", classes, Aggregate::Sum)?;
-    let (scores, all_positive) = trees.additions();
+    let trees = trees(context, attributes, "class", classes, Aggregate::Sum)?;
+    let (scores, all_positive) = additions(&trees);
     Ok(kernel(Classifier {
         rule: Rule {
             labels,
@@ -127,17 +127,17 @@ impl<T: Number> Kernel for Bound<T> {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let rows = (self.read)(&inputs[0])?;
-        rows::expect_width(rows.width, self.forest.features)?;
+        rows::expect_width(rows.width, self.forest.features())?;
         let width = self.rule.labels.len();
         let mut out = vec![0.0; rows.count * width];
         let mut classes = Vec::with_capacity(rows.count);
         let mut slots = out.chunks_exact_mut(width);
-        let base: Vec<T> = self.rule.base.iter().map(|&base| T::from_double(base)).collect();
-        self.forest.score(&rows, |scores, touched| {
+        let base: Vec<T> = self.rule.base.iter().map(|&base| T::from_f64(base)).collect();
+        self.forest.score(rows.view(), &[], |scores, touched| {
             if let Some(out) = slots.next() {
                 classes.push(self.rule.finish(scores, touched, &base, out));
             }
-        });
+        })?;
         Ok(tvec![
             self.rule.labels.of(&classes)?,
             access::tensor(&[rows.count, width], out)?
@@ -164,12 +164,7 @@ impl Rule {
     ) -> usize {
         if let [first, second] = scores {
             let has_second = add_base_to_two(first, second, touched, base);
-            return self.finish_two(
-                first.to_single(),
-                has_second.then(|| second.to_single()),
-                touched,
-                out,
-            );
+            return self.finish_two(first.to_f32(), has_second.then(|| second.to_f32()), touched, out);
         }
         for ((score, touched), &base) in scores.iter_mut().zip(touched.iter_mut()).zip(base) {
             *score += base;
@@ -182,7 +177,7 @@ impl Rule {
             }
         }
         for (out, score) in out.iter_mut().zip(scores) {
-            *out = score.to_single();
+            *out = score.to_f32();
         }
         self.post.apply(out);
         best.unwrap_or(0)
@@ -218,7 +213,7 @@ fn add_base_to_two<T: Number>(first: &mut T, second: &mut T, touched: &mut [bool
             if touched[1] {
                 *second = *first;
                 *second += base_second;
-                *first = second.negated();
+                *first = -*second;
             } else {
                 *first += base_first;
                 *second += base_second;

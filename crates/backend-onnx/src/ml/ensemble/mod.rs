@@ -1,7 +1,6 @@
 //! `TreeEnsembleClassifier` and `TreeEnsembleRegressor`.
 
 mod classifier;
-mod forest;
 mod read;
 mod regressor;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forest::{Aggregate, Forest, Number, Trees};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
@@ -9,8 +10,7 @@ use super::{
         post::{PostTransform, Second},
         rows::{self, Rows},
     },
-    forest::{Aggregate, Forest, Number},
-    read::{Trees, doubles},
+    read::{doubles, trees},
 };
 use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
 
@@ -35,7 +35,7 @@ pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
         )));
     }
     Ok(kernel(Regressor {
-        trees: Trees::read(context, attributes, "target", targets, aggregate)?,
+        trees: trees(context, attributes, "target", targets, aggregate)?,
         base,
         post: PostTransform::read(attributes)?,
     }))
@@ -55,7 +55,7 @@ impl Kernel for Regressor {
     }
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let shape = [rows::count(&inputs[0])?, self.trees.scores.to_dim()];
+        let shape = [rows::count(&inputs[0])?, self.trees.scores().to_dim()];
         Ok(vec![Fact::new(DatumType::F32, shape)])
     }
 
@@ -79,8 +79,9 @@ impl Regressor {
     fn bind<T: Number>(&self, read: fn(&Tensor) -> TractResult<Rows<'_, T>>) -> Bound<T> {
         Bound {
             forest: self.trees.forest(),
-            trees: T::from_double(self.trees.tree_count() as f64),
-            base: self.base.iter().map(|&base| T::from_double(base)).collect(),
+            aggregate: self.trees.aggregate(),
+            trees: T::from_f64(self.trees.count() as f64),
+            base: self.base.iter().map(|&base| T::from_f64(base)).collect(),
             post: self.post,
             read,
         }
@@ -91,6 +92,7 @@ impl Regressor {
 #[derive(Debug)]
 struct Bound<T: Number> {
     forest: Forest<T>,
+    aggregate: Aggregate,
     trees: T,
     base: Vec<T>,
     post: PostTransform,
@@ -103,33 +105,33 @@ impl<T: Number> Kernel for Bound<T> {
     }
 
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
-        let shape = [rows::count(&inputs[0])?, self.forest.scores.to_dim()];
+        let shape = [rows::count(&inputs[0])?, self.forest.scores().to_dim()];
         Ok(vec![Fact::new(DatumType::F32, shape)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let rows = (self.read)(&inputs[0])?;
-        rows::expect_width(rows.width, self.forest.features)?;
-        let targets = self.forest.scores;
+        rows::expect_width(rows.width, self.forest.features())?;
+        let targets = self.forest.scores();
         let mut out = Vec::with_capacity(rows.count * targets);
-        self.forest.score(&rows, |scores, _| {
+        self.forest.score(rows.view(), &[], |scores, _| {
             for (index, score) in scores.iter_mut().enumerate() {
-                if self.forest.aggregate == Aggregate::Average {
-                    *score = score.divided_by(self.trees);
+                if self.aggregate == Aggregate::Average {
+                    *score = *score / self.trees;
                 }
                 if let Some(&base) = self.base.get(index) {
                     *score += base;
                 }
             }
             let start = out.len();
-            out.extend(scores.iter().map(|score| score.to_single()));
+            out.extend(scores.iter().map(|score| score.to_f32()));
             match &mut out[start..] {
                 [score] => self
                     .post
                     .apply_to_one(*score, Second::None, std::slice::from_mut(score)),
                 scores => self.post.apply(scores),
             }
-        });
+        })?;
         Ok(tvec![access::tensor(&[rows.count, targets], out)?])
     }
 }

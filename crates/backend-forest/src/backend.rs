@@ -1,0 +1,85 @@
+use oip_service::{Backend, LoadContext, Model, ModelSource, available_memory};
+use oip_types::ServiceError;
+
+use crate::{
+    answer::{Answer, Settings},
+    booster::Booster,
+    error::Refusal,
+    lightgbm,
+    model::ForestModel,
+    other_formats,
+    xgboost::{self, Options},
+};
+
+/// Loads models of XGBoost and LightGBM; see the [crate's page](crate).
+#[derive(Clone, Debug, Default)]
+pub struct ForestBackend(());
+
+impl ForestBackend {
+    /// The backend.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(())
+    }
+}
+
+impl Backend for ForestBackend {
+    fn name(&self) -> &'static str {
+        "forest"
+    }
+
+    fn other_names(&self) -> &'static [&'static str] {
+        &["fil", "xgboost", "lightgbm"]
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &[
+            "model.ubj",
+            "xgboost.ubj",
+            "model.json",
+            "xgboost.json",
+            "model.txt",
+            "model.bst",
+            "xgboost.model",
+        ]
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let loaded = Settings::read(&cx.config).and_then(|settings| {
+            let booster = read(&source.content, &settings)?;
+            let answer = Answer::new(&booster, &settings)?;
+            Ok(ForestModel::new(source, booster, answer))
+        });
+        let model = loaded.map_err(|refusal| {
+            let file_name = source.path.file_name().unwrap_or_default().display();
+            ServiceError::invalid(format!("{file_name}: {refusal}"))
+        })?;
+        Ok(Box::new(model))
+    }
+}
+
+/// A model takes up to so many times its file's bytes while it is loaded: lists of one byte a number become lists of four,
+/// and a node of a few bytes becomes one of a hundred.
+const GROWTH: u64 = 24;
+
+/// Reads a file of either package, which its first bytes tell.
+fn read(content: &[u8], settings: &Settings) -> Result<Booster, Refusal> {
+    let options = Options {
+        best_iteration: settings.best_iteration,
+    };
+    let needed = (content.len() as u64).saturating_mul(GROWTH);
+    if let Some(free) = available_memory().filter(|free| *free < needed) {
+        return Err(Refusal::new(format!(
+            "a file of {} bytes can take up to {needed} bytes of memory while it is loaded, and {free} are free",
+            content.len()
+        )));
+    }
+    let text = content.trim_ascii_start();
+    match text {
+        // A key in JSON begins with a quotation mark, in UBJSON with its length.
+        [b'{', b'i' | b'U' | b'I' | b'l' | b'L' | b'$' | b'#', ..] => xgboost::read_ubj(content, options),
+        [b'{', ..] => xgboost::read_json(content, options),
+        _ if text.starts_with(b"tree\n") || text.starts_with(b"tree\r") => lightgbm::read(content),
+        _ => Err(Refusal::new(other_formats::explain(content))),
+    }
+}

@@ -1,0 +1,139 @@
+//! A model of either package, ready to score rows.
+
+use forest::{Forest, Rows, TooFewFeatures};
+
+use crate::{lightgbm, xgboost};
+
+/// The most scores that a row can have: memory for an answer is taken by it.
+pub(crate) const MAX_SCORES: usize = 1 << 16;
+
+/// A model that was read and proven.
+#[derive(Debug)]
+pub(crate) struct Booster {
+    /// `xgboost` or `lightgbm`.
+    pub(crate) package: &'static str,
+    /// What its file calls what it was trained for.
+    pub(crate) objective: String,
+    /// Features of a row.
+    pub(crate) features: usize,
+    /// Scores of a row.
+    pub(crate) scores: usize,
+    pub(crate) meaning: Meaning,
+    pub(crate) scorer: Scorer,
+}
+
+/// What scores are, once they are transformed as the package does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Numbers of any kind.
+    Values,
+    /// Of each score, how likely "yes" is.
+    YesOrNo,
+    /// How likely each class is. The package's own answer is the likeliest class if `is_picked`.
+    Classes { is_picked: bool },
+}
+
+/// What computes scores.
+#[derive(Debug)]
+pub(crate) enum Scorer {
+    /// XGBoost's trees.
+    Xgboost {
+        forest: Box<Forest<f32>>,
+        link: xgboost::Link,
+        start: Vec<f32>,
+    },
+    /// XGBoost's linear models.
+    Linear {
+        model: xgboost::Linear,
+        link: xgboost::Link,
+    },
+    Lightgbm(Box<LightgbmTrees>),
+}
+
+/// LightGBM's trees, for rows of either type.
+#[derive(Debug)]
+pub(crate) struct LightgbmTrees {
+    pub(crate) single: Forest<f32, f64>,
+    pub(crate) double: Forest<f64, f64>,
+    pub(crate) link: lightgbm::Link,
+    /// What scores are divided by.
+    pub(crate) divisor: f64,
+}
+
+/// Features as they came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Features<'a> {
+    Single(&'a [f32]),
+    Double(&'a [f64]),
+}
+
+impl Booster {
+    /// Scores each row, as the package does. With `margins` they are not transformed.
+    ///
+    /// # Errors
+    /// When rows have too few features.
+    pub(crate) fn predict(
+        &self,
+        features: Features<'_>,
+        margins: bool,
+        mut row: impl FnMut(&[f64]),
+    ) -> Result<(), TooFewFeatures> {
+        let width = self.features;
+        // XGBoost has no doubles.
+        let narrowed: Vec<f32>;
+        let single = match (features, &self.scorer) {
+            (Features::Double(_), Scorer::Lightgbm(_)) => &[],
+            (Features::Single(values), _) => values,
+            (Features::Double(values), _) => {
+                narrowed = values.iter().map(|&value| value as f32).collect();
+                &narrowed
+            }
+        };
+        let mut wide = vec![0.0; self.scores];
+        let mut widen = |scores: &[f32]| {
+            for (wide, score) in wide.iter_mut().zip(scores) {
+                *wide = (*score).into();
+            }
+            row(&wide);
+        };
+        match &self.scorer {
+            Scorer::Xgboost { forest, link, start } => {
+                forest.score(rows(single, width), start, |scores, _| {
+                    if !margins {
+                        link.apply(scores);
+                    }
+                    widen(scores);
+                })
+            }
+            Scorer::Linear { model, link } => {
+                let mut scores = vec![0.0; self.scores];
+                for features in single.chunks_exact(width) {
+                    model.score(features, &mut scores);
+                    if !margins {
+                        link.apply(&mut scores);
+                    }
+                    widen(&scores);
+                }
+                Ok(())
+            }
+            Scorer::Lightgbm(trees) => {
+                let finish = |scores: &mut [f64], _: &mut [bool]| {
+                    scores.iter_mut().for_each(|score| *score /= trees.divisor);
+                    if !margins {
+                        trees.link.apply(scores);
+                    }
+                    row(scores);
+                };
+                match features {
+                    Features::Single(values) => trees.single.score(rows(values, width), &[], finish),
+                    Features::Double(values) => trees.double.score(rows(values, width), &[], finish),
+                }
+            }
+        }
+    }
+}
+
+/// Rows of so many features, of which there is at least one.
+fn rows<T>(values: &[T], width: usize) -> Rows<'_, T> {
+    Rows::new(values, values.len() / width, width).unwrap_or_default()
+}

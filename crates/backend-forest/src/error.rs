@@ -1,0 +1,28 @@
+use std::fmt;
+
+/// Why a file cannot be served: it is damaged, or uses what is not supported. The text says what, where, and what to do.
+#[derive(Debug)]
+pub(crate) struct Refusal(String);
+
+impl Refusal {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+
+    /// The same, after what it is about.
+    pub(crate) fn within(self, context: impl fmt::Display) -> Self {
+        Self(format!("{context}: {}", self.0))
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<forest::TreeError> for Refusal {
+    fn from(error: forest::TreeError) -> Self {
+        Self(error.to_string())
+    }
+}

@@ -1,0 +1,54 @@
+//! XGBoost and LightGBM models, for servers of the Open Inference Protocol: the files that the packages save, without
+//! Python.
+//!
+//! Served are `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of LightGBM (which of them it
+//! is, the content tells), and Triton's names `xgboost.ubj`, `xgboost.json` and `xgboost.model`. Answers are those of the
+//! package's own `predict`, or classes and probabilities by the parameters that Triton's FIL backend has; docs/forests.md says
+//! which.
+//!
+//! A file is proven when it is loaded: every count against the bytes that are there, every child of a node, every feature.
+//! What is not supported is refused by name.
+//!
+//! ```
+//! use backend_forest::ForestBackend;
+//! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+//! use oip_types::{InferRequest, ModelRef};
+//! use tensor_core::{Shape, Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // What `booster.save_model("model.json")` writes, but for what is of no use when a model runs.
+//! let file = r#"{"learner": {
+//!     "learner_model_param": {"base_score": "[5E-1]", "num_class": "0", "num_feature": "2", "num_target": "1"},
+//!     "objective": {"name": "binary:logistic"},
+//!     "gradient_booster": {"name": "gbtree", "model": {"tree_info": [0], "trees": [{
+//!         "left_children": [1, -1, -1], "right_children": [2, -1, -1], "default_left": [1, 0, 0],
+//!         "split_indices": [1, 0, 0], "split_conditions": [0.5, -2.0, 2.0]}]}}}}"#;
+//! let source = ModelSource {
+//!     name: "clicks".into(),
+//!     version: "1".into(),
+//!     path: "models/clicks/1/model.json".into(),
+//!     content: file.into(),
+//!     beside: vec![],
+//! };
+//! let model = ForestBackend::new().load(&source, &LoadContext::default())?;
+//!
+//! let rows = Tensor::from_vec(Shape::new(&[2, 2])?, vec![0.0f32, 0.2, 0.0, 0.7])?;
+//! let request = InferRequest::new(ModelRef::new("clicks", None)?).with_input("input-0", rows);
+//! model.metadata().check_request(&request)?;
+//! let outputs = model.infer(request, &CancelToken::new(None))?;
+//! assert_eq!(outputs[0].name, "output-0");
+//! assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<f32>()?, [0.11920292, 0.880797]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod answer;
+mod backend;
+mod booster;
+mod error;
+mod lightgbm;
+mod model;
+mod other_formats;
+mod xgboost;
+
+pub use backend::ForestBackend;

@@ -1,0 +1,8 @@
+//! What LightGBM saves: text.
+
+mod file;
+mod objective;
+mod tree;
+
+pub(crate) use file::read;
+pub(crate) use objective::Link;

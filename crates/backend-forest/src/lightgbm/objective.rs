@@ -1,0 +1,101 @@
+//! What LightGBM's objectives do to scores. In `f64`, as there.
+
+use crate::{booster::Meaning, error::Refusal};
+
+/// What becomes of a row's scores, as LightGBM's `predict` does it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Link {
+    Identity,
+    /// The labels were square roots.
+    Square,
+    Exp,
+    /// `1 / (1 + exp(-slope * score))` of each score.
+    Logistic {
+        slope: f64,
+    },
+    Softmax,
+    /// `ln(1 + exp(score))`.
+    LogOnePlusExp,
+}
+
+impl Link {
+    /// What an objective does, and what comes of it. A text such as `binary sigmoid:1`; none for an objective that somebody
+    /// wrote in Python.
+    pub(crate) fn of_objective(text: Option<&str>) -> Result<(Self, Meaning), Refusal> {
+        let mut words = text.unwrap_or("custom").split_ascii_whitespace();
+        let name = words.next().unwrap_or("custom");
+        let parameter = |key: &str| {
+            let mut values = words
+                .clone()
+                .filter_map(|word| word.strip_prefix(key)?.strip_prefix(':'));
+            values.next()
+        };
+        let slope = || {
+            let slope = parameter("sigmoid").unwrap_or("1");
+            let number = slope.parse().ok().filter(|slope: &f64| *slope > 0.0);
+            number.ok_or_else(|| {
+                Refusal::new(format!(
+                    "the objective's sigmoid is {}, expected a number above 0",
+                    tensor_core::Quoted(slope)
+                ))
+            })
+        };
+        let is_sqrt = words.clone().any(|word| word == "sqrt");
+        Ok(match name {
+            "regression" | "regression_l1" | "huber" | "fair" | "quantile" | "mape" => {
+                let link = if is_sqrt { Self::Square } else { Self::Identity };
+                (link, Meaning::Values)
+            }
+            "lambdarank" | "rank_xendcg" | "custom" => (Self::Identity, Meaning::Values),
+            "poisson" | "gamma" | "tweedie" => (Self::Exp, Meaning::Values),
+            "binary" => (Self::Logistic { slope: slope()? }, Meaning::YesOrNo),
+            "cross_entropy" => (Self::Logistic { slope: 1.0 }, Meaning::Values),
+            "cross_entropy_lambda" => (Self::LogOnePlusExp, Meaning::Values),
+            "multiclass" => (Self::Softmax, Meaning::Classes { is_picked: false }),
+            "multiclassova" => (
+                Self::Logistic { slope: slope()? },
+                Meaning::Classes { is_picked: false },
+            ),
+            other => {
+                return Err(Refusal::new(format!(
+                    "the objective {} is not supported, so what its scores mean is not known",
+                    tensor_core::Quoted(other)
+                )));
+            }
+        })
+    }
+
+    /// Transforms a row's scores.
+    pub(crate) fn apply(self, scores: &mut [f64]) {
+        let each: fn(f64) -> f64 = match self {
+            Self::Identity => return,
+            Self::Softmax => return softmax(scores),
+            Self::Logistic { slope } => {
+                for score in scores {
+                    *score = 1.0 / (1.0 + (-slope * *score).exp());
+                }
+                return;
+            }
+            Self::Square => |score| {
+                if score < 0.0 {
+                    -(score * score)
+                } else {
+                    score * score
+                }
+            },
+            Self::Exp => f64::exp,
+            Self::LogOnePlusExp => |score| score.exp().ln_1p(),
+        };
+        scores.iter_mut().for_each(|score| *score = each(*score));
+    }
+}
+
+fn softmax(scores: &mut [f64]) {
+    let greatest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut sum = 0.0;
+    for score in scores.iter_mut() {
+        *score = (*score - greatest).exp();
+        sum += *score;
+    }
+    scores.iter_mut().for_each(|score| *score /= sum);
+}

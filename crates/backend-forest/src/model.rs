@@ -1,0 +1,151 @@
+use bytemuck::{AnyBitPattern, NoUninit};
+use oip_service::{CancelToken, Model, ModelSource, available_memory};
+use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
+use tensor_core::{DType, Element, Shape, Tensor};
+
+use crate::{
+    answer::Answer,
+    booster::{Booster, Features},
+};
+
+/// A booster that answers requests.
+pub(crate) struct ForestModel {
+    metadata: ModelMetadata,
+    booster: Booster,
+    answer: Answer,
+}
+
+/// Rows that are run before the next look at whether the answer is still wanted.
+const PART: usize = 1 << 10;
+
+/// Bytes that are taken without asking the system.
+const SMALL: u64 = 16 << 20;
+
+impl ForestModel {
+    pub(crate) fn new(source: &ModelSource, booster: Booster, answer: Answer) -> Self {
+        Self {
+            metadata: ModelMetadata {
+                name: source.name.clone(),
+                versions: vec![source.version.clone()],
+                platform: format!("tensorferry_{}", booster.package),
+                inputs: vec![answer.input.clone()],
+                outputs: vec![answer.output.clone()],
+            },
+            booster,
+            answer,
+        }
+    }
+
+    /// Room for the elements of an answer: rows of few features can have many scores.
+    fn room(&self, rows: u64) -> Result<Vec<f64>, ServiceError> {
+        let elements = self
+            .answer
+            .trailing
+            .iter()
+            .try_fold(rows, |elements, &dim| elements.checked_mul(dim));
+        let bytes = elements.and_then(|elements| elements.checked_mul(16));
+        let mut room = Vec::new();
+        let is_free = match bytes {
+            None => false,
+            Some(bytes) if bytes < SMALL => true,
+            Some(bytes) => available_memory().is_none_or(|free| bytes < free),
+        };
+        let is_free = is_free
+            && room
+                .try_reserve_exact(elements.unwrap_or(u64::MAX) as usize)
+                .is_ok();
+        is_free.then_some(room).ok_or_else(|| {
+            ServiceError::new(
+                ErrorCode::TooLarge,
+                format!("there is no memory for the answer to {rows} rows: send fewer at once"),
+            )
+        })
+    }
+
+    /// Appends the elements for all rows, until nobody waits for them any more.
+    fn predict<T>(
+        &self,
+        features: &[T],
+        of: impl Fn(&[T]) -> Features<'_>,
+        cancel: &CancelToken,
+        elements: &mut Vec<f64>,
+    ) -> Result<(), ServiceError> {
+        let margins = self.answer.wants_margins(self.booster.meaning);
+        for part in features.chunks(self.booster.features * PART) {
+            if cancel.is_cancelled() {
+                return Err(ServiceError::new(
+                    ErrorCode::Cancelled,
+                    "nobody waits for the answer",
+                ));
+            }
+            let predicted = self
+                .booster
+                .predict(of(part), margins, |scores| self.answer.append(scores, elements));
+            predicted.map_err(|error| ServiceError::internal(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn output(&self, rows: u64, elements: &[f64]) -> Result<Tensor, ServiceError> {
+        let dims: Vec<u64> = [rows]
+            .into_iter()
+            .chain(self.answer.trailing.iter().copied())
+            .collect();
+        let shape = Shape::new(&dims).map_err(|error| ServiceError::internal(error.to_string()))?;
+        match self.answer.dtype {
+            DType::F64 => tensor(shape, elements.to_vec()),
+            DType::I32 => tensor(shape, elements.iter().map(|&value| value as i32).collect()),
+            DType::I64 => tensor(shape, elements.iter().map(|&value| value as i64).collect()),
+            _ => tensor(shape, elements.iter().map(|&value| value as f32).collect()),
+        }
+    }
+}
+
+fn tensor<T: Element>(shape: Shape, elements: Vec<T>) -> Result<Tensor, ServiceError> {
+    Tensor::from_vec(shape, elements).map_err(|error| ServiceError::internal(error.to_string()))
+}
+
+impl Model for ForestModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        cancel: &CancelToken,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        let name = &self.answer.input.name;
+        let value = request.take_input(name)?;
+        let input = value.as_fixed().filter(
+            |input| matches!(input.shape().dims(), [_, width] if *width == self.booster.features as u64),
+        );
+        // Only for callers that have not held the request against the metadata.
+        let input = input
+            .ok_or_else(|| ServiceError::invalid(format!("input '{name}' is not {}", self.answer.input)))?;
+        let rows = input.shape().dims()[0];
+        let mut elements = self.room(rows)?;
+        match input.spec().dtype() {
+            DType::F64 => {
+                let features = numbers::<f64>(input.bytes());
+                self.predict(&features, |part| Features::Double(part), cancel, &mut elements)?;
+            }
+            _ => {
+                let features = numbers::<f32>(input.bytes());
+                self.predict(&features, |part| Features::Single(part), cancel, &mut elements)?;
+            }
+        }
+        Ok(vec![InferOutput::new(
+            &self.answer.output.name,
+            self.output(rows, &elements)?,
+        )])
+    }
+}
+
+/// A tensor's numbers, in place where they are aligned.
+fn numbers<T: AnyBitPattern + NoUninit>(bytes: &[u8]) -> std::borrow::Cow<'_, [T]> {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(numbers) => numbers.into(),
+        Err(_) => bytemuck::pod_collect_to_vec(bytes).into(),
+    }
+}

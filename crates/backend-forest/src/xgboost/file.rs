@@ -1,0 +1,200 @@
+//! The parts of a model's file, and the booster that they make.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+
+use super::{Linear, Link, trees, ubj};
+use crate::{
+    booster::{Booster, MAX_SCORES, Meaning, Scorer},
+    error::Refusal,
+};
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    /// Whether trees behind the best iteration are left out.
+    pub(crate) best_iteration: bool,
+}
+
+/// Reads a model from UBJSON.
+pub(crate) fn read_ubj(bytes: &[u8], options: Options) -> Result<Booster, Refusal> {
+    let file = ubj::from_slice(bytes).map_err(|error| unreadable(&error))?;
+    booster(file, options)
+}
+
+/// Reads a model from JSON.
+pub(crate) fn read_json(bytes: &[u8], options: Options) -> Result<Booster, Refusal> {
+    let file = serde_json::from_slice(bytes).map_err(|error| unreadable(&error))?;
+    booster(file, options)
+}
+
+fn unreadable(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(format!(
+        "not a model as XGBoost's save_model writes it: {error} (what dump_model and other packages write is something \
+         else)"
+    ))
+}
+
+#[derive(Deserialize)]
+struct File {
+    learner: Learner,
+}
+
+#[derive(Deserialize)]
+struct Learner {
+    #[serde(default)]
+    attributes: HashMap<String, String>,
+    gradient_booster: GradientBooster,
+    learner_model_param: Parameters,
+    objective: Objective,
+}
+
+#[derive(Deserialize)]
+struct Objective {
+    name: String,
+}
+
+/// Numbers, as text.
+#[derive(Deserialize)]
+struct Parameters {
+    base_score: String,
+    num_class: String,
+    num_feature: String,
+    num_target: Option<String>,
+}
+
+/// Trees, trees with weights, or a linear model.
+#[derive(Deserialize)]
+struct GradientBooster {
+    name: String,
+    /// Trees, or the weights of `gblinear`.
+    model: Option<trees::TreeModel>,
+    /// The trees of `dart`.
+    gbtree: Option<DartTrees>,
+    #[serde(default)]
+    weight_drop: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+struct DartTrees {
+    model: trees::TreeModel,
+}
+
+fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
+    let learner = file.learner;
+    let parameters = &learner.learner_model_param;
+    let features = number("num_feature", &parameters.num_feature)?;
+    let classes = number("num_class", &parameters.num_class)?;
+    let targets = parameters.num_target.as_deref().unwrap_or("1");
+    let scores = classes.max(number("num_target", targets)?).max(1);
+    if features == 0 || features > forest::Trees::MAX_FEATURES {
+        return Err(Refusal::new(format!(
+            "num_feature is {features}, expected 1 to {}",
+            forest::Trees::MAX_FEATURES
+        )));
+    }
+    if scores > MAX_SCORES {
+        return Err(Refusal::new(format!(
+            "a row has {scores} scores, expected at most {MAX_SCORES}"
+        )));
+    }
+    let (link, meaning) = Link::of_objective(&learner.objective.name)?;
+    if matches!(meaning, Meaning::Classes { .. }) && classes < 2 {
+        return Err(Refusal::new(format!(
+            "the objective {} needs 2 classes or more, num_class is {classes}",
+            learner.objective.name
+        )));
+    }
+    let start = start(&parameters.base_score, scores, link)?;
+    let last = match options.best_iteration {
+        true => best_iteration(&learner.attributes)?,
+        false => None,
+    };
+    let trees = |model: trees::TreeModel, drops: Option<&[f32]>| {
+        let trees = trees::read(model, drops, features, scores, last)?;
+        Ok::<_, Refusal>(Box::new(trees.forest()))
+    };
+    let booster = learner.gradient_booster;
+    let lacks = |what: &str| Refusal::new(format!("the {} has no {what}", booster.name));
+    let scorer = match booster.name.as_str() {
+        "gbtree" => Scorer::Xgboost {
+            forest: trees(booster.model.ok_or_else(|| lacks("model"))?, None)?,
+            link,
+            start,
+        },
+        "dart" => {
+            let model = booster.gbtree.ok_or_else(|| lacks("gbtree"))?.model;
+            Scorer::Xgboost {
+                forest: trees(model, Some(&booster.weight_drop))?,
+                link,
+                start,
+            }
+        }
+        "gblinear" => {
+            let model = booster.model.ok_or_else(|| lacks("model"))?;
+            Scorer::Linear {
+                model: Linear::new(model.weights, features, &start)?,
+                link,
+            }
+        }
+        other => {
+            return Err(Refusal::new(format!(
+                "the booster {} is not supported",
+                tensor_core::Quoted(other)
+            )));
+        }
+    };
+    Ok(Booster {
+        package: "xgboost",
+        objective: learner.objective.name,
+        features,
+        scores,
+        meaning,
+        scorer,
+    })
+}
+
+fn number(name: &str, text: &str) -> Result<usize, Refusal> {
+    let number = text.trim().parse::<u32>().ok();
+    let number = number.and_then(|number| usize::try_from(number).ok());
+    number.ok_or_else(|| {
+        Refusal::new(format!(
+            "{name} is {}, expected a whole number",
+            tensor_core::Quoted(text)
+        ))
+    })
+}
+
+/// What each score begins with: one number for all, or since version 3.1 a list with one for each.
+fn start(text: &str, scores: usize, link: Link) -> Result<Vec<f32>, Refusal> {
+    let list = text
+        .trim()
+        .strip_prefix('[')
+        .and_then(|list| list.strip_suffix(']'));
+    let numbers = list.unwrap_or(text).split(',').map(|number| {
+        let number = number.trim().parse::<f32>().ok();
+        let base = number.ok_or_else(|| {
+            Refusal::new(format!(
+                "base_score is {}, expected numbers",
+                tensor_core::Quoted(text)
+            ))
+        })?;
+        link.margin(base)
+    });
+    let numbers: Vec<f32> = numbers.collect::<Result<_, _>>()?;
+    match numbers[..] {
+        [one] => Ok(vec![one; scores]),
+        _ if numbers.len() == scores => Ok(numbers),
+        _ => Err(Refusal::new(format!(
+            "base_score has {} numbers for {scores} scores",
+            numbers.len()
+        ))),
+    }
+}
+
+/// The last iteration that counts, where early stopping has noted one.
+fn best_iteration(attributes: &HashMap<String, String>) -> Result<Option<usize>, Refusal> {
+    let noted = attributes.get("best_iteration");
+    noted.map(|text| number("best_iteration", text)).transpose()
+}

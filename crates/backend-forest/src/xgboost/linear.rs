@@ -1,0 +1,43 @@
+use crate::error::Refusal;
+
+/// A linear model, `gblinear`.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    /// For each feature, and then for 1, a weight for each score.
+    weights: Vec<f32>,
+    /// What every score begins with.
+    start: f32,
+    scores: usize,
+}
+
+impl Linear {
+    /// XGBoost gives all scores of a linear model the base score of the first one.
+    pub(crate) fn new(weights: Vec<f32>, features: usize, start: &[f32]) -> Result<Self, Refusal> {
+        let scores = start.len();
+        let (expected, found) = ((features + 1) * scores, weights.len());
+        if expected != found {
+            return Err(Refusal::new(format!(
+                "{features} features and {scores} scores need {expected} weights, found {found}"
+            )));
+        }
+        Ok(Self {
+            weights,
+            start: start.first().copied().unwrap_or_default(),
+            scores,
+        })
+    }
+
+    /// Scores a row. Missing features add nothing.
+    pub(crate) fn score(&self, features: &[f32], scores: &mut [f32]) {
+        let count = self.scores;
+        let (weights, biases) = self.weights.split_at(features.len() * count);
+        for (score, out) in scores.iter_mut().enumerate() {
+            *out = biases[score] + self.start;
+            for (feature, weights) in features.iter().zip(weights.chunks_exact(count)) {
+                if !feature.is_nan() {
+                    *out += feature * weights[score];
+                }
+            }
+        }
+    }
+}

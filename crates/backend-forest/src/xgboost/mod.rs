@@ -1,0 +1,11 @@
+//! What XGBoost saves, in JSON or UBJSON.
+
+mod file;
+mod linear;
+mod objective;
+mod trees;
+mod ubj;
+
+pub(crate) use file::{Options, read_json, read_ubj};
+pub(crate) use linear::Linear;
+pub(crate) use objective::Link;

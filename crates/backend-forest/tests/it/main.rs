@@ -1,0 +1,6 @@
+//! Models as servers load them: files of the packages, configurations, hostile files.
+
+mod configurations;
+mod hostile;
+mod packages;
+mod support;

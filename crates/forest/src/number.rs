@@ -1,0 +1,136 @@
+//! The numbers that features are compared in and scores are added up in.
+
+use std::{
+    fmt::Debug,
+    ops::{AddAssign, Div, Neg},
+};
+
+/// `f32` or `f64`.
+pub trait Number:
+    Copy + Debug + PartialOrd + AddAssign + Neg<Output = Self> + Div<Output = Self> + Send + Sync + 'static
+{
+    /// Zero.
+    const ZERO: Self;
+    /// No number.
+    const NAN: Self;
+
+    /// The nearest number.
+    fn from_f64(value: f64) -> Self;
+    /// The same number, which `f64` always has.
+    fn to_f64(self) -> f64;
+    /// The nearest `f32`.
+    fn to_f32(self) -> f32;
+    /// Whether it is NaN, which stands for a missing feature.
+    fn is_missing(self) -> bool;
+    /// The next smaller number.
+    fn next_down(self) -> Self;
+
+    /// The number `t` for which `x <= t` says the same as `x <= threshold`, for every `x` of this type.
+    #[must_use]
+    fn at_most(threshold: f64) -> Self {
+        let nearest = Self::from_f64(threshold);
+        match nearest.to_f64() > threshold {
+            true => nearest.next_down(),
+            false => nearest,
+        }
+    }
+
+    /// The number `t` for which `x <= t` says the same as `x < threshold`, for every `x` of this type.
+    #[must_use]
+    fn below(threshold: f64) -> Self {
+        let nearest = Self::from_f64(threshold);
+        match nearest.to_f64() < threshold {
+            true => nearest,
+            // Nothing is below it, and nothing compares with NaN.
+            false if threshold == f64::NEG_INFINITY => Self::NAN,
+            false => nearest.next_down(),
+        }
+    }
+}
+
+macro_rules! number {
+    ($type:ty) => {
+        impl Number for $type {
+            const ZERO: Self = 0.0;
+            const NAN: Self = Self::NAN;
+
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+
+            fn to_f64(self) -> f64 {
+                self.into()
+            }
+
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+
+            fn is_missing(self) -> bool {
+                self.is_nan()
+            }
+
+            fn next_down(self) -> Self {
+                self.next_down()
+            }
+        }
+    };
+}
+number!(f32);
+number!(f64);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rounded_thresholds_say_the_same(x in any::<f32>(), threshold in any::<f64>()) {
+            prop_assert_eq!(x <= f32::at_most(threshold), f64::from(x) <= threshold);
+            prop_assert_eq!(x <= f32::below(threshold), f64::from(x) < threshold);
+            let x = f64::from(x);
+            prop_assert_eq!(x <= f64::at_most(threshold), x <= threshold);
+            prop_assert_eq!(x <= f64::below(threshold), x < threshold);
+        }
+
+        #[test]
+        fn thresholds_that_are_met_say_the_same(x in any::<f32>(), bits in -2i32..3) {
+            let threshold = f64::from(f32::from_bits(x.to_bits().wrapping_add_signed(bits)));
+            prop_assert_eq!(x <= f32::at_most(threshold), f64::from(x) <= threshold);
+            prop_assert_eq!(x <= f32::below(threshold), f64::from(x) < threshold);
+        }
+    }
+
+    #[test]
+    fn the_ends_say_the_same() {
+        let ends = [
+            f64::NEG_INFINITY,
+            f64::MIN,
+            f64::from(f32::MIN),
+            -0.0,
+            0.0,
+            f64::from(f32::from_bits(1)),
+            f64::MIN_POSITIVE,
+            f64::from(f32::MAX),
+            f64::MAX,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        for threshold in ends {
+            for x in ends {
+                assert_eq!(x <= f64::at_most(threshold), x <= threshold, "{x} <= {threshold}");
+                assert_eq!(x <= f64::below(threshold), x < threshold, "{x} < {threshold}");
+                let x = x as f32;
+                let wide = f64::from(x);
+                assert_eq!(
+                    x <= f32::at_most(threshold),
+                    wide <= threshold,
+                    "{x} <= {threshold}"
+                );
+                assert_eq!(x <= f32::below(threshold), wide < threshold, "{x} < {threshold}");
+            }
+        }
+    }
+}

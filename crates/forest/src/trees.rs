@@ -1,0 +1,580 @@
+//! Trees as a file describes them, checked and laid out: whatever was described, walking them ends.
+
+use std::collections::HashMap;
+
+use crate::{
+    eval::{Forest, Leaves, Linear, Node, Numbers, Special, Weight},
+    number::Number,
+};
+
+/// A description that is no tree, or one that is too large.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TreeError {
+    /// A child, or the root, that does not exist.
+    #[error("node {node} does not exist, there are {count}")]
+    NoSuchNode {
+        /// The number of the missing node.
+        node: u32,
+        /// How many nodes the tree has.
+        count: usize,
+    },
+    /// A way from a node back to itself.
+    #[error("its nodes form a cycle")]
+    Cycle,
+    /// A feature beyond [`Trees::MAX_FEATURES`].
+    #[error("node {node} asks for feature {feature}; the last possible one is {last}")]
+    Feature {
+        /// The node that asks.
+        node: usize,
+        /// What it asks for.
+        feature: u32,
+        /// The largest number that is supported.
+        last: u32,
+    },
+    /// A leaf that adds to a score that rows do not have.
+    #[error("a leaf adds to score {score}, rows have {count}")]
+    Score {
+        /// The score.
+        score: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// A leaf or a set that was not added before.
+    #[error("node {node} refers to a leaf or a set that does not exist")]
+    Unknown {
+        /// The node that refers to it.
+        node: usize,
+    },
+    /// More than indices of 32 bits are enough for.
+    #[error("there are too many nodes")]
+    TooLarge,
+}
+
+/// What a branch asks of a feature. Comparisons with NaN are false, but for [`Test::NotEqual`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Test {
+    /// `feature <= threshold`.
+    AtMost(f64),
+    /// `feature < threshold`.
+    Below(f64),
+    /// `feature >= threshold`.
+    AtLeast(f64),
+    /// `feature > threshold`.
+    Above(f64),
+    /// `feature == threshold`.
+    Equal(f64),
+    /// `feature != threshold`.
+    NotEqual(f64),
+    /// `feature <= threshold`, where features within 1e-35 of zero count as missing.
+    AtMostZeroMissing(f64),
+    /// Whether the feature is 0 or more and, without its fraction, in a set.
+    In(Set),
+    /// Whether the feature, without its fraction, is in a set: -0.5 stands for 0.
+    InTruncated(Set),
+}
+
+/// A set of whole numbers; see [`TreesBuilder::set`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Set(u32);
+
+/// A leaf; see [`TreesBuilder::leaf`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf(u32);
+
+/// A node of a tree. Children are numbers of nodes of the same tree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TreeNode {
+    /// A question with two ways on.
+    Branch {
+        /// The position of the feature in a row.
+        feature: u32,
+        /// What is asked of it.
+        test: Test,
+        /// Whether a missing (NaN) feature counts as "yes".
+        missing_is_yes: bool,
+        /// The node for "yes".
+        yes: u32,
+        /// The node for "no".
+        no: u32,
+    },
+    /// The end of the way.
+    Leaf(Leaf),
+}
+
+/// How the leaves that a row reaches make up its scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregate {
+    /// Their sum; [`Aggregate::Average`] is for the caller to divide.
+    Sum,
+    /// The same; the caller divides by the number of trees.
+    Average,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+}
+
+/// Builds [`Trees`], one tree at a time.
+#[derive(Debug)]
+pub struct TreesBuilder {
+    trees: Trees,
+}
+
+/// Trees that are proven to be trees: every child exists, and every walk ends at a leaf.
+#[derive(Debug)]
+pub struct Trees {
+    /// The children of a branch stand side by side.
+    nodes: Vec<Laid>,
+    roots: Vec<u32>,
+    /// What leaf `i` adds: `weights[starts[i]..starts[i + 1]]`.
+    starts: Vec<u32>,
+    weights: Vec<(u32, f64)>,
+    /// By leaf, what it adds instead of its one weight when its features are there.
+    linear: HashMap<u32, (f64, Vec<(u32, f64)>)>,
+    sets: Vec<Numbers>,
+    words: Vec<u32>,
+    scores: usize,
+    features: usize,
+    aggregate: Aggregate,
+}
+
+/// A node in its place.
+#[derive(Clone, Copy, Debug)]
+enum Laid {
+    Leaf(u32),
+    Branch {
+        test: Test,
+        feature: u32,
+        missing_is_yes: bool,
+        /// The child for "yes"; the one for "no" is behind it.
+        next: u32,
+    },
+}
+
+impl TreesBuilder {
+    /// No trees yet; rows will have so many scores.
+    #[must_use]
+    pub fn new(scores: usize, aggregate: Aggregate) -> Self {
+        Self {
+            trees: Trees {
+                nodes: Vec::new(),
+                roots: Vec::new(),
+                starts: vec![0],
+                weights: Vec::new(),
+                linear: HashMap::new(),
+                sets: Vec::new(),
+                words: Vec::new(),
+                scores,
+                features: 0,
+                aggregate,
+            },
+        }
+    }
+
+    /// Adds a set: number `n` is in it if bit `n % 32` of word `n / 32` is set.
+    ///
+    /// # Errors
+    /// [`TreeError::TooLarge`].
+    pub fn set(&mut self, words: &[u32]) -> Result<Set, TreeError> {
+        self.numbers(words.iter().copied(), false)
+    }
+
+    /// Adds a set of these numbers, in any order. However large they are, it takes 4 bytes for each at most.
+    ///
+    /// # Errors
+    /// [`TreeError::TooLarge`].
+    pub fn set_of(&mut self, numbers: &[u32]) -> Result<Set, TreeError> {
+        let words = numbers.iter().max().map_or(0, |last| *last as usize / 32 + 1);
+        if words > numbers.len() {
+            let mut sorted = numbers.to_vec();
+            sorted.sort_unstable();
+            return self.numbers(sorted.into_iter(), true);
+        }
+        let mut bits = vec![0u32; words];
+        for number in numbers {
+            bits[*number as usize / 32] |= 1 << (number % 32);
+        }
+        self.set(&bits)
+    }
+
+    fn numbers(&mut self, words: impl Iterator<Item = u32>, is_list: bool) -> Result<Set, TreeError> {
+        let trees = &mut self.trees;
+        let start = index(trees.words.len())?;
+        trees.words.extend(words);
+        trees.sets.push(Numbers {
+            start,
+            end: index(trees.words.len())?,
+            is_list,
+        });
+        Ok(Set(index(trees.sets.len() - 1)?))
+    }
+
+    /// Adds a leaf and what it adds to which scores.
+    ///
+    /// # Errors
+    /// [`TreeError::TooLarge`], or [`TreeError::Score`] for one beyond those of [`TreesBuilder::new`].
+    pub fn leaf(&mut self, weights: &[(u32, f64)]) -> Result<Leaf, TreeError> {
+        let count = self.trees.scores;
+        if let Some(&(score, _)) = weights.iter().find(|(score, _)| *score as usize >= count) {
+            return Err(TreeError::Score { score, count });
+        }
+        self.trees.weights.extend_from_slice(weights);
+        self.trees.starts.push(index(self.trees.weights.len())?);
+        Ok(Leaf(index(self.trees.starts.len() - 2)?))
+    }
+
+    /// Adds a leaf whose weight is `base` plus each feature times its factor, or `otherwise` when one of the features
+    /// is missing. All leaves of a forest that has such leaves have one weight, and those of a tree the same score.
+    ///
+    /// # Errors
+    /// [`TreeError::TooLarge`], [`TreeError::Score`], or [`TreeError::Feature`] for one beyond [`Trees::MAX_FEATURES`].
+    pub fn linear_leaf(
+        &mut self,
+        score: u32,
+        base: f64,
+        factors: &[(u32, f64)],
+        otherwise: f64,
+    ) -> Result<Leaf, TreeError> {
+        let leaf = self.leaf(&[(score, otherwise)])?;
+        for &(feature, _) in factors {
+            self.trees.needs(feature, 0)?;
+        }
+        self.trees.linear.insert(leaf.0, (base, factors.to_vec()));
+        Ok(leaf)
+    }
+
+    /// Adds a tree, and returns how many of its nodes its root leads to. The others are left out.
+    ///
+    /// A node may be the child of several, as long as there are no cycles.
+    ///
+    /// # Errors
+    /// What is wrong with the tree; the builder is of no use then.
+    pub fn tree(&mut self, nodes: &[TreeNode], root: u32) -> Result<usize, TreeError> {
+        let reached = check(nodes, root)?;
+        self.trees.place(nodes, root)?;
+        Ok(reached)
+    }
+
+    /// The trees.
+    #[must_use]
+    pub fn finish(self) -> Trees {
+        self.trees
+    }
+}
+
+/// Checks that all ways from the root end, and returns how many nodes there are on them.
+fn check(nodes: &[TreeNode], root: u32) -> Result<usize, TreeError> {
+    let count = nodes.len();
+    let no_such = |node: u32| TreeError::NoSuchNode { node, count };
+    if root as usize >= count {
+        return Err(no_such(root));
+    }
+    // How many nodes each one is the child of, among those that are reached.
+    let mut parents = vec![0u32; count];
+    let mut is_reached = vec![false; count];
+    let (mut open, mut reached) = (vec![root], 0);
+    is_reached[root as usize] = true;
+    while let Some(node) = open.pop() {
+        reached += 1;
+        for child in children(nodes[node as usize]).into_iter().flatten() {
+            let at = child as usize;
+            *parents.get_mut(at).ok_or_else(|| no_such(child))? += 1;
+            if !is_reached[at] {
+                is_reached[at] = true;
+                open.push(child);
+            }
+        }
+    }
+    let (mut ready, mut ended) = (Vec::new(), 0);
+    if parents[root as usize] == 0 {
+        ready.push(root);
+    }
+    while let Some(node) = ready.pop() {
+        ended += 1;
+        for child in children(nodes[node as usize]).into_iter().flatten() {
+            parents[child as usize] -= 1;
+            if parents[child as usize] == 0 {
+                ready.push(child);
+            }
+        }
+    }
+    match ended == reached {
+        true => Ok(reached),
+        false => Err(TreeError::Cycle),
+    }
+}
+
+fn children(node: TreeNode) -> Option<[u32; 2]> {
+    match node {
+        TreeNode::Branch { yes, no, .. } => Some([yes, no]),
+        TreeNode::Leaf(_) => None,
+    }
+}
+
+fn index(count: usize) -> Result<u32, TreeError> {
+    u32::try_from(count)
+        .ok()
+        .filter(|&index| index < 1 << 31)
+        .ok_or(TreeError::TooLarge)
+}
+
+impl Trees {
+    /// The most features that rows can have.
+    pub const MAX_FEATURES: usize = 1 << 24;
+
+    /// How many trees there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.roots.len()
+    }
+
+    /// How many scores a row has.
+    #[must_use]
+    pub fn scores(&self) -> usize {
+        self.scores
+    }
+
+    /// How many features a row must have.
+    #[must_use]
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    /// How the leaves make up the scores.
+    #[must_use]
+    pub fn aggregate(&self) -> Aggregate {
+        self.aggregate
+    }
+
+    /// What leaves add: the score and the value, in any order.
+    #[must_use]
+    pub fn weights(&self) -> &[(u32, f64)] {
+        &self.weights
+    }
+
+    /// Makes sure that rows have a feature.
+    fn needs(&mut self, feature: u32, node: usize) -> Result<(), TreeError> {
+        let last = Self::MAX_FEATURES as u32 - 1;
+        if feature > last {
+            return Err(TreeError::Feature { node, feature, last });
+        }
+        self.features = self.features.max(feature as usize + 1);
+        Ok(())
+    }
+
+    /// Lays out a tree that was checked: each node once, and a copy of it, with the same children, for each further
+    /// parent.
+    fn place(&mut self, nodes: &[TreeNode], root: u32) -> Result<(), TreeError> {
+        let mut placed: Vec<Option<u32>> = vec![None; nodes.len()];
+        let first = self.reserve(1)?;
+        self.roots.push(first);
+        let mut open = vec![(root as usize, first)];
+        while let Some((node, slot)) = open.pop() {
+            if let Some(first) = placed[node] {
+                self.nodes[slot as usize] = self.nodes[first as usize];
+                continue;
+            }
+            placed[node] = Some(slot);
+            self.nodes[slot as usize] = match nodes[node] {
+                TreeNode::Leaf(leaf) if (leaf.0 as usize) < self.starts.len() - 1 => Laid::Leaf(leaf.0),
+                TreeNode::Leaf(_) => return Err(TreeError::Unknown { node }),
+                TreeNode::Branch {
+                    feature,
+                    test,
+                    missing_is_yes,
+                    yes,
+                    no,
+                } => {
+                    self.needs(feature, node)?;
+                    if let Test::In(Set(set)) | Test::InTruncated(Set(set)) = test
+                        && set as usize >= self.sets.len()
+                    {
+                        return Err(TreeError::Unknown { node });
+                    }
+                    let next = self.reserve(2)?;
+                    let (test, is_turned) = upwards(test);
+                    let (first, second) = if is_turned { (no, yes) } else { (yes, no) };
+                    open.push((second as usize, next + 1));
+                    open.push((first as usize, next));
+                    Laid::Branch {
+                        test,
+                        feature,
+                        missing_is_yes: missing_is_yes != is_turned,
+                        next,
+                    }
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Room for nodes side by side.
+    fn reserve(&mut self, count: usize) -> Result<u32, TreeError> {
+        let first = index(self.nodes.len())?;
+        self.nodes.resize(self.nodes.len() + count, Laid::Leaf(0));
+        Ok(first)
+    }
+
+    /// The forest for rows of `T` whose scores are added up in `A`.
+    ///
+    /// Thresholds that `T` has no number for are rounded so that every comparison has the same outcome.
+    #[must_use]
+    pub fn forest<T: Number, A: Number>(&self) -> Forest<T, A> {
+        let nodes = self.nodes.iter().zip(0u32..);
+        let nodes = nodes.map(|(node, at)| match *node {
+            // Nothing is at most NaN: the way goes on behind `next`, which is here.
+            Laid::Leaf(_) => Node {
+                threshold: T::NAN,
+                feature: 0,
+                next: at.wrapping_sub(1),
+            },
+            Laid::Branch {
+                test,
+                feature,
+                missing_is_yes,
+                next,
+            } => Node {
+                threshold: match test {
+                    Test::AtMost(threshold) | Test::AtMostZeroMissing(threshold) => T::at_most(threshold),
+                    Test::Below(threshold) => T::below(threshold),
+                    Test::Equal(threshold) | Test::NotEqual(threshold) => T::from_f64(threshold),
+                    _ => T::NAN,
+                },
+                feature: if missing_is_yes {
+                    feature | Node::<T>::MISSING_IS_YES
+                } else {
+                    feature
+                },
+                next,
+            },
+        });
+        let specials = || self.nodes.iter().map(|node| self.special(node));
+        Forest {
+            nodes: nodes.collect(),
+            specials: match specials().all(|special| special == Special::None) {
+                true => Vec::new(),
+                false => specials().collect(),
+            },
+            words: self.words.clone(),
+            leaf_at: self
+                .nodes
+                .iter()
+                .map(|node| match node {
+                    Laid::Leaf(leaf) => *leaf,
+                    Laid::Branch { .. } => 0,
+                })
+                .collect(),
+            counts_missing: self.nodes.iter().any(|node| {
+                matches!(
+                    node,
+                    Laid::Branch {
+                        missing_is_yes: true,
+                        ..
+                    }
+                )
+            }),
+            roots: self.roots.clone(),
+            leaves: self.leaves(),
+            aggregate: self.aggregate,
+            features: self.features,
+            scores: self.scores,
+        }
+    }
+
+    fn special(&self, node: &Laid) -> Special {
+        let Laid::Branch { test, .. } = node else {
+            return Special::None;
+        };
+        match *test {
+            Test::Equal(_) => Special::Equal,
+            Test::NotEqual(_) => Special::NotEqual,
+            Test::AtMostZeroMissing(_) => Special::ZeroMissing,
+            Test::In(Set(set)) => Special::In(self.sets[set as usize]),
+            Test::InTruncated(Set(set)) => Special::InTruncated(self.sets[set as usize]),
+            _ => Special::None,
+        }
+    }
+
+    fn leaves<A: Number>(&self) -> Leaves<A> {
+        let values = || self.weights.iter().map(|&(_, value)| A::from_f64(value));
+        if let Some(scores) = self.score_of_each_tree() {
+            return Leaves::Single {
+                scores,
+                values: values().collect(),
+                linear: (!self.linear.is_empty()).then(|| self.linear_leaves()),
+            };
+        }
+        let is_dense = |ends: &[u32]| {
+            let own = &self.weights[ends[0] as usize..ends[1] as usize];
+            own.len() == self.scores && own.iter().zip(0..).all(|(&(score, _), index)| score == index)
+        };
+        if self.starts.windows(2).all(is_dense) {
+            return Leaves::Dense(values().collect());
+        }
+        let weight = |&(score, value): &(u32, f64)| Weight {
+            score,
+            value: A::from_f64(value),
+        };
+        Leaves::Sparse {
+            starts: self.starts.clone(),
+            weights: self.weights.iter().map(weight).collect(),
+        }
+    }
+
+    /// If all leaves have one weight, and those of a tree are for the same score: which one that is.
+    fn score_of_each_tree(&self) -> Option<Vec<u32>> {
+        if !self.starts.windows(2).all(|ends| ends[1] - ends[0] == 1) {
+            return None;
+        }
+        let ends = self.roots.iter().skip(1).map(|&root| root as usize);
+        let ends = ends.chain([self.nodes.len()]);
+        let trees = self.roots.iter().zip(ends);
+        let scores = trees.map(|(&root, end)| {
+            let own = self.nodes[root as usize..end]
+                .iter()
+                .filter_map(|node| match node {
+                    Laid::Leaf(leaf) => Some(self.weights[*leaf as usize].0),
+                    Laid::Branch { .. } => None,
+                });
+            let mut own = own;
+            let first = own.next()?;
+            own.all(|score| score == first).then_some(first)
+        });
+        scores.collect()
+    }
+
+    fn linear_leaves<A: Number>(&self) -> Linear<A> {
+        let mut linear = Linear {
+            bases: Vec::new(),
+            starts: vec![0],
+            factors: Vec::new(),
+        };
+        for leaf in 0..self.starts.len() as u32 - 1 {
+            let own = self.linear.get(&leaf);
+            linear.bases.push(own.map(|(base, _)| A::from_f64(*base)));
+            let factors = own.map_or(&[][..], |(_, factors)| factors);
+            linear.factors.extend(
+                factors
+                    .iter()
+                    .map(|&(feature, factor)| (feature, A::from_f64(factor))),
+            );
+            linear.starts.push(linear.factors.len());
+        }
+        linear
+    }
+}
+
+/// The same question asked with "at most" or "below", and whether its answers change places.
+fn upwards(test: Test) -> (Test, bool) {
+    match test {
+        // Nothing compares with NaN, either way.
+        Test::AtLeast(threshold) | Test::Above(threshold) if threshold.is_nan() => {
+            (Test::AtMost(threshold), false)
+        }
+        Test::AtLeast(threshold) => (Test::Below(threshold), true),
+        Test::Above(threshold) => (Test::AtMost(threshold), true),
+        other => (other, false),
+    }
+}
