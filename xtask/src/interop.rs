@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, interop_files, workspace};
+use crate::{cargo, interop_ztensor, workspace};
 
 /// Which Python to use, and what to run.
 #[derive(Args)]
@@ -22,14 +22,11 @@ pub(crate) struct Options {
     /// Show each check, not only those that fail
     #[arg(long)]
     verbose: bool,
-    /// Read files that Python packages write, instead of driving servers
-    #[arg(long)]
-    files: bool,
     /// Run only checks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Drive the program `tensor` with files of NumPy, safetensors, gguf and, if the virtual environment has it, PyTorch,
-    /// instead of the servers
+    /// and the readers of zTensor with files of four versions of its package, instead of the servers
     #[arg(long)]
     files: bool,
 }
@@ -41,11 +38,15 @@ const ENVIRONMENT: &str = "target/interop-venv";
 
 /// Builds and starts the servers, drives them, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.files {
-        return interop_files::run(&options.python);
-    }
     let python = environment(&options.python)?;
     if options.files {
+        if options
+            .only
+            .as_deref()
+            .is_none_or(|only| "ztensor".contains(only))
+        {
+            interop_ztensor::run(&options.python)?;
+        }
         return run_files(&python, options);
     }
     cargo::run(

@@ -12,7 +12,7 @@ mod ci;
 mod codegen;
 mod corpus;
 mod interop;
-mod interop_files;
+mod interop_ztensor;
 mod python;
 mod schemas;
 mod sizes;
