@@ -55,13 +55,8 @@ impl OnnxModel {
         let planner = Planner::new(signature, lowered)?;
         let named_dims = NamedDims::of(&planner.signature().inputs);
         let (plans, inputs, outputs) = Plans::new(planner, cx)?;
-        let metadata = ModelMetadata {
-            name: source.name.clone(),
-            versions: vec![source.version.clone()],
-            platform: "onnx_onnxv1".to_owned(),
-            inputs,
-            outputs,
-        };
+        let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
+            .with_versions([source.version.clone()]);
         Ok(Self {
             metadata,
             named_dims,

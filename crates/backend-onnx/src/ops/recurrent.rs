@@ -13,12 +13,11 @@ use tract_onnx::{
 };
 
 use super::{
-    BadInput,
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit};
 
 /// An LSTM, GRU or RNN, by the node's type.
 pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
