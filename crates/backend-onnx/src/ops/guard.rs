@@ -89,13 +89,7 @@ impl Guarded {
             return Err(Limit(format!("is not supported for {name}")).into());
         }
         match &self.check {
-            Some((check, node)) => {
-                check(Attributes(node), inputs).map_err(|reason| match node.op_type.as_str() {
-                    // Its bound saves memory, whatever runs the model.
-                    "Range" => Refusal(reason).into(),
-                    _ => Limit(reason).into(),
-                })
-            }
+            Some((check, node)) => check(Attributes(node), inputs).map_err(|reason| Limit(reason).into()),
             None => Ok(()),
         }
     }
