@@ -194,10 +194,11 @@ def numpy_checks(report, tensor, folder):
         tensor("convert", folder / "m.npz", folder / "m.safetensors")
         header = (folder / "m.safetensors").read_bytes()[8:300]
         ensure(b'"BF16"' in header and b'"F8_E5M2"' in header, header)
-        tensor("convert", folder / "m.safetensors", folder / "n.npz")
+        # NumPy does not read its own files of the other.
+        tensor("convert", folder / "m.safetensors", folder / "n.npz", "--allow-loss=tensors")
         with np.load(folder / "n.npz") as found:
+            ensure(list(found) == ["brain"], list(found))
             ensure(found["brain"].view(ml_dtypes.bfloat16).tolist() == brain.tolist(), found["brain"])
-            ensure(found["eight"].tobytes() == eight.tobytes(), found["eight"])
 
     def refused():
         np.savez(folder / "o.npz", objects=np.array([None, 1]), good=np.ones(2))

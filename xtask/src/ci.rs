@@ -93,18 +93,6 @@ const CHECKS: &[Check] = &[
         ],
     },
     Check {
-        name: "messages without a server",
-        arguments: &[
-            "clippy",
-            "--package",
-            "oip-grpc",
-            "--no-default-features",
-            "--features",
-            "client",
-            "--quiet",
-        ],
-    },
-    Check {
         name: "a client for HTTP only",
         arguments: &[
             "clippy",

@@ -3,15 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::Write,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use prost::Message;
 
-use crate::{schemas, workspace};
+use crate::{rustfmt::rustfmt, schemas, workspace};
 
 /// One generated module.
 struct Target {
@@ -111,23 +109,4 @@ impl Target {
         }
         Ok(generated)
     }
-}
-
-/// Formats code as the committed code is.
-pub(crate) fn rustfmt(code: &str) -> Result<Vec<u8>> {
-    let mut child = Command::new("rustfmt")
-        .arg("--config-path")
-        .arg(workspace::root())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting rustfmt")?;
-    child
-        .stdin
-        .take()
-        .context("rustfmt has no input")?
-        .write_all(code.as_bytes())?;
-    let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "rustfmt failed");
-    Ok(output.stdout)
 }

@@ -98,7 +98,7 @@ impl Target {
         let [source] = &sources[..] else {
             bail!("expected one file, found {}", sources.len());
         };
-        let code = crate::codegen::rustfmt(&fs::read_to_string(source.path())?)?;
+        let code = crate::rustfmt::rustfmt(&fs::read_to_string(source.path())?)?;
         let schema = fs::read(self.schema_path())?;
         Ok(self.with_header(&schema, &String::from_utf8(code)?))
     }

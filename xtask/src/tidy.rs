@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::workspace;
+use crate::{circles, workspace};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -19,6 +19,9 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "tensor-mmap",
     "tensorferry-python",
 ];
+
+/// The crates whose files may still need each other in a circle.
+const MAY_HAVE_CIRCLES: &[&str] = &["attack-kit", "backend-onnx", "fmt-onnx", "tensor-remote"];
 
 /// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
 /// in docs/ARCHITECTURE.md says why.
@@ -183,7 +186,9 @@ const ARROWS: &[Arrows] = &[
             "tensor-core",
             "fmt-core",
             "fmt-btf",
+            "fmt-gguf",
             "fmt-npy",
+            "fmt-safetensors",
             "fmt-tbuf",
             "fmt-ztensor",
             "tensor-files",
@@ -323,6 +328,7 @@ fn broken_rules() -> Result<Vec<String>> {
     check_layout(&mut broken)?;
     check_arrows(&mut broken)?;
     check_sources(&mut broken)?;
+    check_circles(&mut broken)?;
     check_documents(&mut broken)?;
     Ok(broken)
 }
@@ -422,6 +428,34 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// No two files of a crate need each other.
+fn check_circles(broken: &mut Vec<String>) -> Result<()> {
+    let mut folders = vec![workspace::root().join("xtask")];
+    for entry in fs::read_dir(workspace::root().join("crates"))? {
+        folders.push(entry?.path());
+    }
+    folders.sort();
+    for folder in folders {
+        let name = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if MAY_HAVE_CIRCLES.contains(&name.as_str()) {
+            continue;
+        }
+        for root in ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root)) {
+            if root.exists() {
+                for circle in circles::of_crate(&root)? {
+                    let circle = circle.replace(&format!("{}/", folder.display()), "");
+                    broken.push(format!("{name}: files in a circle: {circle}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Flags of `open` as numbers, which mean something else on other processors: `O_NOFOLLOW` of x86 is `O_DIRECT` on ARM.
 fn has_numeric_flags(text: &str) -> bool {
     let mut lines = text.lines();
@@ -475,6 +509,7 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
             broken.push(format!("{document}: has a row for `{row}`, which is no crate"));
         }
     }
+    check_files_named(&architecture, broken)?;
     for path in pages()? {
         // Written by a test that failed while its output went into the page.
         if fs::read_to_string(&path)?.contains("rust_begin_unwind") {
@@ -491,6 +526,50 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// docs/ARCHITECTURE.md names files that are there, and for each invariant a test or a task that holds it.
+fn check_files_named(architecture: &str, broken: &mut Vec<String>) -> Result<()> {
+    let sources = sources()?;
+    for name in quoted_files(architecture) {
+        if !sources.iter().any(|source| source.ends_with(name)) {
+            broken.push(format!("docs/ARCHITECTURE.md: names `{name}`, which is no file"));
+        }
+    }
+    for (invariant, holder) in invariants(architecture) {
+        let mut has_test = holder.contains("cargo xtask");
+        for name in quoted_files(holder) {
+            let folder = if name.starts_with("xtask/") { "" } else { "crates" };
+            let text = fs::read_to_string(workspace::root().join(folder).join(name)).unwrap_or_default();
+            has_test |= ["#[test]", "#[tokio::test]", "proptest!"]
+                .iter()
+                .any(|mark| text.contains(mark));
+        }
+        if !has_test {
+            broken.push(format!(
+                "docs/ARCHITECTURE.md: no test holds the invariant \"{invariant}\""
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What stands in backticks and is called like a Rust file.
+fn quoted_files(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|name| name.ends_with(".rs") && !name.contains(char::is_whitespace))
+}
+
+/// The first and the last column of the table of invariants.
+fn invariants(architecture: &str) -> Vec<(&str, &str)> {
+    let table = architecture
+        .lines()
+        .skip_while(|line| !line.starts_with("| invariant |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.map(|row| row.trim_matches(['|', ' ']));
+    cells
+        .filter_map(|row| Some((row.split_once(" | ")?.0, row.rsplit_once(" | ")?.1)))
+        .collect()
 }
 
 /// The names in the first column of a document's table of crates.
@@ -573,6 +652,25 @@ mod tests {
         assert!(!has_numeric_flags(
             "options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed())"
         ));
+    }
+
+    #[test]
+    fn invariants_need_a_test_that_is_there() {
+        let page = |holder: &str| {
+            format!(
+                "`none.rs`\n\n| invariant | by | held by |\n|---|---|---|\n| it holds | `x` | {holder} |\n"
+            )
+        };
+        let broken = |holder: &str| {
+            let mut broken = Vec::new();
+            check_files_named(&page(holder), &mut broken).unwrap();
+            broken
+        };
+        let no_file = "docs/ARCHITECTURE.md: names `none.rs`, which is no file";
+        assert_eq!(broken("`xtask/src/tidy.rs`"), [no_file]);
+        assert_eq!(broken("`cargo xtask tidy`"), [no_file]);
+        let no_test = "docs/ARCHITECTURE.md: no test holds the invariant \"it holds\"";
+        assert_eq!(broken("`xtask/src/workspace.rs`"), [no_file, no_test]);
     }
 
     #[test]

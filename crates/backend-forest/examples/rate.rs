@@ -15,13 +15,7 @@ use tensor_core::{Shape, Tensor};
 
 fn main() -> Result<(), Box<dyn Error>> {
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
-        let source = ModelSource {
-            name: "model".into(),
-            version: "1".into(),
-            content: std::fs::read(&path)?.into(),
-            path: path.clone(),
-            beside: vec![],
-        };
+        let source = ModelSource::new("model", "1", path.clone(), std::fs::read(&path)?.into());
         let start = Instant::now();
         let model = ForestBackend::new().load(&source, &LoadContext::default())?;
         println!("{}: loaded in {:.1?}", path.display(), start.elapsed());

@@ -23,13 +23,7 @@
 //!     "gradient_booster": {"name": "gbtree", "model": {"tree_info": [0], "trees": [{
 //!         "left_children": [1, -1, -1], "right_children": [2, -1, -1], "default_left": [1, 0, 0],
 //!         "split_indices": [1, 0, 0], "split_conditions": [0.5, -2.0, 2.0]}]}}}}"#;
-//! let source = ModelSource {
-//!     name: "clicks".into(),
-//!     version: "1".into(),
-//!     path: "models/clicks/1/model.json".into(),
-//!     content: file.into(),
-//!     beside: vec![],
-//! };
+//! let source = ModelSource::new("clicks", "1", "models/clicks/1/model.json", file.into());
 //! let model = ForestBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let rows = Tensor::from_vec(Shape::new(&[2, 2])?, vec![0.0f32, 0.2, 0.0, 0.7])?;

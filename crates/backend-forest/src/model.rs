@@ -24,13 +24,13 @@ const SMALL: u64 = 16 << 20;
 impl ForestModel {
     pub(crate) fn new(source: &ModelSource, booster: Booster, answer: Answer) -> Self {
         Self {
-            metadata: ModelMetadata {
-                name: source.name.clone(),
-                versions: vec![source.version.clone()],
-                platform: format!("tensorferry_{}", booster.package),
-                inputs: vec![answer.input.clone()],
-                outputs: vec![answer.output.clone()],
-            },
+            metadata: ModelMetadata::new(
+                source.name.clone(),
+                format!("tensorferry_{}", booster.package),
+                vec![answer.input.clone()],
+                vec![answer.output.clone()],
+            )
+            .with_versions([source.version.clone()]),
             booster,
             answer,
         }

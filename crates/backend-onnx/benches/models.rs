@@ -98,12 +98,6 @@ fn plain(path: &Path, width: usize) -> Option<Arc<TypedRunnableModel>> {
 }
 
 fn load(backend: &OnnxBackend, path: &Path) -> Box<dyn Model> {
-    let source = ModelSource {
-        name: "m".into(),
-        version: "1".into(),
-        path: path.into(),
-        content: std::fs::read(path).unwrap().into(),
-        beside: vec![],
-    };
+    let source = ModelSource::new("m", "1", path, std::fs::read(path).unwrap().into());
     backend.load(&source, &LoadContext::default()).unwrap()
 }

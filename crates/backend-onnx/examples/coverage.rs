@@ -284,13 +284,7 @@ fn run_case(case: &Case, change: Change) -> Outcome {
         free_dims(&mut proto, change.free);
         content = proto.encode_to_vec().into();
     }
-    let source = ModelSource {
-        name: case.name.clone(),
-        version: "1".into(),
-        path: case.model.clone(),
-        content,
-        beside: vec![],
-    };
+    let source = ModelSource::new(case.name.clone(), "1", case.model.clone(), content);
     let model = match OnnxBackend::new().load(&source, &LoadContext::default()) {
         Ok(model) => model,
         Err(error) => return Outcome::Refused(chain(&error)),

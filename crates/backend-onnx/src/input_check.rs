@@ -5,7 +5,7 @@ use tract_onnx::{
     tract_hir::internal::*,
 };
 
-use crate::ops::BadInput;
+use crate::faults::BadInput;
 
 /// What is looked at before a node runs.
 #[derive(Clone, Copy, Debug)]

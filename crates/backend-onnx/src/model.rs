@@ -4,9 +4,9 @@ use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    external,
+    decode, external,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    proto, rewrite, tract_limit,
+    rewrite, tract_limit,
     tract_model::OnnxModel,
 };
 
@@ -70,12 +70,12 @@ impl Backend for OnnxBackend {
     }
 
     fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
-        external::names(&proto::decode(content)?)
+        external::names(&decode::model(content)?)
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let runtime = self.choose(&cx.config)?;
-        let mut model = proto::decode(&source.content)?;
+        let mut model = decode::model(&source.content)?;
         external::take_in(&mut model, &source.beside)?;
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);

@@ -19,9 +19,10 @@ use tract_onnx::{
 
 use crate::{
     dtype,
+    faults::{BadInput, Limit, Refusal},
     input_check::InputCheck,
     lower::{self, Lowered},
-    ops::{self, BadInput, Limit, Refusal},
+    ops,
     signature::{Dim, Signature},
     size::FreeSizes,
     time_limit,

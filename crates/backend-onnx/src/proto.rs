@@ -1,10 +1,4 @@
-//! ONNX's format as generated from `proto/onnx.proto`, and how a file is read into it.
-
-use bytes::Bytes;
-use oip_types::ServiceError;
-use prost::Message;
-
-use crate::{other_formats, scan};
+//! ONNX's format as generated from `proto/onnx.proto`.
 
 #[allow(
     clippy::all,
@@ -19,24 +13,5 @@ mod generated {
 
 pub(crate) use generated::*;
 
-/// Reads a file. Contents of tensors stay slices of it.
-pub(crate) fn decode(content: &Bytes) -> Result<ModelProto, ServiceError> {
-    if content.is_empty() {
-        return Err(ServiceError::invalid("the file is empty"));
-    }
-    if let Some(explanation) = other_formats::explain(content) {
-        return Err(ServiceError::invalid(explanation));
-    }
-    scan::check(content)?;
-    ModelProto::decode(content.clone())
-        .map_err(|error| ServiceError::invalid(DAMAGED).caused_by(error))
-        .and_then(|model| {
-            if model.graph.is_none() {
-                return Err(ServiceError::invalid(NO_GRAPH));
-            }
-            Ok(model)
-        })
-}
-
+/// What is said of a file that is not in this format.
 pub(crate) const DAMAGED: &str = "the file is no ONNX model, or it is damaged or cut off";
-const NO_GRAPH: &str = "the file is no ONNX model: it has no graph";

@@ -158,14 +158,14 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::{lower, proto, signature::Signature};
+    use crate::{decode, lower, signature::Signature};
 
     fn plans() -> ShapePlans {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/tests/fixtures/halved_and_doubled.onnx"
         );
-        let model = proto::decode(&std::fs::read(path).unwrap().into()).unwrap();
+        let model = decode::model(&std::fs::read(path).unwrap().into()).unwrap();
         let graph = model.graph.as_ref().unwrap();
         let signature = Signature::of(&model, graph).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();

@@ -8,7 +8,7 @@ use oip_types::{DataType, ServiceError, ShapePattern};
 use tensor_core::Quoted;
 
 use crate::{
-    dtype,
+    decode, dtype,
     proto::{self, GraphProto, ModelProto, TypeProto, ValueInfoProto, tensor_shape_proto, type_proto},
     size::MAX_BYTES,
 };
@@ -24,6 +24,7 @@ use crate::{
 /// assert_eq!(error.to_string(), "the file is no ONNX model, or it is damaged or cut off");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Signature {
     /// The version of the file format.
     pub ir_version: i64,
@@ -44,7 +45,7 @@ impl Signature {
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it is no ONNX file, of an unknown version, or
     /// has inputs or outputs that are no tensors of a supported type.
     pub fn read(content: &Bytes) -> Result<Self, ServiceError> {
-        let model = proto::decode(content)?;
+        let model = decode::model(content)?;
         let graph = model
             .graph
             .as_ref()
@@ -92,6 +93,7 @@ impl Signature {
 
 /// An input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Port {
     /// Its name.
     pub name: String,
@@ -158,6 +160,7 @@ impl Port {
 
 /// A dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Dim {
     /// Always this size.
     Fixed(u64),

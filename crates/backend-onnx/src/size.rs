@@ -3,7 +3,7 @@
 use oip_types::{ServiceError, TensorValue};
 use tract_onnx::tract_hir::internal::*;
 
-use crate::ops::{BadInput, Refusal};
+use crate::faults::{BadInput, Refusal};
 
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;

@@ -7,7 +7,7 @@ use std::{
 
 use tract_onnx::prelude::TractResult;
 
-use crate::ops::Limit;
+use crate::faults::Limit;
 
 thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };

@@ -59,13 +59,8 @@ impl OnnxModel {
         configured_dims::fix(&mut signature, &cx.config);
         let named_dims = NamedDims::of(&signature.inputs);
         let (plans, inputs, outputs) = Plans::of(graph, signature, cx)?;
-        let metadata = ModelMetadata {
-            name: source.name.clone(),
-            versions: vec![source.version.clone()],
-            platform: "onnx_onnxv1".to_owned(),
-            inputs,
-            outputs,
-        };
+        let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
+            .with_versions([source.version.clone()]);
         Ok(Self {
             metadata,
             named_dims,

@@ -28,13 +28,7 @@ fn main() {
     let table = content.slice(header_len..);
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path(), &content);
-    let source = ModelSource {
-        name: "m".to_owned(),
-        version: "1".to_owned(),
-        path: "model.safetensors".into(),
-        content,
-        beside: vec![],
-    };
+    let source = ModelSource::new("m", "1", "model.safetensors", content);
     let model = TensorsBackend::new()
         .load(&source, &LoadContext::default())
         .unwrap();

@@ -31,13 +31,8 @@
 //! # let mut writer = format.create(Box::new(&mut file), plan)?;
 //! # writer.write(table.bytes())?;
 //! # writer.finish()?;
-//! let source = ModelSource {
-//!     name: "words".into(),
-//!     version: "1".into(),
-//!     path: "models/words/1/model.safetensors".into(),
-//!     content: file.into(), // with one tensor, `embed`, FP32[3, 2],
-//!     beside: vec![],
-//! };
+//! // With one tensor, `embed`, FP32[3, 2].
+//! let source = ModelSource::new("words", "1", "models/words/1/model.safetensors", file.into());
 //! let model = TensorsBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let rows = Tensor::from_vec(Shape::vector(2), vec![2i64, 0])?;

@@ -38,13 +38,13 @@ impl TensorsModel {
         max_answer_bytes: u64,
         budget: ByteBudget,
     ) -> Self {
-        let mut metadata = ModelMetadata {
-            name: source.name.clone(),
-            versions: vec![source.version.clone()],
-            platform: format!("tensorferry_{}", loaded.format),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        };
+        let mut metadata = ModelMetadata::new(
+            source.name.clone(),
+            format!("tensorferry_{}", loaded.format),
+            Vec::new(),
+            Vec::new(),
+        )
+        .with_versions([source.version.clone()]);
         let (mut tensors, mut positions) = (Vec::new(), HashMap::new());
         for (name, tensor) in loaded.tensors {
             let table = Table::new(&tensor);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, PlannedEntry, TensorWriter};
+use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, PlannedEntry, Sink, TensorWriter};
 
 use crate::{
     header::{self, Announced, MOST_DIMS},
@@ -11,7 +11,7 @@ use crate::{
 
 /// A file that is being written.
 pub(crate) struct GgufWriter<W> {
-    out: W,
+    sink: Sink<W>,
     /// Until it is written.
     header: Option<Vec<u8>>,
     /// For each tensor that is not complete its bytes that are still to come, the last one first.
@@ -19,9 +19,6 @@ pub(crate) struct GgufWriter<W> {
     /// All of them together.
     left: u64,
     alignment: u64,
-    position: u64,
-    /// It is not known how much of what was to be written arrived.
-    has_failed: bool,
 }
 
 impl<W: Write> GgufWriter<W> {
@@ -63,38 +60,23 @@ impl<W: Write> GgufWriter<W> {
         let header = header::encode(&announced, &plan.metadata)?;
         let lens = plan.entries.iter().rev().map(|entry| entry.spec.byte_len());
         Ok(Self {
-            out,
+            sink: Sink::new(out, 0),
             header: Some(header),
             outstanding: lens.collect(),
             left,
             alignment,
-            position: 0,
-            has_failed: false,
         })
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        if self.has_failed {
-            let error = Error::new(ErrorKind::Io, "the file is incomplete since writing failed");
-            return Err(error.at(self.position));
-        }
-        self.out.write_all(bytes).map_err(|error| {
-            self.has_failed = true;
-            Error::io("the file cannot be written", error).at(self.position)
-        })?;
-        self.position += bytes.len() as u64;
-        Ok(())
     }
 
     /// Pads what is complete, and passes over tensors without elements.
     fn settle(&mut self) -> Result<(), Error> {
         if let Some(header) = self.header.take() {
-            self.put(&header)?;
+            self.sink.write(&header)?;
         }
         while self.outstanding.last() == Some(&0) {
             self.outstanding.pop();
-            let padding = self.position.next_multiple_of(self.alignment) - self.position;
-            self.put(&vec![0; padding as usize])?;
+            let end = self.sink.position().next_multiple_of(self.alignment);
+            self.sink.pad_to(end)?;
         }
         Ok(())
     }
@@ -113,7 +95,7 @@ impl<W: Write + Send> TensorWriter for GgufWriter<W> {
         while let Some(left) = self.outstanding.last().copied().filter(|_| !bytes.is_empty()) {
             let len = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
             let (now, rest) = bytes.split_at(len);
-            self.put(now)?;
+            self.sink.write(now)?;
             bytes = rest;
             if let Some(left) = self.outstanding.last_mut() {
                 *left -= len as u64;
@@ -129,9 +111,8 @@ impl<W: Write + Send> TensorWriter for GgufWriter<W> {
             let error = Error::new(ErrorKind::SizeMismatch, "bytes of a tensor are missing");
             return Err(error.found(format_args!("{missing} bytes less")));
         }
-        let flushed = self.out.flush();
-        flushed.map_err(|error| Error::io("the file cannot be written", error).at(self.position))?;
-        Ok(self.position)
+        self.sink.flush()?;
+        Ok(self.sink.position())
     }
 }
 

@@ -1,10 +1,10 @@
 //! Where bytes go, hashed on the way.
 
-use std::io::Write;
+use std::{io::Write, thread};
 
 use fmt_core::{Error, Sink};
 
-use crate::{checksum::Hasher, layout::MAGIC};
+use crate::{checksum::Hasher, layout::MAGIC, parallel::default_threads};
 
 pub(crate) struct HashingSink<W> {
     sink: Sink<W>,
@@ -15,6 +15,8 @@ pub(crate) struct HashingSink<W> {
 /// Bytes that are hashed and written at a time, so that they are still in the cache. No fewer than what buffered files
 /// gather, which pass such pieces on as they are.
 const CHUNK: usize = 1 << 20;
+/// Bytes in one call from which on another thread hashes them meanwhile.
+const WORTH_A_THREAD: usize = 8 << 20;
 
 impl<W> HashingSink<W> {
     pub(crate) fn new(out: W, position: u64) -> Self {
@@ -38,6 +40,18 @@ impl<W: Write> HashingSink<W> {
         let Some(mut hasher) = self.hasher.take() else {
             return self.sink.write(bytes);
         };
+        if bytes.len() >= WORTH_A_THREAD && default_threads() > 1 {
+            let written = thread::scope(|scope| {
+                // Without another thread what it takes is dropped, and the hash is as it was.
+                let hash = || hasher.update(bytes);
+                let hashing = thread::Builder::new().spawn_scoped(scope, hash);
+                hashing.is_ok().then(|| self.sink.write(bytes))
+            });
+            if let Some(written) = written {
+                self.hasher = Some(hasher);
+                return written;
+            }
+        }
         for piece in bytes.chunks(CHUNK) {
             hasher.update(piece);
             self.sink.write(piece)?;

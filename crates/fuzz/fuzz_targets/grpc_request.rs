@@ -22,10 +22,7 @@ struct Server {
 
 static SERVER: LazyLock<Server> = LazyLock::new(|| {
     let budget = ByteBudget::new(64 << 20);
-    let config = GrpcConfig {
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    };
+    let config = GrpcConfig::default().with(|config| config.budget = budget.clone());
     Server {
         runtime: Builder::new_current_thread().enable_all().build().unwrap(),
         service: service(Arc::new(TestService::default()), config),

@@ -79,11 +79,9 @@ pub fn complete(
     let is_listed = |output: &TensorMetadata| {
         written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
     };
-    let metadata = ModelMetadata {
-        inputs,
-        outputs: outputs.into_iter().filter(is_listed).collect(),
-        ..model.clone()
-    };
+    let mut metadata = model.clone();
+    metadata.inputs = inputs;
+    metadata.outputs = outputs.into_iter().filter(is_listed).collect();
 
     let mut config = written.config.clone();
     config.name.clone_from(&model.name);
@@ -247,10 +245,9 @@ fn narrow_one(
             is_batched,
         });
     }
-    Ok(TensorMetadata {
-        shape: ShapePattern::from_wire(&full),
-        ..known.clone()
-    })
+    let mut narrowed = known.clone();
+    narrowed.shape = ShapePattern::from_wire(&full);
+    Ok(narrowed)
 }
 
 /// What a pipeline is to clients: all of it is in its configuration.
@@ -294,13 +291,13 @@ pub fn complete_pipeline(
         });
         tensors.collect::<Result<Vec<_>, PipelineError>>()
     };
-    let metadata = ModelMetadata {
-        name: name.to_owned(),
-        versions: version.map(str::to_owned).into_iter().collect(),
-        platform: WrittenConfig::PIPELINE.to_owned(),
-        inputs: tensors(Role::Input, &written.inputs)?,
-        outputs: tensors(Role::Output, &written.outputs)?,
-    };
+    let metadata = ModelMetadata::new(
+        name,
+        WrittenConfig::PIPELINE,
+        tensors(Role::Input, &written.inputs)?,
+        tensors(Role::Output, &written.outputs)?,
+    )
+    .with_versions(version);
     if metadata.outputs.is_empty() {
         return Err(PipelineError::NoOutput);
     }
@@ -405,13 +402,7 @@ mod tests {
             };
             dims.iter().enumerate().map(tensor).collect()
         };
-        ModelMetadata {
-            name: "m".into(),
-            versions: vec!["1".into()],
-            platform: "test_test".into(),
-            inputs: tensors("x", inputs),
-            outputs: tensors("y", outputs),
-        }
+        ModelMetadata::new("m", "test_test", tensors("x", inputs), tensors("y", outputs)).with_versions(["1"])
     }
 
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {

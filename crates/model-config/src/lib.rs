@@ -14,13 +14,9 @@
 //! use oip_types::{DataType, ModelMetadata, TensorMetadata};
 //!
 //! let written = WrittenConfig::read("max_batch_size: 8  # rows", Syntax::Pbtxt)?;
-//! let model = ModelMetadata {
-//!     name: "digits".to_owned(),
-//!     versions: vec!["1".to_owned()],
-//!     platform: "onnx_onnxv1".to_owned(),
-//!     inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1, 784])],
-//!     outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])],
-//! };
+//! let inputs = vec![TensorMetadata::new("x", DataType::FP32, &[-1, 784])];
+//! let outputs = vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])];
+//! let model = ModelMetadata::new("digits", "onnx_onnxv1", inputs, outputs).with_versions(["1"]);
 //! let completed = complete(&written, &model, "onnx", Defaults::default())?;
 //! // Dimensions are written without the one that counts the rows of a batch.
 //! assert_eq!(completed.config.input[0].dims, [784]);

@@ -63,6 +63,7 @@ impl fmt::Display for ErrorKind {
 
 /// A transport's number for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Status {
     /// A status of HTTP, such as 404.
     Http(u16),

@@ -14,10 +14,14 @@ use crate::{ClientError, ErrorKind};
 /// use oip_client::{RetryOn, RetryPolicy};
 /// use std::time::Duration;
 ///
-/// let patient = RetryPolicy { attempts: 10, max_total: Duration::from_secs(120), ..RetryPolicy::default() };
+/// let patient = RetryPolicy::default().with(|policy| {
+///     policy.attempts = 10;
+///     policy.max_total = Duration::from_secs(120);
+/// });
 /// assert_eq!(patient.on, RetryOn::Refused);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryPolicy {
     /// After which failures.
     pub on: RetryOn,
@@ -44,6 +48,13 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// One attempt, whatever happens.
     #[must_use]
     pub fn never() -> Self {
@@ -71,6 +82,7 @@ impl RetryPolicy {
 /// Calls that only read (metadata, health, statistics) do no harm when they are done twice, so a connection that breaks is
 /// a reason to try them again under all choices but [`RetryOn::Nothing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum RetryOn {
     /// None.
     Nothing,
@@ -167,11 +179,10 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit() {
-        let policy = RetryPolicy {
-            attempts: 7,
-            max_delay: Duration::from_millis(900),
-            ..RetryPolicy::default()
-        };
+        let policy = RetryPolicy::default().with(|policy| {
+            policy.attempts = 7;
+            policy.max_delay = Duration::from_millis(900);
+        });
         for _ in 0..100 {
             let pauses = pauses(&policy, &busy());
             for (pause, longest) in pauses.iter().zip([100, 200, 400, 800, 900, 900]) {
@@ -223,10 +234,7 @@ mod tests {
     /// A server's `Retry-After` may be any number, and a policy may wait for ever.
     #[tokio::test]
     async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {
-        let patient = RetryPolicy {
-            max_total: Duration::MAX,
-            ..RetryPolicy::default()
-        };
+        let patient = RetryPolicy::default().with(|policy| policy.max_total = Duration::MAX);
         for timeout in [None, Some(Duration::from_secs(60)), Some(Duration::MAX)] {
             let call = Call {
                 policy: &patient,

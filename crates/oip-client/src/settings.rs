@@ -9,6 +9,7 @@ use crate::RetryPolicy;
 
 /// In which form tensors travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TensorForm {
     /// As they are in memory: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller and much faster.
     #[default]
@@ -20,6 +21,7 @@ pub enum TensorForm {
 
 /// How bodies and messages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Compression {
     /// The format of gzip.
     Gzip,
@@ -56,10 +58,7 @@ impl Default for Settings {
             compression: None,
             accepts_compressed: false,
             max_answer_bytes,
-            limits: Limits {
-                tensor_bytes: max_answer_bytes,
-                ..Limits::default()
-            },
+            limits: Limits::default().with(|limits| limits.tensor_bytes = max_answer_bytes),
             retry: RetryPolicy::default(),
             #[cfg(feature = "http")]
             non_finite: oip_types::rest::NonFinite::Error,

@@ -79,13 +79,7 @@ fn digits(runtime: &Runtime) {
     fs::create_dir_all(&version).unwrap();
     fs::copy(models.join("digits/1/model.onnx"), version.join("model.onnx")).unwrap();
     let content = fs::read(version.join("model.onnx")).unwrap();
-    let source = ModelSource {
-        name: "digits".into(),
-        version: "1".into(),
-        path: version.join("model.onnx"),
-        content: content.into(),
-        beside: vec![],
-    };
+    let source = ModelSource::new("digits", "1", version.join("model.onnx"), content.into());
     let backend = OnnxBackend::default();
     let model: Arc<dyn Model> = Arc::from(backend.load(&source, &LoadContext::default()).unwrap());
     for (callers, rows) in [(32, 1), (32, 8), (32, 64)] {
@@ -241,13 +235,12 @@ impl Backend for Nothing {
     }
 
     fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-        Ok(Box::new(NothingModel(ModelMetadata {
-            name: String::new(),
-            versions: vec![],
-            platform: "bench_nothing".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1, 64])],
-            outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1, 64])],
-        })))
+        Ok(Box::new(NothingModel(ModelMetadata::new(
+            "",
+            "bench_nothing",
+            vec![TensorMetadata::new("x", DataType::FP32, &[-1, 64])],
+            vec![TensorMetadata::new("y", DataType::FP32, &[-1, 64])],
+        ))))
     }
 }
 

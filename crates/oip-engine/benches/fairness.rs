@@ -134,13 +134,7 @@ impl Backend for Work {
         Ok(Box::new(WorkModel {
             computes: kind == "computes",
             time: Duration::from_micros(micros.parse().unwrap()),
-            metadata: ModelMetadata {
-                name: String::new(),
-                versions: vec![],
-                platform: "bench_work".into(),
-                inputs: vec![tensor("x")],
-                outputs: vec![tensor("y")],
-            },
+            metadata: ModelMetadata::new("", "bench_work", vec![tensor("x")], vec![tensor("y")]),
         }))
     }
 }

@@ -252,21 +252,17 @@ impl Classification for Engine {
     fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes {
         self.registry().find(model).map_or_else(
             |_| Classes::default(),
-            |served| Classes {
-                is_batched: served.config().max_batch_size > 0,
-                labels: served.labels(output),
-            },
+            |served| Classes::new(served.config().max_batch_size > 0, served.labels(output)),
         )
     }
 }
 
 impl InferenceService for Engine {
     fn server_metadata(&self) -> ServerMetadata {
-        ServerMetadata {
-            name: self.config().server_name.clone(),
-            version: self.config().server_version.clone(),
-            extensions: Vec::new(),
-        }
+        ServerMetadata::new(
+            self.config().server_name.clone(),
+            self.config().server_version.clone(),
+        )
     }
 
     fn readiness(&self) -> Readiness {
@@ -279,10 +275,8 @@ impl InferenceService for Engine {
     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
         let served = self.registry().find(model)?;
         let versions = self.registry().ready_versions(model.name());
-        Ok(Arc::new(ModelMetadata {
-            versions,
-            ..(**served.metadata()).clone()
-        }))
+        let metadata = (**served.metadata()).clone();
+        Ok(Arc::new(metadata.with_versions(versions)))
     }
 
     fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {

@@ -15,7 +15,7 @@
 //! # struct Nothing;
 //! # impl InferenceService for Nothing {
 //! #     fn server_metadata(&self) -> ServerMetadata {
-//! #         ServerMetadata { name: "nothing".into(), version: "1.0".into(), extensions: vec![] }
+//! #         ServerMetadata::new("nothing", "1.0")
 //! #     }
 //! #     fn readiness(&self) -> Readiness {
 //! #         Readiness::Ready

@@ -25,11 +25,7 @@ struct Double;
 impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
         // What every server offers is added to these extensions, and what this service implements.
-        ServerMetadata {
-            name: "double".into(),
-            version: "1.0".into(),
-            extensions: vec![],
-        }
+        ServerMetadata::new("double", "1.0")
     }
 
     fn readiness(&self) -> Readiness {
@@ -41,13 +37,12 @@ impl InferenceService for Double {
             let message = format!("{model} does not exist");
             return Err(ServiceError::new(ErrorCode::NotFound, message));
         }
-        Ok(Arc::new(ModelMetadata {
-            name: "double".into(),
-            versions: vec![],
-            platform: "example_double".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1])],
-            outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1])],
-        }))
+        Ok(Arc::new(ModelMetadata::new(
+            "double",
+            "example_double",
+            vec![TensorMetadata::new("x", DataType::FP32, &[-1])],
+            vec![TensorMetadata::new("y", DataType::FP32, &[-1])],
+        )))
     }
 
     fn infer(
@@ -90,10 +85,7 @@ async fn main() -> std::io::Result<()> {
         limits.clone(),
         shutdown.clone(),
     ));
-    let limits = Limits {
-        conversations: &[oip_grpc::MODEL_STREAM_INFER],
-        ..limits
-    };
+    let limits = limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
     serve(listen(grpc)?, Protocol::Http2, calls, limits, shutdown).await;
     Ok(())
 }

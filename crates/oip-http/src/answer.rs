@@ -49,6 +49,11 @@ pub(crate) fn error(error: &ServiceError) -> Response {
     response
 }
 
+/// The answer, or the one that says why there is none.
+pub(crate) fn respond(result: Result<Response, ServiceError>) -> Response {
+    result.unwrap_or_else(|failure| error(&failure))
+}
+
 /// Says when to try again, if that may help.
 pub(crate) fn retry_later(response: &mut Response, error: &ServiceError) {
     if let Some(delay) = error.retry_delay() {

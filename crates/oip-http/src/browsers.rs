@@ -16,7 +16,7 @@ use axum::{
 use oip_types::{ServiceError, rest::error_body};
 use tensor_core::Quoted;
 
-use crate::{HttpConfig, answer};
+use crate::answer;
 
 /// The names that the server is known by, to browsers above all.
 ///
@@ -28,7 +28,9 @@ use crate::{HttpConfig, answer};
 /// ```
 /// use oip_http::{AllowedHosts, HttpConfig};
 ///
-/// let config = HttpConfig { allowed_hosts: AllowedHosts::only(["models.example.com"]), ..HttpConfig::default() };
+/// let config = HttpConfig::default().with(|config| {
+///     config.allowed_hosts = AllowedHosts::only(["models.example.com"]);
+/// });
 /// # let _ = config;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,8 +100,12 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
 }
 
 /// Refuses what a web page may not ask for.
-pub(crate) async fn check(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
-    match find_fault(&request, &config.allowed_hosts) {
+pub(crate) async fn check(
+    State(allowed): State<Arc<AllowedHosts>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match find_fault(&request, &allowed) {
         None => next.run(request).await,
         Some(message) => {
             tracing::debug!(message, "refused a request of a web page");

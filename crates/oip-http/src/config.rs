@@ -4,7 +4,15 @@ use oip_types::{Limits, rest::NonFinite};
 use crate::AllowedHosts;
 
 /// How the REST side works.
+///
+/// ```
+/// use oip_http::HttpConfig;
+///
+/// let config = HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20);
+/// assert_eq!(config.max_uri_bytes, 8 << 10);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct HttpConfig {
     /// Bytes that a body may have, as it is sent and again once it is decompressed (64 MiB).
     pub max_body_bytes: usize,
@@ -28,6 +36,15 @@ pub struct HttpConfig {
     pub cpu: CpuPool,
     /// How floats without a JSON form are written.
     pub non_finite: NonFinite,
+}
+
+impl HttpConfig {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for HttpConfig {

@@ -14,10 +14,10 @@ use oip_types::{
 use serde_json::json;
 
 use crate::{
-    answer,
+    answer::{self, respond},
     app::App,
     infer::receive,
-    routes::{Params, PathParams, respond, with_model},
+    path::{Params, PathParams, with_model},
 };
 
 /// Bytes that the body of such a request may have: the largest holds a model configuration.

@@ -51,6 +51,7 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     let DecodedRequest {
         mut request,
         mut binary_outputs,
+        ..
     } = in_time(&lease, model, decoded).await?;
     if wanted.json_only {
         binary_outputs = BinaryOutputs::all(false);

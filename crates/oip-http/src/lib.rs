@@ -13,7 +13,7 @@
 //!
 //! impl InferenceService for Nothing {
 //!     fn server_metadata(&self) -> ServerMetadata {
-//!         ServerMetadata { name: "nothing".into(), version: "1.0".into(), extensions: vec![] }
+//!         ServerMetadata::new("nothing", "1.0")
 //!     }
 //!     fn readiness(&self) -> Readiness {
 //!         Readiness::Ready
@@ -51,6 +51,7 @@ mod head;
 mod infer;
 mod negotiation;
 mod panics;
+mod path;
 mod read_body;
 mod request_ids;
 mod routes;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
+    extract::{Request, State},
     http::StatusCode,
     middleware,
     response::Response,
@@ -10,12 +10,20 @@ use axum::{
 };
 use oip_service::{InferenceService, Readiness, extensions::offered};
 use oip_types::{
-    ErrorCode, ModelRef, ServerMetadata, ServiceError,
+    ErrorCode, ModelRef, ServiceError,
     rest::{error_body, json_body},
 };
 use serde_json::json;
 
-use crate::{HttpConfig, answer, app::App, browsers, description, extensions, head, infer::infer, panics};
+use crate::{
+    HttpConfig,
+    answer::{self, respond},
+    app::App,
+    browsers, description, extensions, head,
+    infer::infer,
+    panics,
+    path::{PathParams, with_model},
+};
 
 /// The REST side of the protocol for a service.
 ///
@@ -32,6 +40,7 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
     let app = App::new(service, config);
     let config = app.config.clone();
+    let allowed_hosts = Arc::new(config.allowed_hosts.clone());
     let mut router = Router::new().merge(more.with_state(()));
     for (path, handler) in routes() {
         router = router
@@ -42,7 +51,7 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn(panics::contain))
-        .layer(middleware::from_fn_with_state(config.clone(), browsers::check))
+        .layer(middleware::from_fn_with_state(allowed_hosts, browsers::check))
         .layer(middleware::from_fn_with_state(config, head::check))
         .with_state(app)
 }
@@ -146,10 +155,8 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
 }
 
 async fn server_metadata(State(app): State<App>) -> Response {
-    let metadata = ServerMetadata {
-        extensions: offered(&*app.service),
-        ..app.service.server_metadata()
-    };
+    let mut metadata = app.service.server_metadata();
+    metadata.extensions = offered(&*app.service);
     answer::json(StatusCode::OK, json_body(&metadata))
 }
 
@@ -218,36 +225,4 @@ async fn method_not_allowed() -> Response {
         StatusCode::METHOD_NOT_ALLOWED,
         error_body(&ServiceError::invalid("Method Not Allowed")),
     )
-}
-
-pub(crate) fn respond(result: Result<Response, ServiceError>) -> Response {
-    result.unwrap_or_else(|error| answer::error(&error))
-}
-
-/// The path's parameters, percent-decoded.
-pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
-
-/// The path's parameters, if they are UTF-8.
-pub(crate) struct Params(RawPathParams);
-
-impl Params {
-    pub(crate) fn new(path: PathParams) -> Result<Self, ServiceError> {
-        path.map(Self)
-            .map_err(|_| ServiceError::invalid("the path is not UTF-8"))
-    }
-
-    /// A parameter's value; empty where the path has none of the name.
-    pub(crate) fn get(&self, wanted: &str) -> &str {
-        let found = self.0.iter().find(|(name, _)| *name == wanted);
-        found.map(|(_, value)| value).unwrap_or_default()
-    }
-}
-
-/// Reads model and version from the path.
-pub(crate) fn with_model<T>(
-    path: PathParams,
-    use_model: impl FnOnce(ModelRef<'_>) -> Result<T, ServiceError>,
-) -> Result<T, ServiceError> {
-    let params = Params::new(path)?;
-    use_model(ModelRef::new(params.get("model"), Some(params.get("version")))?)
 }

@@ -48,11 +48,13 @@ mod body;
 mod io;
 mod leftover;
 mod limits;
+mod protocol;
 mod send_pace;
 mod serve;
 mod shutdown;
 
 pub use body::{RequestBody, ResponseBody};
 pub use limits::{ConnectionCap, Limits};
-pub use serve::{Protocol, listen, serve};
+pub use protocol::Protocol;
+pub use serve::{listen, serve};
 pub use shutdown::Shutdown;

@@ -3,7 +3,15 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 /// How long clients may take for each thing they do, and how many there may be.
+///
+/// ```
+/// use oip_listen::{ConnectionCap, Limits};
+///
+/// let limits = Limits::default().with(|limits| limits.connections = ConnectionCap::new(100));
+/// assert_eq!(limits.max_streams, 100);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// From a connection's start, or a request's first byte, to the end of the request's head (20 s).
     pub head_timeout: Duration,
@@ -35,6 +43,15 @@ pub struct Limits {
     pub max_header_list_bytes: u32,
     /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
     pub max_head_bytes: usize,
+}
+
+impl Limits {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for Limits {

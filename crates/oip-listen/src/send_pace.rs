@@ -37,12 +37,11 @@ mod tests {
 
     #[test]
     fn slow_readers_use_up_their_grace_and_fast_ones_earn_no_more() {
-        let limits = Limits {
-            min_send_rate: 1000,
-            send_rate_grace: Duration::from_secs(10),
-            write_timeout: Duration::from_secs(30),
-            ..Limits::default()
-        };
+        let limits = Limits::default().with(|limits| {
+            limits.min_send_rate = 1000;
+            limits.send_rate_grace = Duration::from_secs(10);
+            limits.write_timeout = Duration::from_secs(30);
+        });
         let second = Duration::from_secs(1);
         let mut pace = SendPace::default();
         pace.taken(1 << 30, second, &limits);

@@ -27,21 +27,12 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    Limits, RequestBody, ResponseBody, Shutdown,
+    Limits, Protocol, RequestBody, ResponseBody, Shutdown,
     activity::{Activity, Verdict},
     body::Report,
     io::WatchedStream,
     leftover::Leftover,
 };
-
-/// What is spoken on a listener's connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// HTTP/1.0 and 1.1.
-    Http1,
-    /// HTTP/2 from the first byte ("prior knowledge"), as gRPC clients speak it.
-    Http2,
-}
 
 /// Bytes that a client of HTTP/2 may have sent on a connection before the service reads them: 256 KiB.
 ///

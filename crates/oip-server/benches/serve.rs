@@ -226,11 +226,10 @@ fn binary_body(json: &[u8]) -> (Bytes, usize) {
         None,
         &Limits::default(),
     );
-    let encoding = RequestEncoding {
-        binary_inputs: true,
-        binary_outputs: true,
-        ..RequestEncoding::default()
-    };
+    let encoding = RequestEncoding::default().with(|encoding| {
+        encoding.binary_inputs = true;
+        encoding.binary_outputs = true;
+    });
     let body = encode_request(&request.unwrap().request, encoding).unwrap();
     let length = body.header_length().unwrap();
     (body.into_bytes(), length)

@@ -24,10 +24,7 @@ fn main() -> std::io::Result<()> {
         let calls = oip_grpc::service(service, oip_grpc::GrpcConfig::default());
         let shutdown = Shutdown::new();
         let http = serve(http, Protocol::Http1, router, Limits::default(), shutdown.clone());
-        let limits = Limits {
-            conversations: &[oip_grpc::MODEL_STREAM_INFER],
-            ..Limits::default()
-        };
+        let limits = Limits::default().with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
         tokio::spawn(http);
         serve(grpc, Protocol::Http2, calls, limits, shutdown).await;
         Ok(())

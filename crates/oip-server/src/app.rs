@@ -8,8 +8,8 @@ use std::{
 
 use axum::Router;
 use oip_engine::{Engine, Repository};
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{ByteBudget, Extended, InferenceService, Logging};
+use oip_listen::{Protocol, Shutdown, listen, serve};
+use oip_service::{ByteBudget, Extended, InferenceService};
 use oip_shm::Regions;
 use tokio::{
     net::TcpListener,
@@ -19,13 +19,13 @@ use tokio::{
 };
 
 use crate::{
-    Failure,
     config::Config,
+    failure::Failure,
     metrics::Metrics,
     options::LogFormat,
     report,
     signals::Signals,
-    telemetry::{self, LogEnd},
+    telemetry::{self, Log, LogEnd},
 };
 
 /// The code a second signal ends the process with.
@@ -34,18 +34,13 @@ const INTERRUPTED: i32 = 130;
 /// Serves until a signal, and returns the code to end with.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
-    let log = telemetry::start(&config)?;
-    let outcome = serve_until_signal(config, log.control, &log.end, start);
+    let log = telemetry::start(&config.log, config.log_format, config.log_tail.clone())?;
+    let outcome = serve_until_signal(config, &log, start);
     log.end.write_out();
     outcome
 }
 
-fn serve_until_signal(
-    config: Config,
-    logging: Arc<dyn Logging>,
-    log_end: &LogEnd,
-    start: Instant,
-) -> Result<ExitCode, Failure> {
+fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
     let repository = Repository::open(
         &config.model_repository,
         &config.backends.isolated()?,
@@ -59,9 +54,9 @@ fn serve_until_signal(
     let grpc = bind("gRPC", "--grpc-address", config.grpc_address)?;
 
     let drain_timeout = config.drain_timeout;
-    let app = App::start(config, repository, logging, http, grpc, start)?;
+    let app = App::start(config, repository, log, http, grpc, start)?;
     drop(guard);
-    let is_clean = runtime.block_on(app.run_until_signal(drain_timeout, log_end));
+    let is_clean = runtime.block_on(app.run_until_signal(drain_timeout, &log.end));
     // A thread that hangs must not keep the process.
     runtime.shutdown_background();
     Ok(if is_clean {
@@ -104,7 +99,7 @@ impl App {
     fn start(
         config: Config,
         repository: Repository,
-        logging: Arc<dyn Logging>,
+        log: &Log,
         http: Bound,
         grpc: Bound,
         start: Instant,
@@ -121,8 +116,9 @@ impl App {
         }
         tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
 
+        let misplaced = repository.misplaced_files();
         let engine = Arc::new(Engine::start(repository, config.engine));
-        let mut service = Extended::new(engine.clone()).with_logging(logging);
+        let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {
             service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
         }
@@ -130,7 +126,9 @@ impl App {
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         if config.allow_metrics {
-            beside = beside.merge(Metrics::new(engine.clone(), config.http.budget.clone()).router());
+            beside = beside.merge(
+                Metrics::new(engine.clone(), config.http.budget.clone(), log.dropped.clone()).router(),
+            );
         }
         if config.allow_console {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));
@@ -158,10 +156,7 @@ impl App {
                 grpc.listener,
                 Protocol::Http2,
                 calls,
-                Limits {
-                    conversations: &[oip_grpc::MODEL_STREAM_INFER],
-                    ..limits
-                },
+                limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]),
                 shutdown.clone(),
             )),
         ];
@@ -171,7 +166,7 @@ impl App {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
             if is_text {
-                report::models(&loading.models(), http_address, elapsed);
+                report::models(&loading.models(), &misplaced, http_address, elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
         });

@@ -7,7 +7,7 @@ use oip_service::{Backend, ByteBudget};
 use oip_worker::{IsolatedBackend, Isolation, this_program};
 
 use crate::{
-    Failure,
+    failure::Failure,
     options::{DEFAULT_LOG, Options, one_line},
     telemetry::start_in_worker,
     units::ByteSize,

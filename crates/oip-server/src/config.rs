@@ -11,8 +11,8 @@ use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
 use crate::{
-    Failure,
     backends::BackendConfig,
+    failure::Failure,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
     units::{ByteSize, HumanDuration},
 };
@@ -57,8 +57,10 @@ impl Config {
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
-        let model_repository = options.model_repository.ok_or_else(|| {
-            Failure::usage("no model repository: give --model-repository DIR (--help shows all options)")
+        let model_repository = options.path.or(options.model_repository).ok_or_else(|| {
+            Failure::usage(
+                "no model repository: give a folder with models, or a model's file (--help shows all options)",
+            )
         })?;
         let address = |option: &str, address: Option<String>, default: &str| {
             resolve(option, address.as_deref().unwrap_or(default)).map_err(Failure::usage)
@@ -74,10 +76,10 @@ impl Config {
         }
 
         let duration = |option: Option<HumanDuration>, default| option.map_or(default, |option| option.0);
-        let time = TimeLimits {
-            default: duration(options.request_timeout, TimeLimits::default().default),
-            max: duration(options.max_request_timeout, TimeLimits::default().max),
-        };
+        let time = TimeLimits::default().with(|time| {
+            time.default = duration(options.request_timeout, TimeLimits::default().default);
+            time.max = duration(options.max_request_timeout, TimeLimits::default().max);
+        });
         let max_request_size = options.max_request_size.map_or(64 << 20, |ByteSize(bytes)| bytes);
         if budget.limit() < max_request_size {
             return Err(Failure::usage(format!(
@@ -87,17 +89,18 @@ impl Config {
             )));
         }
         let max_request_bytes = usize::try_from(max_request_size).unwrap_or(usize::MAX);
-        let limits = oip_types::Limits {
-            tensor_bytes: max_request_bytes,
-            ..oip_types::Limits::default()
-        };
+        let limits = oip_types::Limits::default().with(|limits| limits.tensor_bytes = max_request_bytes);
         let control = control(
             options.model_control_mode,
             options.repository_poll_secs,
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, http_address)?;
-        let connections = Limits::default();
+        let connections = Limits::default().with(|limits| {
+            if let Some(cap) = options.max_connections {
+                limits.connections = ConnectionCap::new(cap.max(1));
+            }
+        });
         Ok(Self {
             model_repository,
             model_name: options.model_name,
@@ -117,34 +120,32 @@ impl Config {
                 config.load_timeout = duration(options.load_timeout, config.load_timeout);
                 config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
             }),
-            http: HttpConfig {
-                allowed_hosts,
-                max_body_bytes: max_request_bytes,
-                limits: limits.clone(),
-                time,
-                budget: budget.clone(),
-                cpu: cpu.clone(),
-                non_finite: match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
+            http: HttpConfig::default().with(|config| {
+                config.allowed_hosts = allowed_hosts;
+                config.max_body_bytes = max_request_bytes;
+                config.limits = limits.clone();
+                config.time = time;
+                config.budget = budget.clone();
+                config.cpu = cpu.clone();
+                config.non_finite = match options.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
                     JsonNonFinite::Null => NonFinite::Null,
                     JsonNonFinite::Literal => NonFinite::Literal,
                     JsonNonFinite::String => NonFinite::String,
                     JsonNonFinite::Error => NonFinite::Error,
-                },
-                ..HttpConfig::default()
-            },
-            grpc: GrpcConfig {
-                max_message_bytes: max_request_bytes,
-                limits,
-                time,
-                budget,
-                cpu,
-                output: match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
+                };
+            }),
+            grpc: GrpcConfig::default().with(|config| {
+                config.max_message_bytes = max_request_bytes;
+                config.limits = limits;
+                config.time = time;
+                config.budget = budget;
+                config.cpu = cpu;
+                config.output = match options.grpc_output.unwrap_or(GrpcForm::Mirror) {
                     GrpcForm::Mirror => GrpcOutput::Mirror,
                     GrpcForm::Raw => GrpcOutput::Raw,
                     GrpcForm::Typed => GrpcOutput::Typed,
-                },
-                ..GrpcConfig::default()
-            },
+                };
+            }),
             allow_metrics: options.allow_metrics.unwrap_or(true),
             allow_console,
             log_tail: (allow_console && allow_console_log).then(|| LogTail::new(CONSOLE_LOG_LINES)),
@@ -153,12 +154,7 @@ impl Config {
                 regions.max_transfer_bytes = max_request_size;
                 regions
             }),
-            connections: Limits {
-                connections: options
-                    .max_connections
-                    .map_or(connections.connections, |cap| ConnectionCap::new(cap.max(1))),
-                ..connections
-            },
+            connections,
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),

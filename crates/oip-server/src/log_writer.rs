@@ -25,8 +25,27 @@ use crate::options::LogFormat;
 pub(crate) struct LogWriter {
     queue: SyncSender<Message>,
     format: LogFormat,
-    /// Lines dropped since the log last said so.
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Dropped>,
+}
+
+/// Lines that were dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    /// Since the log last said so.
+    unsaid: AtomicU64,
+    all: AtomicU64,
+}
+
+impl Dropped {
+    fn add(&self) {
+        self.unsaid.fetch_add(1, Ordering::Relaxed);
+        self.all.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were, since the process started.
+    pub(crate) fn count(&self) -> u64 {
+        self.all.load(Ordering::Relaxed)
+    }
 }
 
 enum Message {
@@ -41,7 +60,7 @@ impl LogWriter {
 
     pub(crate) fn start(format: LogFormat, tail: Option<LogTail>) -> Self {
         let (queue, messages) = sync_channel(Self::CAPACITY);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let dropped = Arc::new(Dropped::default());
         let writing = {
             let dropped = dropped.clone();
             move || write_all(&messages, &dropped, format, tail.as_ref(), &mut stderr())
@@ -53,6 +72,11 @@ impl LogWriter {
             format,
             dropped,
         }
+    }
+
+    /// The lines that could not be written.
+    pub(crate) fn dropped(&self) -> Arc<Dropped> {
+        self.dropped.clone()
     }
 
     /// Waits until all lines so far are written, or until `patience` is over because nobody reads them.
@@ -74,13 +98,13 @@ impl LogWriter {
 /// The life of the thread: writes what comes.
 fn write_all(
     messages: &Receiver<Message>,
-    dropped: &AtomicU64,
+    dropped: &Dropped,
     format: LogFormat,
     tail: Option<&LogTail>,
     out: &mut impl Write,
 ) {
     for message in messages {
-        let missing = dropped.swap(0, Ordering::Relaxed);
+        let missing = dropped.unsaid.swap(0, Ordering::Relaxed);
         if missing > 0 {
             let _ = out.write_all(&dropped_line(missing, format));
         }
@@ -142,7 +166,7 @@ impl Drop for Line<'_> {
     fn drop(&mut self) {
         let line = shortened(std::mem::take(&mut self.bytes), self.writer.format);
         if self.writer.queue.try_send(Message::Line(line)).is_err() {
-            self.writer.dropped.fetch_add(1, Ordering::Relaxed);
+            self.writer.dropped.add();
         }
     }
 }
@@ -249,7 +273,7 @@ mod tests {
     #[test]
     fn dropped_lines_are_counted_and_said() {
         let (queue, messages) = sync_channel(2);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let dropped = Arc::new(Dropped::default());
         let writer = LogWriter {
             queue,
             format: LogFormat::Json,
@@ -268,7 +292,7 @@ mod tests {
             .filter_map(|line| serde_json::from_slice(line).ok())
             .collect();
         assert_eq!(lines.len(), 3, "{}", String::from_utf8_lossy(&out));
-        assert_eq!(lines[0]["count"], 3);
+        assert_eq!((&lines[0]["count"], dropped.count()), (&json!(3), 3));
         assert_eq!((&lines[1]["number"], &lines[2]["number"]), (&json!(0), &json!(1)));
     }
 }

@@ -6,8 +6,10 @@
 mod allocator;
 mod app;
 mod backends;
+mod check;
 mod config;
 mod descriptors;
+mod failure;
 mod log_settings;
 mod log_writer;
 mod metrics;
@@ -24,39 +26,19 @@ use std::{
 
 use clap::Parser;
 
-use crate::{config::Config, options::Options};
-
-/// What went wrong before or while serving, in one line, and the code the process ends with.
-struct Failure {
-    message: String,
-    exit_code: u8,
-}
-
-impl Failure {
-    /// The command line, the environment or the configuration file cannot be used.
-    fn usage(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            exit_code: 2,
-        }
-    }
-
-    /// Everything else.
-    fn run(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            exit_code: 1,
-        }
-    }
-}
+use crate::{config::Config, failure::Failure, options::Options};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == backends::WORKER) {
+    let first = arguments.next().unwrap_or_default();
+    if first == backends::WORKER {
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
     }
     descriptors::raise_limit();
+    if first == check::CHECK {
+        return check::run(arguments).unwrap_or_else(|failure| fail(&failure));
+    }
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) if error.use_stderr() => return fail(&Failure::usage(options::one_line(&error))),

@@ -11,14 +11,15 @@ const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
-whole or by rows.
+whole or by rows. A model's file alone, such as iris.onnx, is one model called iris.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
 environment over the file.
 
 Try:
-  oip-server --model-repository models
+  oip-server models
+  oip-server check models    loads everything, says what would fail, and opens no port (--json for programs)
   curl http://127.0.0.1:8080/v2/models/digits
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
@@ -32,11 +33,16 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Options {
-    /// The folder with the models
+    /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
+    #[arg(value_name = "PATH")]
+    #[serde(skip)]
+    pub(crate) path: Option<PathBuf>,
+
+    /// The folder with the models, or the only model
     #[arg(long, env = "OIP_MODEL_REPOSITORY", hide_env = true, value_name = "DIR")]
     pub(crate) model_repository: Option<PathBuf>,
 
-    /// The name of the model when the folder is a single one [default: the folder's name]
+    /// The name of the model when there is only one [default: the name of its folder or file]
     #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
 
@@ -249,6 +255,7 @@ impl Options {
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
+            path: self.path.or(other.path),
             model_repository: self.model_repository.or(other.model_repository),
             model_name: self.model_name.or(other.model_name),
             model_control_mode: self.model_control_mode.or(other.model_control_mode),
@@ -336,6 +343,7 @@ mod tests {
         let command = Options::command();
         for argument in command
             .get_arguments()
+            .filter(|argument| !argument.is_positional())
             .filter(|argument| argument.get_id() != "help" && argument.get_id() != "version")
         {
             let name = argument.get_long().unwrap();
@@ -375,7 +383,7 @@ mod tests {
                 &["--instances", "many"],
                 "invalid value 'many' for '--instances <N>'",
             ),
-            (&["extra"], "unexpected argument 'extra' found"),
+            (&["models", "extra"], "unexpected argument 'extra' found"),
             (
                 &["--grpc-output", "x"],
                 "invalid value 'x' for '--grpc-output <FORM>'; [possible values: mirror, raw, typed]",

@@ -2,11 +2,13 @@ use std::{
     fmt::Write as _,
     io::{Write, stdout},
     net::SocketAddr,
+    path::Path,
     time::Duration,
 };
 
 use oip_engine::ModelStatus;
 use oip_types::{ModelState, TensorMetadata};
+use serde_json::{Value, json};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -23,27 +25,75 @@ pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(models: &[ModelStatus], http: SocketAddr, elapsed: Duration) {
-    let mut text = String::new();
-    if models.is_empty() {
-        text.push_str("\nNo models are loaded.\n");
-    } else {
-        text.push('\n');
-        text.push_str(&table(models));
+pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], http: SocketAddr, elapsed: Duration) {
+    let mut text = summary(models, misplaced, elapsed);
+    if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
+        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", in_url(&model.name));
+    }
+    print(&text);
+}
+
+/// Says what would be served.
+pub(crate) fn checked(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) {
+    print(summary(models, misplaced, elapsed).trim_start());
+}
+
+/// Says it to a program.
+pub(crate) fn as_json(models: &[ModelStatus], misplaced: &[String]) {
+    let tensors = |tensors: &[TensorMetadata]| -> Value {
+        let tensors = tensors.iter().map(|tensor| {
+            json!({
+                "name": tensor.name,
+                "datatype": tensor.datatype.name(),
+                "shape": tensor.shape.to_wire().collect::<Vec<_>>(),
+            })
+        });
+        tensors.collect()
+    };
+    let models: Vec<Value> = models
+        .iter()
+        .map(|model| {
+            let metadata = model.metadata.as_ref();
+            json!({
+                "name": model.name,
+                "version": model.version,
+                "state": model.state.name(),
+                "reason": model.reason,
+                "inputs": metadata.map(|metadata| tensors(&metadata.inputs)),
+                "outputs": metadata.map(|metadata| tensors(&metadata.outputs)),
+            })
+        })
+        .collect();
+    let report = json!({"models": models, "passed_over": misplaced});
+    print(&format!("{report:#}\n"));
+}
+
+fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> String {
+    let mut text = String::from("\n");
+    match models.is_empty() {
+        true => text.push_str("No models are loaded.\n"),
+        false => text.push_str(&table(models)),
+    }
+    for file in misplaced {
+        let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
+        let extension = Path::new(file).extension().unwrap_or_default().to_string_lossy();
+        let (shown_file, stem, extension) = (shown(file), shown(&stem), shown(&extension));
+        let _ = writeln!(
+            text,
+            "passed over: {shown_file}, which would be a model as {stem}/1/model.{extension}"
+        );
     }
     let failed = models
         .iter()
         .filter(|model| model.state != ModelState::Ready)
         .count();
     let outcome = match failed {
+        0 if models.is_empty() => "ready, with nothing to serve,".to_owned(),
         0 => "ready".to_owned(),
         failed => format!("{failed} of {} model versions unavailable", models.len()),
     };
     let _ = writeln!(text, "\n{outcome} after {} ms", elapsed.as_millis());
-    if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", in_url(&model.name));
-    }
-    print(&text);
+    text
 }
 
 /// A row per version; more rows where it has several inputs or outputs.
@@ -158,13 +208,12 @@ mod tests {
     #[test]
     fn many_tensors_are_counted_and_names_are_harmless() {
         let outputs = (0..20).map(|index| TensorMetadata::new(format!("t\x1b{index}"), DataType::UINT8, &[]));
-        let metadata = ModelMetadata {
-            name: "many".into(),
-            versions: vec![],
-            platform: "tensorferry_ztensor".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::UINT8, &[])],
-            outputs: outputs.collect(),
-        };
+        let metadata = ModelMetadata::new(
+            "many",
+            "tensorferry_ztensor",
+            vec![TensorMetadata::new("x", DataType::UINT8, &[])],
+            outputs.collect(),
+        );
         let ready = ModelStatus::new("many", None, ModelState::Ready, "").with_metadata(Arc::new(metadata));
         let text = table(&[ready]);
         let lines: Vec<&str> = text.lines().collect();
@@ -191,16 +240,16 @@ mod tests {
 
     #[test]
     fn the_table_shows_everything_once() {
-        let metadata = ModelMetadata {
-            name: "digits".into(),
-            versions: vec!["1".into()],
-            platform: "onnx_onnxv1".into(),
-            inputs: vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
-            outputs: vec![
+        let metadata = ModelMetadata::new(
+            "digits",
+            "onnx_onnxv1",
+            vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
+            vec![
                 TensorMetadata::new("label", DataType::INT64, &[-1]),
                 TensorMetadata::new("probabilities", DataType::FP32, &[-1, 10]),
             ],
-        };
+        )
+        .with_versions(["1"]);
         let ready = ModelStatus::new("digits", Some("1"), ModelState::Ready, "")
             .with_metadata(Arc::new(metadata))
             .with_load_time(Duration::from_millis(12));

@@ -1,5 +1,6 @@
 use std::{io::stderr, panic, sync::Arc, thread, time::Duration};
 
+use oip_console::LogTail;
 use oip_service::Logging;
 use tracing_subscriber::{
     Layer,
@@ -10,12 +11,19 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Failure, config::Config, log_settings::LogControl, log_writer::LogWriter, options::LogFormat};
+use crate::{
+    failure::Failure,
+    log_settings::LogControl,
+    log_writer::{Dropped, LogWriter},
+    options::LogFormat,
+};
 
 /// The log while the server runs.
 pub(crate) struct Log {
     /// Changes what is written.
     pub(crate) control: Arc<dyn Logging>,
+    /// What nobody read in time.
+    pub(crate) dropped: Arc<Dropped>,
     pub(crate) end: LogEnd,
 }
 
@@ -31,13 +39,13 @@ impl LogEnd {
 }
 
 /// Sends the log to standard error, and panics to the log.
-pub(crate) fn start(config: &Config) -> Result<Log, Failure> {
-    let filter = filter(&config.log)?;
-    let writer = LogWriter::start(config.log_format, config.log_tail.clone());
+pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Result<Log, Failure> {
+    let filter = filter(log)?;
+    let writer = LogWriter::start(format, tail);
     let layer = fmt::layer()
         .with_writer(writer.clone())
         .log_internal_errors(false);
-    let layer = match config.log_format {
+    let layer = match format {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
@@ -51,6 +59,7 @@ pub(crate) fn start(config: &Config) -> Result<Log, Failure> {
     }));
     Ok(Log {
         control: Arc::new(control),
+        dropped: writer.dropped(),
         end: LogEnd(writer),
     })
 }

@@ -7,11 +7,11 @@ use std::sync::{
 
 use oip_types::{ErrorCode, ServiceError};
 
-use crate::{Charge, Lease, spare_buffers::SpareBuffers};
+use crate::spare_buffers::SpareBuffers;
 
 /// Bytes of memory that all requests may use at once, over all transports.
 ///
-/// Each buffer of a request is charged to its [`Lease`] before it is allocated and stays charged until it is freed, so
+/// Each buffer of a request is charged to its [`Lease`](crate::Lease) before it is allocated and stays charged until it is freed, so
 /// that memory is bounded however many clients send however much. A request that finds no room is refused at once.
 ///
 /// Large buffers that requests have done with are kept for the next ones, up to a quarter of the budget; what is kept and
@@ -52,14 +52,6 @@ impl ByteBudget {
             used: AtomicU64::new(0),
             spare: SpareBuffers::new(limit / 4),
         }))
-    }
-
-    /// Takes some bytes for work that belongs to no request.
-    ///
-    /// # Errors
-    /// As [`Lease::charge`].
-    pub fn take(&self, bytes: u64) -> Result<Charge, ServiceError> {
-        Lease::without_deadline(self).charge(bytes)
     }
 
     /// Bytes that can be taken altogether.

@@ -1,16 +1,14 @@
-//! The protocol's extensions, as capabilities that a service may offer.
+//! What every transport does with the protocol's extensions, which a service may offer.
 //!
 //! [`InferenceService`] has a method for each that gives `None` unless the service says otherwise. Transports ask it
 //! for every request, answer what is not offered with [`not_offered`], and advertise just what is: [`offered`].
 
-use std::sync::Arc;
-
 use oip_types::{
-    ErrorCode, LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelRef, ModelState, ModelStatistics,
-    Parameters, ReadSharedMemory, ServiceError, SharedMemoryRegion, SharedMemorySlice, UnloadOptions,
+    ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters, ServiceError,
+    SharedMemoryRegion, UnloadOptions,
 };
 
-use crate::{BoxFuture, InferenceService};
+use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
 
 /// What a transport answers to calls of an extension that the service does not offer: one text, whatever the transport.
 ///
@@ -151,102 +149,6 @@ pub fn offered(service: &dyn InferenceService) -> Vec<String> {
         }
     }
     names
-}
-
-/// The model repository extension: what there is, and loading and unloading it.
-pub trait ModelRepository: Send + Sync {
-    /// All models of the repository and how they are, by name and then version.
-    fn index(&self) -> Vec<ModelIndexEntry>;
-
-    /// Loads a model, or loads it again when the repository has changed, and waits for the end of it. The versions
-    /// that run go on running until the new ones are ready.
-    ///
-    /// # Errors
-    /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it cannot be loaded, and why;
-    /// [`Unavailable`](oip_types::ErrorCode::Unavailable) when loading by request is not allowed.
-    fn load(&self, model: ModelRef<'_>, options: LoadOptions) -> BoxFuture<'_, Result<(), ServiceError>>;
-
-    /// Unloads a model. New requests to it fail at once; those it has are still answered.
-    ///
-    /// # Errors
-    /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;
-    /// [`Unavailable`](oip_types::ErrorCode::Unavailable) when unloading by request is not allowed.
-    fn unload(&self, model: ModelRef<'_>, options: UnloadOptions) -> BoxFuture<'_, Result<(), ServiceError>>;
-}
-
-/// The model configuration extension.
-pub trait ModelConfiguration: Send + Sync {
-    /// How a model is configured; without a version, the one that the service would choose.
-    ///
-    /// # Errors
-    /// As [`InferenceService::model_metadata`].
-    fn model_config(&self, model: ModelRef<'_>) -> Result<Arc<ModelConfig>, ServiceError>;
-}
-
-/// The statistics extension.
-pub trait Statistics: Send + Sync {
-    /// What happened since the models were loaded: of all models, of all versions of one, or of one version.
-    ///
-    /// # Errors
-    /// [`NotFound`](oip_types::ErrorCode::NotFound) when there is no such model or version.
-    fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError>;
-}
-
-/// The classification extension. Finding the highest values is the transports' business, see [`answer`](crate::answer).
-pub trait Classification: Send + Sync {
-    /// What is known about the classes of an output.
-    fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes;
-}
-
-/// What is known about the classes of an output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Classes {
-    /// Whether the first dimension counts rows that are classified on their own.
-    pub is_batched: bool,
-    /// The names of the classes, as far as they have some.
-    pub labels: Arc<[String]>,
-}
-
-/// The logging extension.
-pub trait Logging: Send + Sync {
-    /// The settings as they are.
-    fn log_settings(&self) -> LogSettings;
-
-    /// Changes some settings, all or none, and gives them as they are then.
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) for settings that are not known, cannot be changed,
-    /// or do not take the value.
-    fn change_log_settings(&self, changes: LogSettings) -> Result<LogSettings, ServiceError>;
-}
-
-/// The system shared memory extension: clients on the same machine leave tensors in memory that they share.
-///
-/// Errors never name regions, keys or places that the client did not name itself.
-pub trait SystemSharedMemory: ReadSharedMemory + Send + Sync {
-    /// Makes a region known under its name.
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the name is taken, or the memory is not there, too
-    /// small, or not a client's to share.
-    fn register(&self, region: SharedMemoryRegion) -> Result<(), ServiceError>;
-
-    /// Forgets a region, or all of them. A name that is not known is fine.
-    fn unregister(&self, name: Option<&str>);
-
-    /// A region, or all of them by name.
-    ///
-    /// # Errors
-    /// [`NotFound`](oip_types::ErrorCode::NotFound) when there is no region of that name.
-    fn status(&self, name: Option<&str>) -> Result<Vec<SharedMemoryRegion>, ServiceError>;
-
-    /// Writes bytes into a slice.
-    ///
-    /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when there is no such region, the slice is not within
-    /// it, or the bytes are more than it has.
-    fn write(&self, slice: &SharedMemorySlice, bytes: &[u8]) -> Result<(), ServiceError>;
 }
 
 #[cfg(all(test, feature = "testing"))]

@@ -149,6 +149,16 @@ impl Lease {
     }
 }
 
+impl ByteBudget {
+    /// Takes some bytes for work that belongs to no request.
+    ///
+    /// # Errors
+    /// As [`Lease::charge`].
+    pub fn take(&self, bytes: u64) -> Result<Charge, ServiceError> {
+        Lease::without_deadline(self).charge(bytes)
+    }
+}
+
 /// What a request is answered with when its time is over.
 pub(crate) fn deadline_passed() -> ServiceError {
     ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed")

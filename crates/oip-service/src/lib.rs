@@ -25,7 +25,7 @@
 //!
 //! impl InferenceService for Echo {
 //!     fn server_metadata(&self) -> ServerMetadata {
-//!         ServerMetadata { name: "echo".into(), version: "1.0".into(), extensions: vec![] }
+//!         ServerMetadata::new("echo", "1.0")
 //!     }
 //!
 //!     fn readiness(&self) -> Readiness {
@@ -57,19 +57,15 @@
 //! }
 //!
 //! let bytes = TensorMetadata::new("bytes", DataType::UINT8, &[-1]);
-//! let service: Arc<dyn InferenceService> = Arc::new(Echo(Arc::new(ModelMetadata {
-//!     name: "echo".into(),
-//!     versions: vec![],
-//!     platform: "example_echo".into(),
-//!     inputs: vec![bytes.clone()],
-//!     outputs: vec![bytes],
-//! })));
+//! let metadata = ModelMetadata::new("echo", "example_echo", vec![bytes.clone()], vec![bytes]);
+//! let service: Arc<dyn InferenceService> = Arc::new(Echo(Arc::new(metadata)));
 //! assert!(service.model_ready(ModelRef::new("echo", None).unwrap()).is_ok());
 //! ```
 
 mod budget;
 mod buffer;
 mod cancel;
+mod capabilities;
 #[cfg(feature = "compression")]
 pub mod compression;
 mod cpu_pool;
@@ -85,20 +81,24 @@ mod shared_inputs;
 mod spare_buffers;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod time_limits;
 
 pub use budget::ByteBudget;
 pub use buffer::Buffer;
 pub use cancel::{CancelGuard, CancelToken};
+pub use capabilities::{
+    BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
+    SystemSharedMemory,
+};
 pub use cpu_pool::CpuPool;
 pub use delivery::answer;
 pub use extended::Extended;
-pub use extensions::{
-    Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
-};
+
 pub use lease::{Charge, Lease};
 pub use memory::available_memory;
 pub use model::{Backend, LoadContext, Model, ModelSource};
 pub use oip_types;
 pub use panics::catch_panic;
-pub use service::{BoxFuture, InferenceService, Readiness, RequestContext, TimeLimits};
+pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;
+pub use time_limits::TimeLimits;

@@ -83,7 +83,15 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// Where a model comes from.
+///
+/// ```
+/// use oip_service::ModelSource;
+///
+/// let source = ModelSource::new("digits", "1", "digits/1/model.onnx", b"...".as_slice().into());
+/// assert!(source.beside.is_empty());
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ModelSource {
     /// The model's name.
     pub name: String,
@@ -95,6 +103,30 @@ pub struct ModelSource {
     pub content: Bytes,
     /// The other files that [`Backend::files_beside`] asked for, by their names.
     pub beside: Vec<(String, Bytes)>,
+}
+
+impl ModelSource {
+    /// A model file's content, without other files beside it.
+    pub fn new(
+        name: impl Into<String>,
+        version: impl Into<String>,
+        path: impl Into<PathBuf>,
+        content: Bytes,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            version: version.into(),
+            path: path.into(),
+            content,
+            beside: Vec::new(),
+        }
+    }
+
+    /// The same with the files that stand beside it.
+    #[must_use]
+    pub fn with_beside(self, beside: Vec<(String, Bytes)>) -> Self {
+        Self { beside, ..self }
+    }
 }
 
 /// Under which conditions a model is loaded.

@@ -1,5 +1,4 @@
 use std::{
-    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,14 +8,9 @@ use oip_types::{
 };
 
 use crate::{
-    CancelToken, Lease,
-    extensions::{
-        Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
-    },
+    BoxFuture, CancelToken, Classification, Lease, Logging, ModelConfiguration, ModelRepository, Statistics,
+    SystemSharedMemory, TimeLimits,
 };
-
-/// A boxed future: one allocation a request is nothing beside inference, and transports stay free of generics.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What answers requests, whatever transport they came by.
 ///
@@ -209,31 +203,6 @@ impl RequestContext {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.cancel.deadline()
-    }
-}
-
-/// How long requests may take, from their first byte to their answer.
-///
-/// ```
-/// use oip_service::TimeLimits;
-/// use std::time::Duration;
-///
-/// assert_eq!(TimeLimits::default().default, Duration::from_secs(30));
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct TimeLimits {
-    /// For requests that do not say (30 s).
-    pub default: Duration,
-    /// The longest that a request may ask for (300 s).
-    pub max: Duration,
-}
-
-impl Default for TimeLimits {
-    fn default() -> Self {
-        Self {
-            default: Duration::from_secs(30),
-            max: Duration::from_secs(300),
-        }
     }
 }
 

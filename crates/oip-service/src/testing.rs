@@ -3,6 +3,7 @@
 //! Its models are chosen to reach every corner of a transport; none of them needs files or threads.
 
 mod extensions;
+mod models;
 
 use std::{
     future::pending,
@@ -13,12 +14,13 @@ use std::{
 };
 
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
-    ServerMetadata, ServiceError, TensorMetadata,
+    ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters, ServerMetadata,
+    ServiceError,
 };
-use tensor_core::{DType, Shape, Tensor};
+use tensor_core::{Shape, Tensor};
 
-use self::extensions::Extensions;
+pub use self::models::{datatypes, identity};
+use self::{extensions::Extensions, models::find};
 use crate::{
     BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
     RequestContext, Statistics, SystemSharedMemory,
@@ -69,86 +71,9 @@ impl TestService {
     }
 }
 
-/// The name of the identity model for a datatype.
-#[must_use]
-pub fn identity(datatype: DataType) -> String {
-    format!("identity_{}", datatype.name().to_ascii_lowercase())
-}
-
-/// Every datatype of the protocol.
-pub fn datatypes() -> impl Iterator<Item = DataType> {
-    DType::ALL
-        .into_iter()
-        .map(DataType::Fixed)
-        .chain([DataType::Bytes])
-}
-
-fn metadata(name: &str) -> Option<ModelMetadata> {
-    let vector = |name: &str, datatype| TensorMetadata::new(name, datatype, &[-1]);
-    let (inputs, outputs) = match name {
-        "matrix" => (
-            vec![
-                TensorMetadata::new("a", DataType::FP32, &[-1, 2]),
-                TensorMetadata::new("b", DataType::INT64, &[1]),
-            ],
-            vec![
-                vector("sum", DataType::FP32),
-                TensorMetadata::new("b", DataType::INT64, &[1]),
-            ],
-        ),
-        "nan" => (
-            vec![vector("x", DataType::FP32)],
-            vec![TensorMetadata::new("y", DataType::FP32, &[3])],
-        ),
-        "not_text" => (
-            vec![vector("x", DataType::BYTES)],
-            vec![TensorMetadata::new("y", DataType::BYTES, &[1])],
-        ),
-        "slow" | "failing" | "busy" => (
-            vec![vector("x", DataType::FP32)],
-            vec![vector("y", DataType::FP32)],
-        ),
-        _ => {
-            let forms = [("_scalar", &[][..]), ("_matrix", &[-1, -1]), ("", &[-1])];
-            let (name, shape) = forms
-                .into_iter()
-                .find_map(|(form, shape)| Some((name.strip_suffix(form)?, shape)))?;
-            let datatype = datatypes().find(|datatype| identity(*datatype) == name)?;
-            let tensor = |name: &str| TensorMetadata::new(name, datatype, shape);
-            (vec![tensor("x")], vec![tensor("y")])
-        }
-    };
-    let versions = if name == "matrix" {
-        vec!["1".to_owned(), "2".to_owned()]
-    } else {
-        vec![]
-    };
-    Some(ModelMetadata {
-        name: name.to_owned(),
-        versions,
-        platform: "test_test".to_owned(),
-        inputs,
-        outputs,
-    })
-}
-
-/// The metadata of a model, if it has the version that is named.
-fn find(model: ModelRef<'_>) -> Option<ModelMetadata> {
-    let has_version = |found: &ModelMetadata| {
-        model
-            .version()
-            .is_none_or(|version| found.versions.iter().any(|known| known == version))
-    };
-    metadata(model.name()).filter(has_version)
-}
-
 impl InferenceService for TestService {
     fn server_metadata(&self) -> ServerMetadata {
-        ServerMetadata {
-            name: "test".into(),
-            version: "1.2.3".into(),
-            extensions: vec![],
-        }
+        ServerMetadata::new("test", "1.2.3")
     }
 
     fn readiness(&self) -> Readiness {

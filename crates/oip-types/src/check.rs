@@ -1,6 +1,8 @@
 //! Requests and responses against what the model says about itself.
 
-use tensor_core::Quoted;
+use std::fmt;
+
+use tensor_core::{Quoted, Shape};
 
 use crate::{
     DataType, InferOutput, InferRequest, ModelMetadata, RequestedOutput, ServiceError, ShapePattern,
@@ -145,15 +147,43 @@ fn position_from<T>(items: &[T], from: usize, is_it: impl Fn(&T) -> bool) -> Opt
     behind.or_else(|| before.iter().position(&is_it))
 }
 
-fn check_value(shape: &ShapePattern, datatype: DataType, value: &TensorValue) -> Result<(), String> {
+/// How a value differs from what its model says of it.
+enum Mismatch<'a> {
+    Datatype {
+        expected: DataType,
+        found: DataType,
+    },
+    Shape {
+        expected: &'a ShapePattern,
+        found: &'a Shape,
+    },
+}
+
+impl fmt::Display for Mismatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Datatype { expected, found } => write!(f, "expected datatype {expected}, found {found}"),
+            Self::Shape { expected, found } => write!(f, "expected shape {expected}, found {found}"),
+        }
+    }
+}
+
+fn check_value<'a>(
+    shape: &'a ShapePattern,
+    datatype: DataType,
+    value: &'a TensorValue,
+) -> Result<(), Mismatch<'a>> {
     if value.datatype() != datatype {
-        return Err(format!(
-            "expected datatype {datatype}, found {}",
-            value.datatype()
-        ));
+        return Err(Mismatch::Datatype {
+            expected: datatype,
+            found: value.datatype(),
+        });
     }
     if !shape.matches(value.shape()) {
-        return Err(format!("expected shape {shape}, found {}", value.shape()));
+        return Err(Mismatch::Shape {
+            expected: shape,
+            found: value.shape(),
+        });
     }
     Ok(())
 }
@@ -177,19 +207,18 @@ mod tests {
     use crate::{ErrorCode, ModelRef};
 
     fn model() -> ModelMetadata {
-        ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: "test_test".into(),
-            inputs: vec![
+        ModelMetadata::new(
+            "m",
+            "test_test",
+            vec![
                 TensorMetadata::new("x", DataType::FP32, &[-1, 2]),
                 TensorMetadata::new("k", DataType::INT64, &[]),
             ],
-            outputs: vec![
+            vec![
                 TensorMetadata::new("y", DataType::FP32, &[-1]),
                 TensorMetadata::new("z", DataType::BOOL, &[1]),
             ],
-        }
+        )
     }
 
     fn floats(dims: &[u64]) -> Tensor {

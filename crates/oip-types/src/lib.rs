@@ -19,13 +19,9 @@
 //! use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, TensorMetadata};
 //! use tensor_core::{Shape, Tensor};
 //!
-//! let metadata = ModelMetadata {
-//!     name: "digits".into(),
-//!     versions: vec!["1".into()],
-//!     platform: "onnx_onnxv1".into(),
-//!     inputs: vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
-//!     outputs: vec![TensorMetadata::new("label", DataType::INT64, &[-1])],
-//! };
+//! let inputs = vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])];
+//! let outputs = vec![TensorMetadata::new("label", DataType::INT64, &[-1])];
+//! let metadata = ModelMetadata::new("digits", "onnx_onnxv1", inputs, outputs).with_versions(["1"]);
 //! let pixels = Tensor::from_vec(Shape::new(&[1, 63])?, vec![0.0f32; 63])?;
 //! let request = InferRequest::new(ModelRef::new("digits", None).unwrap()).with_input("X", pixels);
 //! let error = metadata.check_request(&request).unwrap_err();

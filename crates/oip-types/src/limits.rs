@@ -7,11 +7,12 @@ use crate::ServiceError;
 /// ```
 /// use oip_types::Limits;
 ///
-/// let limits = Limits { rank: 4, ..Limits::default() };
+/// let limits = Limits::default().with(|limits| limits.rank = 4);
 /// assert!(limits.shape(&[1, 3, 224, 224]).is_ok());
 /// assert!(limits.shape(&[1, 1, 3, 224, 224]).is_err());
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Inputs and requested outputs together (default 256).
     pub tensors: usize,
@@ -41,6 +42,13 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Turns dimensions from the wire into a shape.
     ///
     /// # Errors

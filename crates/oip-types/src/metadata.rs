@@ -7,6 +7,7 @@ use crate::DataType;
 /// What a server says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct ServerMetadata {
     /// A name for the server.
     pub name: String,
@@ -16,22 +17,30 @@ pub struct ServerMetadata {
     pub extensions: Vec<String>,
 }
 
+impl ServerMetadata {
+    /// A server's name and version, without extensions of its own.
+    pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            version: version.into(),
+            extensions: Vec::new(),
+        }
+    }
+}
+
 /// What a server says about a model.
 ///
 /// ```
 /// use oip_types::{DataType, ModelMetadata, ShapePattern, TensorMetadata};
 ///
-/// let metadata = ModelMetadata {
-///     name: "digits".into(),
-///     versions: vec!["1".into()],
-///     platform: "onnx_onnxv1".into(),
-///     inputs: vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])],
-///     outputs: vec![TensorMetadata::new("label", DataType::INT64, &[-1])],
-/// };
+/// let inputs = vec![TensorMetadata::new("X", DataType::FP32, &[-1, 64])];
+/// let outputs = vec![TensorMetadata::new("label", DataType::INT64, &[-1])];
+/// let metadata = ModelMetadata::new("digits", "onnx_onnxv1", inputs, outputs).with_versions(["1"]);
 /// assert_eq!(metadata.inputs[0].to_string(), "'X' (FP32[-1, 64])");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct ModelMetadata {
     /// The model's name.
     pub name: String,
@@ -47,9 +56,35 @@ pub struct ModelMetadata {
     pub outputs: Vec<TensorMetadata>,
 }
 
+impl ModelMetadata {
+    /// A model without versions. The platform is written as `<project>_<format>`.
+    pub fn new(
+        name: impl Into<String>,
+        platform: impl Into<String>,
+        inputs: Vec<TensorMetadata>,
+        outputs: Vec<TensorMetadata>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            versions: Vec::new(),
+            platform: platform.into(),
+            inputs,
+            outputs,
+        }
+    }
+
+    /// The same with versions, oldest first.
+    #[must_use]
+    pub fn with_versions(mut self, versions: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.versions = versions.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
 /// What a server says about an input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct TensorMetadata {
     /// The model's name for it.
     pub name: String,

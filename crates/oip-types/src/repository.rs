@@ -72,12 +72,20 @@ impl fmt::Display for ModelState {
 
 /// How a model is to be loaded, beyond what stands in the repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// A model configuration in JSON that holds instead of the repository's.
     pub config: Option<String>,
 }
 
 impl LoadOptions {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Reads the parameters of a load request.
     ///
     /// Triton lets a client send the model's files as well (`file:<path>`). That is not offered: what runs is what the
@@ -103,12 +111,20 @@ impl LoadOptions {
 
 /// How a model is to be unloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnloadOptions {
     /// Whether models that were loaded only because of this one go as well.
     pub unload_dependents: bool,
 }
 
 impl UnloadOptions {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Reads the parameters of an unload request.
     ///
     /// # Errors

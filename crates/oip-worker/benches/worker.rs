@@ -98,13 +98,7 @@ fn load(is_isolated: bool) -> Box<dyn Model> {
         command
     });
     let backend = IsolatedBackend::new(Arc::new(Echo), isolation.by_default(is_isolated));
-    let source = ModelSource {
-        name: "echo".into(),
-        version: "1".into(),
-        path: "model.echo".into(),
-        content: Vec::new().into(),
-        beside: vec![],
-    };
+    let source = ModelSource::new("echo", "1", "model.echo", Vec::new().into());
     backend.load(&source, &LoadContext::default()).unwrap()
 }
 
@@ -120,13 +114,12 @@ impl Backend for Echo {
     }
 
     fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-        Ok(Box::new(EchoModel(ModelMetadata {
-            name: String::new(),
-            versions: vec![],
-            platform: "bench_echo".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1])],
-            outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1])],
-        })))
+        Ok(Box::new(EchoModel(ModelMetadata::new(
+            String::new(),
+            "bench_echo",
+            vec![TensorMetadata::new("x", DataType::FP32, &[-1])],
+            vec![TensorMetadata::new("y", DataType::FP32, &[-1])],
+        ))))
     }
 }
 

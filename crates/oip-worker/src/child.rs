@@ -241,13 +241,13 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     let beside = beside
         .map(|(name, length)| (name.clone(), rest.split_to(*length as usize)))
         .collect();
-    let source = ModelSource {
-        name: order.name.clone(),
-        version: order.version.clone(),
-        path: PathBuf::from(&order.path),
+    let source = ModelSource::new(
+        order.name.clone(),
+        order.version.clone(),
+        PathBuf::from(&order.path),
         content,
-        beside,
-    };
+    )
+    .with_beside(beside);
     let patience = order.patience.map(Duration::from_millis);
     let cx = LoadContext::default()
         .with_deadline(patience.map(|patience| Instant::now() + patience))
@@ -299,14 +299,13 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
 
 /// What came from the server was held against its limits there.
 fn no_limits() -> Limits {
-    Limits {
-        tensors: usize::MAX,
-        rank: usize::MAX,
-        parameters: usize::MAX,
-        id_bytes: usize::MAX,
-        tensor_bytes: usize::MAX,
-        ..Limits::default()
-    }
+    Limits::default().with(|limits| {
+        limits.tensors = usize::MAX;
+        limits.rank = usize::MAX;
+        limits.parameters = usize::MAX;
+        limits.id_bytes = usize::MAX;
+        limits.tensor_bytes = usize::MAX;
+    })
 }
 
 #[cfg(test)]

@@ -190,10 +190,7 @@ impl Worker {
         request: &InferRequest,
         cancel: &CancelToken,
     ) -> Result<Result<Vec<InferOutput>, ServiceError>, Broken> {
-        let encoding = RequestEncoding {
-            binary_inputs: true,
-            ..RequestEncoding::default()
-        };
+        let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
         let body = match rest::encode_request(request, encoding) {
             Ok(body) => body,
             Err(error) => return Ok(Err(error)),
@@ -229,12 +226,11 @@ impl Worker {
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
                 // What a model may give does not depend on where it runs; a frame's length bounds the rest.
-                let limits = Limits {
-                    tensors: usize::MAX,
-                    rank: usize::MAX,
-                    tensor_bytes: usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX),
-                    ..Limits::default()
-                };
+                let limits = Limits::default().with(|limits| {
+                    limits.tensors = usize::MAX;
+                    limits.rank = usize::MAX;
+                    limits.tensor_bytes = usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX);
+                });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
                     .map_err(|error| Broken::wrong(format!("an answer that is none: {}", error.message())))?;
                 Ok(Ok(response.outputs))

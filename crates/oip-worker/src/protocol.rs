@@ -161,10 +161,10 @@ impl Loaded {
                 true => ShapePattern::with_any_leading(port.dims),
                 false => ShapePattern::new(port.dims),
             };
-            Ok(TensorMetadata {
-                optional: port.optional,
-                ..TensorMetadata::with_shape(port.name, DataType::from_name(&port.datatype)?, shape)
-            })
+            let datatype = DataType::from_name(&port.datatype)?;
+            let mut tensor = TensorMetadata::with_shape(port.name, datatype, shape);
+            tensor.optional = port.optional;
+            Ok(tensor)
         };
         let tensors = |ports: Vec<Port>| {
             ports
@@ -172,13 +172,12 @@ impl Loaded {
                 .map(tensor)
                 .collect::<Result<Vec<_>, ServiceError>>()
         };
-        Ok(ModelMetadata {
-            name: name.to_owned(),
-            versions: Vec::new(),
-            platform: self.platform,
-            inputs: tensors(self.inputs)?,
-            outputs: tensors(self.outputs)?,
-        })
+        Ok(ModelMetadata::new(
+            name,
+            self.platform,
+            tensors(self.inputs)?,
+            tensors(self.outputs)?,
+        ))
     }
 }
 
@@ -405,11 +404,10 @@ mod tests {
 
     #[test]
     fn metadata_survives_with_what_the_protocol_has_no_form_for() {
-        let metadata = ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: "test_m".into(),
-            inputs: vec![
+        let metadata = ModelMetadata::new(
+            "m",
+            "test_m",
+            vec![
                 TensorMetadata::new("x", DataType::FP32, &[-1, 64]).optional(),
                 TensorMetadata::with_shape(
                     "y",
@@ -417,8 +415,8 @@ mod tests {
                     ShapePattern::with_any_leading(vec![Some(3)]),
                 ),
             ],
-            outputs: vec![TensorMetadata::new("z", DataType::BF16, &[])],
-        };
+            vec![TensorMetadata::new("z", DataType::BF16, &[])],
+        );
         let json = oip_types::rest::json_body(&Loaded::new(&metadata));
         let read: Loaded = read_json(&json).unwrap();
         assert_eq!(read.into_metadata("m").unwrap(), metadata);

@@ -10,7 +10,7 @@ use tensor_files::ConvertOptions;
 
 use crate::{
     failure::{About, Outcome},
-    files, inspect,
+    files, heads, inspect,
     options::{Rename, Set},
     sources::{Sources, unless_interrupted},
 };
@@ -30,6 +30,7 @@ pub(crate) fn rename(options: &Rename) -> Outcome {
                 editor.save_in_place()
             })
             .about(path),
+        "safetensors" | "gguf" => heads::rename(path, from, to),
         _ => rewrite(path, |changed| changed.rename(from, to)),
     }
 }
@@ -46,6 +47,7 @@ pub(crate) fn set(options: &Set) -> Outcome {
             "--tensor NAME: the format says nothing of a file as a whole",
         ))
         .about(path),
+        ("safetensors" | "gguf", None) => heads::set(path, key, value),
         (_, None) => rewrite(path, |changed| {
             changed.set(key, value);
             Ok(())
@@ -69,6 +71,7 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
         }
         .about(path)?;
     }
+    fmt_core::HeadEditor::recover(path).about(path)?;
     files::detect(path)
 }
 

@@ -10,6 +10,7 @@ mod edit;
 mod extract;
 mod failure;
 mod files;
+mod heads;
 mod histogram;
 mod inspect;
 mod options;

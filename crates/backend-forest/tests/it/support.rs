@@ -125,13 +125,7 @@ pub(crate) fn load(
     content: Vec<u8>,
     config: ModelConfig,
 ) -> Result<Box<dyn Model>, ServiceError> {
-    let source = ModelSource {
-        name: "m".into(),
-        version: "1".into(),
-        path: file.into(),
-        content: content.into(),
-        beside: vec![],
-    };
+    let source = ModelSource::new("m", "1", file, content.into());
     let cx = LoadContext::default().with_config(Arc::new(config));
     ForestBackend::new().load(&source, &cx)
 }

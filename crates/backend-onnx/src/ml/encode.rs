@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
-use crate::ops::{Attributes, BadInput, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::{BadInput, Refusal},
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 /// One column for each category.
 pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

@@ -8,7 +8,10 @@ use tract_onnx::{
     tract_hir::internal::*,
 };
 
-use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 pub(crate) fn label_encoder(
     context: &ParsingContext<'_>,

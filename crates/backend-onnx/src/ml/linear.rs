@@ -8,7 +8,10 @@ use super::{
     post::{PostTransform, Second},
     rows::{self, Labels, Rows},
 };
-use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
@@ -91,7 +94,7 @@ impl Scores {
             return Ok(());
         }
         let (needed, found) = (self.features, rows.width);
-        bail!(crate::ops::BadInput(format!(
+        bail!(crate::faults::BadInput(format!(
             "{needed} features are needed, found {found}"
         )))
     }

@@ -2,7 +2,7 @@
 
 use tract_onnx::tract_hir::internal::*;
 
-use crate::ops::{Attributes, Refusal};
+use crate::{faults::Refusal, ops::Attributes};
 
 /// A transformation of a row of scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

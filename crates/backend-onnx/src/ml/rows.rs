@@ -4,7 +4,10 @@ use std::borrow::Cow;
 
 use tract_onnx::tract_hir::internal::*;
 
-use crate::ops::{Attributes, Fact, Refusal, access};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, access},
+};
 
 /// A matrix of features, one row for each example.
 pub(crate) struct Rows<'a, T: Clone> {
@@ -75,7 +78,7 @@ pub(crate) fn expect_width(width: usize, needed: usize) -> TractResult<()> {
     if width >= needed {
         return Ok(());
     }
-    bail!(crate::ops::BadInput(format!(
+    bail!(crate::faults::BadInput(format!(
         "{needed} features are needed, found {width}"
     )))
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::rows::{self, Rows};
-use crate::ops::{Attributes, BadInput, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::{BadInput, Refusal},
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 /// `(x - offset) * scale`, for each feature or for all alike.
 pub(crate) fn scaler(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

@@ -8,7 +8,10 @@ use super::{
     post::{PostTransform, Second, logistic},
     rows::{self, Labels, Rows},
 };
-use crate::ops::{Attributes, BadInput, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::{BadInput, Refusal},
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);

@@ -73,13 +73,8 @@ impl OrtModel {
             false => outputs,
         };
         let mut loaded = Self {
-            metadata: ModelMetadata {
-                name: source.name.clone(),
-                versions: vec![source.version.clone()],
-                platform: "onnx_onnxv1".to_owned(),
-                inputs,
-                outputs,
-            },
+            metadata: ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
+                .with_versions([source.version.clone()]),
             named_dims: NamedDims::of(&signature.inputs),
             session,
             runs: Runs::new(),

@@ -12,10 +12,12 @@ use tract_onnx::{
 use super::{
     access::{elements, tensor, with_number},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
-use crate::dtype;
+use crate::{
+    dtype,
+    faults::{BadInput, Limit},
+};
 
 /// `Cast`, to the type of its attribute `to`.
 pub(crate) fn cast(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -152,7 +154,7 @@ where
         }
         let number = text
             .parse::<f64>()
-            .map_err(|_| super::BadInput(format!("{} is no number", tensor_core::Quoted(text))))?;
+            .map_err(|_| BadInput(format!("{} is no number", tensor_core::Quoted(text))))?;
         Ok(number.as_())
     };
     texts.iter().map(parse).collect()

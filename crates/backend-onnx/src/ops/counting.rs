@@ -5,12 +5,11 @@ use std::sync::{Arc, OnceLock};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    BadInput,
     access::{elements, tensor, with_number},
     attributes::Attributes,
-    guard::{Limit, Refusal},
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit, Refusal};
 use crate::input_check;
 
 /// `Range`: numbers from a start, by steps, as long as they are below a limit.

@@ -9,6 +9,7 @@ use super::{
     attributes::Attributes,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::BadInput;
 
 /// `LogSoftmax`: tract takes the logarithm of a softmax, which is minus infinity for what is merely unlikely.
 pub(crate) fn log_softmax(
@@ -232,7 +233,7 @@ impl Kernel for Remainder {
         }
         let is_zero = |tensor: &Tensor| tensor.datum_type().is_integer() && has_zero(tensor);
         if is_zero(b) {
-            bail!(super::BadInput(
+            bail!(BadInput(
                 "a remainder of a division by zero is not defined".to_owned()
             ));
         }

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use tract_onnx::{pb::NodeProto, tract_hir::internal::*};
 
@@ -7,31 +7,7 @@ use super::{
     kernel::{Fact, known},
     types::Types,
 };
-use crate::{size, time_limit};
-
-/// Why something is not computed, in words for whoever made the model.
-#[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) String);
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// The same where the model is good, and only what is here cannot compute it.
-#[derive(Debug)]
-pub(crate) struct Limit(pub(crate) String);
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Limit {}
+use crate::{faults::Limit, size, time_limit};
 
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), String>;

@@ -7,9 +7,9 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::elements,
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::Limit;
 
 /// `OneHot`: tract panics at indices that are out of range, which ONNX gives no hot value.
 pub(crate) fn one_hot(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

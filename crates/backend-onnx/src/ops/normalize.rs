@@ -8,9 +8,9 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::Limit;
 
 /// `LayerNormalization`, `InstanceNormalization`, `GroupNormalization` or `MeanVarianceNormalization` of FP32.
 pub(crate) fn normalize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

@@ -10,11 +10,10 @@ use tract_onnx::{
 };
 
 use super::{
-    BadInput,
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit};
 
 /// `Pad` of any operator set.
 pub(crate) fn pad(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

@@ -8,9 +8,9 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::Limit;
 
 /// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
 pub(crate) fn quantize(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

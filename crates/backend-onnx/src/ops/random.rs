@@ -14,9 +14,9 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::Limit;
 
 /// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
 pub(crate) fn random(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

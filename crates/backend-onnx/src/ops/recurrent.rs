@@ -13,13 +13,12 @@ use tract_onnx::{
 };
 
 use super::{
-    BadInput,
     access::{elements, tensor},
     attributes::Attributes,
     gate_functions::Activation,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit};
 
 /// An LSTM, GRU or RNN, by the node's type.
 pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {

@@ -8,9 +8,9 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit};
 
 /// One of the reductions, for integers and BOOL.
 pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -145,9 +145,7 @@ impl Reduce {
         let groups: usize = kept.map(|(&dim, _)| dim).product();
         let count = input.len().checked_div(groups).unwrap_or(0);
         if count == 0 && groups > 0 && matches!(self.fold, Fold::Mean) {
-            bail!(super::BadInput(
-                "the mean of no numbers is not defined".to_owned()
-            ));
+            bail!(BadInput("the mean of no numbers is not defined".to_owned()));
         }
         let start = match self.fold {
             Fold::Product => T::ONE,

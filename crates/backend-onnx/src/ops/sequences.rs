@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    BadInput,
     access::elements,
     attributes::Attributes,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::BadInput;
 
 /// `ReverseSequence`: the first elements of each row, as many as its length says, the other way round.
 pub(crate) fn reverse_sequence(

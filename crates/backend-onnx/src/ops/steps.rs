@@ -2,7 +2,7 @@
 
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
-use super::guard::Limit;
+use crate::faults::Limit;
 
 /// Whether an operator is never a part of a plan.
 pub(crate) fn is_stepwise(op_type: &str) -> bool {

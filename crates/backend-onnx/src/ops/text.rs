@@ -11,9 +11,9 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit};
 
 /// `StringNormalizer`: words in one case, without stop words.
 pub(crate) fn string_normalizer(
@@ -87,9 +87,7 @@ impl Kernel for StringNormalizer {
         if let [rows, _] = *shape
             && rows != 1
         {
-            bail!(super::BadInput(format!(
-                "one row of words is expected, not {rows}"
-            )));
+            bail!(BadInput(format!("one row of words is expected, not {rows}")));
         }
         let is_kept = |word: &&String| match self.is_case_sensitive {
             true => !self.stopwords.contains(*word),
@@ -294,7 +292,7 @@ impl Kernel for TfIdf {
         let rows: usize = shape.iter().product();
         let bytes = (rows as u64).saturating_mul(self.width as u64).saturating_mul(4);
         if bytes > crate::size::MAX_BYTES {
-            bail!(super::BadInput(format!(
+            bail!(BadInput(format!(
                 "{rows} rows of {} numbers are too many",
                 self.width
             )));

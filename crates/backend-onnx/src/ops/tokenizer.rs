@@ -6,12 +6,11 @@ use regex::{Regex, RegexBuilder};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    BadInput,
     access::{elements, tensor},
     attributes::Attributes,
-    guard::Limit,
     kernel::{Fact, Kernel, kernel},
 };
+use crate::faults::{BadInput, Limit};
 
 /// Elements of an answer: one long text pads all others.
 const MAX_TOKENS: usize = 1 << 24;

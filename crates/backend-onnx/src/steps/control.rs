@@ -14,7 +14,8 @@ use super::{
     split::{Body, ControlNode, Splitter},
 };
 use crate::{
-    ops::{Attributes, BadInput},
+    faults::BadInput,
+    ops::Attributes,
     plan,
     size::{self, MAX_BYTES},
 };

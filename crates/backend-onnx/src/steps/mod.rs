@@ -21,11 +21,7 @@ use tract_onnx::{
     tract_hir::internal::{IntoArcTensor, IntoTValue, Tensor},
 };
 
-use crate::{
-    lower::Lowered,
-    ops::{self, BadInput},
-    signature::Signature,
-};
+use crate::{faults::BadInput, lower::Lowered, ops, signature::Signature};
 use split::Slot;
 
 /// A model that is run stage by stage.

@@ -14,7 +14,8 @@ use super::{
     split::ControlNode,
 };
 use crate::{
-    ops::{Attributes, BadInput},
+    faults::BadInput,
+    ops::Attributes,
     size::{self, MAX_BYTES},
 };
 

@@ -86,13 +86,7 @@ impl Runtime {
 }
 
 pub(crate) fn source(content: impl Into<Bytes>) -> ModelSource {
-    ModelSource {
-        name: "m".to_owned(),
-        version: "1".to_owned(),
-        path: PathBuf::from("m/1/model.onnx"),
-        content: content.into(),
-        beside: vec![],
-    }
+    ModelSource::new("m", "1", PathBuf::from("m/1/model.onnx"), content.into())
 }
 
 /// A request for any model, from JSON.

@@ -104,13 +104,8 @@ fn checksums_are_verified_at_load() {
 /// Loading stops where nobody waits for it any more.
 #[test]
 fn the_deadline_ends_loading() {
-    let source = oip_service::ModelSource {
-        name: "m".to_owned(),
-        version: "1".to_owned(),
-        path: "/nowhere/model.zt".into(),
-        content: ztensor(&TensorOptions::default()),
-        beside: vec![],
-    };
+    let source =
+        oip_service::ModelSource::new("m", "1", "/nowhere/model.zt", ztensor(&TensorOptions::default()));
     let mut cx = oip_service::LoadContext::default();
     cx.deadline.replace(std::time::Instant::now());
     let error = TensorsBackend::new().load(&source, &cx).err().unwrap();

@@ -33,13 +33,7 @@ pub(crate) fn load_with(
     path: &Path,
     content: Bytes,
 ) -> Result<Box<dyn Model>, ServiceError> {
-    let source = ModelSource {
-        name: "m".to_owned(),
-        version: "1".to_owned(),
-        path: path.to_owned(),
-        content,
-        beside: vec![],
-    };
+    let source = ModelSource::new("m", "1", path.to_owned(), content);
     backend.load(&source, &LoadContext::default())
 }
 

@@ -291,3 +291,27 @@ fn a_compressed_file_that_is_given_up() {
     writer.write(&vec![7; 20 << 20]).unwrap();
     drop(writer);
 }
+
+/// A tensor that is written in one call is hashed by another thread meanwhile.
+#[test]
+fn checksums_are_those_of_the_bytes_however_they_come() {
+    let bytes: Vec<u8> = (0..20_000_001_u64).map(|at| (at * at / 977) as u8).collect();
+    let spec = TensorSpec::new(DType::U8, Shape::vector(bytes.len() as u64)).unwrap();
+    for checksum in [ChecksumKind::Crc32c, ChecksumKind::Sha256] {
+        let write = |piece: usize| {
+            let mut options = WriteOptions::default();
+            options.tensors.checksum = Some(checksum);
+            let mut file = Vec::new();
+            let mut writer = ZtensorWriter::new(&mut file, options).unwrap();
+            writer.begin("w", &spec).unwrap();
+            bytes.chunks(piece).for_each(|piece| writer.write(piece).unwrap());
+            writer.finish().unwrap();
+            file
+        };
+        let file = write(100_001);
+        assert!(write(9 << 20) == file);
+        assert!(write(bytes.len()) == file);
+        let reader = ZtensorReader::from_bytes(file).unwrap();
+        assert_eq!(reader.verify(0).unwrap(), Verification::Ok);
+    }
+}

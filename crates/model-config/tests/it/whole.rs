@@ -5,13 +5,13 @@ use oip_types::{DataType, ModelMetadata, TensorMetadata};
 
 /// A model with batches of images.
 pub(crate) fn digits() -> ModelMetadata {
-    ModelMetadata {
-        name: "digits".to_owned(),
-        versions: vec!["1".to_owned()],
-        platform: "onnx_onnxv1".to_owned(),
-        inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1, 784])],
-        outputs: vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])],
-    }
+    ModelMetadata::new(
+        "digits",
+        "onnx_onnxv1",
+        vec![TensorMetadata::new("x", DataType::FP32, &[-1, 784])],
+        vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])],
+    )
+    .with_versions(["1"])
 }
 
 pub(crate) fn run(text: &str, model: &ModelMetadata) -> Result<Completed, MismatchError> {

@@ -96,11 +96,9 @@ impl InferenceClient for GrpcClient {
             let message = || ServerMetadataRequest {};
             let send = async |mut client: Client, request| client.server_metadata(request).await;
             let answer = self.unary(&self.client, true, message, send).await?;
-            Ok(ServerMetadata {
-                name: answer.name,
-                version: answer.version,
-                extensions: answer.extensions,
-            })
+            let mut metadata = ServerMetadata::new(answer.name, answer.version);
+            metadata.extensions = answer.extensions;
+            Ok(metadata)
         })
     }
 

@@ -15,11 +15,10 @@ pub(super) struct Server {
 
 impl From<Server> for ServerMetadata {
     fn from(server: Server) -> Self {
-        Self {
-            name: server.name.unwrap_or_default(),
-            version: server.version.unwrap_or_default(),
-            extensions: server.extensions.unwrap_or_default(),
-        }
+        let name = server.name.unwrap_or_default();
+        let mut metadata = Self::new(name, server.version.unwrap_or_default());
+        metadata.extensions = server.extensions.unwrap_or_default();
+        metadata
     }
 }
 
@@ -49,13 +48,13 @@ impl Model {
             };
             tensors.unwrap_or_default().into_iter().map(read).collect()
         };
-        Ok(ModelMetadata {
-            inputs: tensors(self.inputs)?,
-            outputs: tensors(self.outputs)?,
-            name: self.name,
-            versions: self.versions.unwrap_or_default(),
-            platform: self.platform.unwrap_or_default(),
-        })
+        Ok(ModelMetadata::new(
+            self.name,
+            self.platform.unwrap_or_default(),
+            tensors(self.inputs)?,
+            tensors(self.outputs)?,
+        )
+        .with_versions(self.versions.unwrap_or_default()))
     }
 }
 

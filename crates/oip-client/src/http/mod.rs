@@ -218,11 +218,11 @@ impl HttpClient {
     async fn encode(&self, request: &InferRequest) -> Result<(EncodedBody, Option<Bytes>)> {
         let settings = self.settings();
         let is_raw = settings.form == TensorForm::Raw;
-        let encoding = RequestEncoding {
-            binary_inputs: is_raw,
-            binary_outputs: is_raw,
-            non_finite: settings.non_finite,
-        };
+        let encoding = RequestEncoding::default().with(|encoding| {
+            encoding.binary_inputs = is_raw;
+            encoding.binary_outputs = is_raw;
+            encoding.non_finite = settings.non_finite;
+        });
         let compression = settings.compression;
         let mut request = request.clone();
         if let Some(timeout) = settings.request_timeout.filter(|_| settings.sends_timeout) {

@@ -112,9 +112,8 @@ async fn the_repositorys_index() {
 
 #[tokio::test]
 async fn loading_and_unloading() {
-    let options = LoadOptions {
-        config: Some("{\"max_batch_size\":4}".into()),
-    };
+    let options =
+        LoadOptions::default().with(|options| options.config = Some("{\"max_batch_size\":4}".into()));
     // Triton answers without a body.
     let server = Scripted::answering("200 OK", &[], "");
     server.client().load_model("a b", &options).await.unwrap();
@@ -122,9 +121,7 @@ async fn loading_and_unloading() {
     assert_eq!(line, "POST /v2/repository/models/a%20b/load");
     assert_eq!(body, r#"{"parameters":{"config":"{\"max_batch_size\":4}"}}"#);
     let server = Scripted::answering("200 OK", &[], "");
-    let dependents = UnloadOptions {
-        unload_dependents: true,
-    };
+    let dependents = UnloadOptions::default().with(|options| options.unload_dependents = true);
     server.client().unload_model("m", dependents).await.unwrap();
     let (line, body) = asked_http(&server);
     assert_eq!(line, "POST /v2/repository/models/m/unload");

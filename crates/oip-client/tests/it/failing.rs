@@ -231,11 +231,10 @@ async fn time_is_for_all_attempts_together() {
     let server = Scripted::new(vec![Step::Cut(vec![]), Step::Hang]);
     let client = HttpClient::builder(&server.url)
         .request_timeout(Duration::from_millis(300))
-        .retry(RetryPolicy {
-            on: RetryOn::Broken,
-            first_delay: Duration::from_millis(10),
-            ..RetryPolicy::default()
-        })
+        .retry(RetryPolicy::default().with(|policy| {
+            policy.on = RetryOn::Broken;
+            policy.first_delay = Duration::from_millis(10);
+        }))
         .build()
         .unwrap();
     let start = Instant::now();

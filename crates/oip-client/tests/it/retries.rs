@@ -19,11 +19,10 @@ use crate::support::{
 const GOOD: &str = r#"{"model_name":"m","outputs":[]}"#;
 
 fn quick(on: RetryOn) -> RetryPolicy {
-    RetryPolicy {
-        on,
-        first_delay: Duration::from_millis(5),
-        ..RetryPolicy::default()
-    }
+    RetryPolicy::default().with(|policy| {
+        policy.on = on;
+        policy.first_delay = Duration::from_millis(5);
+    })
 }
 
 fn client(server: &Scripted, on: RetryOn) -> HttpClient {
@@ -155,10 +154,7 @@ async fn refused_connections_are_tried_again() {
         .unwrap();
     for scheme in ["http", "grpc"] {
         let client = oip_client::builder(format!("{scheme}://{address}"))
-            .retry(RetryPolicy {
-                attempts: 4,
-                ..quick(RetryOn::NotSent)
-            })
+            .retry(quick(RetryOn::NotSent).with(|policy| policy.attempts = 4))
             .build()
             .unwrap();
         let start = Instant::now();

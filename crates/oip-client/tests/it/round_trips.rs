@@ -208,16 +208,12 @@ async fn the_extensions() {
                 .any(|entry| entry.name == "never" && entry.state.is_none()),
             "{index:?}"
         );
-        let options = LoadOptions {
-            config: Some("{}".into()),
-        };
+        let options = LoadOptions::default().with(|options| options.config = Some("{}".into()));
         client.load_model("identity_bool", &options).await.unwrap();
         client
             .unload_model(
                 "identity_int8",
-                UnloadOptions {
-                    unload_dependents: true,
-                },
+                UnloadOptions::default().with(|options| options.unload_dependents = true),
             )
             .await
             .unwrap();

@@ -250,19 +250,18 @@ mod tests {
     use super::*;
 
     fn metadata() -> ModelMetadata {
-        ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: "test_test".into(),
-            inputs: vec![
+        ModelMetadata::new(
+            "m",
+            "test_test",
+            vec![
                 TensorMetadata::new("x", DataType::UINT8, &[-1, -1]),
                 TensorMetadata::new("s", DataType::BYTES, &[-1, 2]),
             ],
-            outputs: vec![
+            vec![
                 TensorMetadata::new("y", DataType::UINT8, &[-1]),
                 TensorMetadata::new("z", DataType::BYTES, &[-1, 2]),
             ],
-        }
+        )
     }
 
     fn matrix(rows: u64, columns: u64) -> Tensor {

@@ -130,6 +130,14 @@ impl Snapshot {
         Ok(snapshot)
     }
 
+    /// One file in the repository's folder; nothing if it is gone.
+    pub(crate) fn of_file(root: &Root, name: &Path) -> Self {
+        let stamp = root.stat(name).ok().map(|stat| Stamp::of(name.to_owned(), &stat));
+        Self {
+            files: stamp.map(|stamp| (name.to_owned(), stamp)).into_iter().collect(),
+        }
+    }
+
     fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
         let entries = root.list(folder).map_err(|source| FileError::Folder {
             name: FileError::name(&root.path(folder)),

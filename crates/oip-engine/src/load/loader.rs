@@ -166,13 +166,13 @@ fn prepare(
         let content = job.folder.open_beside(file, &name, mapping)?;
         beside.push((name, content));
     }
-    let source = ModelSource {
-        name: job.name.clone(),
-        version: job.version.clone().unwrap_or_default(),
-        path: file.path.clone(),
+    let source = ModelSource::new(
+        job.name.clone(),
+        job.version.clone().unwrap_or_default(),
+        file.path.clone(),
         content,
-        beside,
-    };
+    )
+    .with_beside(beside);
     let cx = LoadContext::default()
         .with_deadline(Some(deadline))
         .with_config(Arc::new(job.written.config.clone()));
@@ -188,11 +188,8 @@ fn prepare(
     })?;
     drop(source);
 
-    let metadata = ModelMetadata {
-        name: job.name.clone(),
-        versions: job.version.iter().cloned().collect(),
-        ..model.metadata().clone()
-    };
+    let mut metadata = model.metadata().clone().with_versions(&job.version);
+    metadata.name.clone_from(&job.name);
     let completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| LoadError::Mismatch(error.into()))?;
     let policy = match completed.without_batches.is_some() {

@@ -1,4 +1,5 @@
 use std::{
+    ffi::{OsStr, OsString},
     fmt, io,
     path::{Component, Path, PathBuf},
     sync::Arc,
@@ -23,8 +24,10 @@ pub struct Repository {
     /// Opened anew for every look, so that another folder may take its place.
     path: PathBuf,
     backends: Arc<[Arc<dyn Backend>]>,
-    /// The model's name in KServe's layout, where the folder is the model.
+    /// The model's name in KServe's layout, where the folder is the model, or of a file that is one.
     single_model: Option<String>,
+    /// The file that is all of the model, where the repository is one.
+    only_file: Option<String>,
 }
 
 impl Repository {
@@ -32,7 +35,8 @@ impl Repository {
     /// loaded.
     ///
     /// A folder with a model file in it is one model without versions, called `single_model_name`, or else as its
-    /// configuration says, or else after the folder. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
+    /// configuration says, or else after the folder. A file is one model too, called `single_model_name`, or else after
+    /// the file; no configuration beside it is read. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
     /// no model but stands where one should is shown with the reason.
     ///
     /// # Errors
@@ -47,12 +51,21 @@ impl Repository {
             source,
         };
         let path = std::path::absolute(root).map_err(fail)?;
+        let is_known = |file: &Path| {
+            let mut names = backends.iter().flat_map(|backend| backend.file_names());
+            file.is_file() && names.any(|name| Path::new(name).extension() == file.extension())
+        };
+        if is_known(&path) {
+            let path = path.canonicalize().map_err(fail)?;
+            return Ok(Self::of_file(&path, backends, single_model_name));
+        }
         let open = Arc::new(Root::open(&path).map_err(fail)?);
         open.list(Path::new("")).map_err(fail)?;
         let mut repository = Self {
             path,
             backends: backends.into(),
             single_model: None,
+            only_file: None,
         };
         let folder = repository.model_folder(&open, "", Path::new(""), false);
         // What is wrong with a configuration is said when the model is loaded.
@@ -72,6 +85,43 @@ impl Repository {
             repository.single_model = Some(name.unwrap_or_else(|| "model".to_owned()));
         }
         Ok(repository)
+    }
+
+    /// The repository of one file, by its path without links.
+    fn of_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Self {
+        let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+        let stem = Some(text(path.file_stem())).filter(|name| check_name("model name", name).is_ok());
+        let name = name.map(str::to_owned).or(stem);
+        Self {
+            path: path.parent().unwrap_or(path).to_owned(),
+            backends: backends.into(),
+            single_model: Some(name.unwrap_or_else(|| "model".to_owned())),
+            only_file: Some(text(path.file_name())),
+        }
+    }
+
+    /// The files right in a repository's folder that look like models, but are none there: each would have to stand in
+    /// a folder of its own. Hidden ones are passed over.
+    #[must_use]
+    pub fn misplaced_files(&self) -> Vec<String> {
+        if self.single_model.is_some() {
+            return Vec::new();
+        }
+        let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
+        let names = self.backends.iter().flat_map(|backend| backend.file_names());
+        // What ordinary texts are called like says nothing.
+        let is_telling = |extension: &OsString| extension != "json" && extension != "txt";
+        let known: Vec<_> = names
+            .filter_map(|name| extension(name))
+            .filter(is_telling)
+            .collect();
+        let entries = Root::open(&self.path).and_then(|root| root.list(Path::new("")));
+        let files = entries.unwrap_or_default().into_iter();
+        let files = files.filter(|(_, kind)| *kind == FileType::RegularFile);
+        let names = files.map(|(name, _)| name.to_string_lossy().into_owned());
+        names
+            .filter(|name| extension(name).is_some_and(|extension| known.contains(&extension)))
+            .collect()
     }
 
     /// The names of all models, in order.
@@ -121,6 +171,7 @@ impl Repository {
             name: name.to_owned(),
             below: below.to_owned(),
             has_versions,
+            only_file: self.only_file.clone(),
         }
     }
 }
@@ -135,6 +186,8 @@ pub(crate) struct ModelFolder {
     /// Where it is in the repository's folder; there are no links on this path.
     below: PathBuf,
     has_versions: bool,
+    /// The file that is all of the model, whatever else is in the folder.
+    only_file: Option<String>,
 }
 
 /// A version that was found in a model's folder. A model without versions is one, without a name.
@@ -173,7 +226,10 @@ impl ModelFolder {
     /// # Errors
     /// Why they cannot be looked at.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, FileError> {
-        Snapshot::take(&self.root, &self.below)
+        match &self.only_file {
+            Some(file) => Ok(Snapshot::of_file(&self.root, Path::new(file))),
+            None => Snapshot::take(&self.root, &self.below),
+        }
     }
 
     /// A digest of some of its files, as they were when it was looked at.
@@ -186,6 +242,9 @@ impl ModelFolder {
     /// # Errors
     /// Which file is wrong, where, and why.
     pub(crate) fn configuration(&self) -> Result<WrittenConfig, LoadError> {
+        if self.only_file.is_some() {
+            return Ok(WrittenConfig::default());
+        }
         let is_there = |file: &&(&str, Syntax)| self.root.stat(&self.below.join(file.0)).is_ok();
         let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
         let (name, syntax) = match files[..] {
@@ -447,7 +506,8 @@ impl ModelFolder {
                 known: self.backends.iter().map(|backend| backend.name()).collect(),
             });
         }
-        let file = written.config.default_model_filename.as_str();
+        let configured = &written.config.default_model_filename;
+        let file = self.only_file.as_ref().unwrap_or(configured).as_str();
         if file.is_empty() {
             let files = backends
                 .into_iter()
@@ -535,7 +595,10 @@ impl fmt::Display for RepositoryError {
         let path = self.path.display();
         match self.source.kind() {
             io::ErrorKind::NotFound => write!(f, "the model repository {path} does not exist"),
-            io::ErrorKind::NotADirectory => write!(f, "the model repository {path} is not a folder"),
+            io::ErrorKind::NotADirectory => write!(
+                f,
+                "the model repository {path} is neither a folder nor, by its extension, a model's file"
+            ),
             _ => write!(f, "the model repository {path} cannot be read: {}", self.source),
         }
     }

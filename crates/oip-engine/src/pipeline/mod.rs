@@ -40,7 +40,7 @@ use crate::{
     batching::batch,
     run::{
         cache::Generation,
-        delivery::Answer,
+        client::{Answer, given_up},
         statistics::{Ending, Execution, Recorder},
     },
 };
@@ -148,7 +148,7 @@ impl Pipeline {
     ) -> Answer {
         let start = Instant::now();
         let mut rows = 1;
-        let _running = Running::new(&self.running);
+        let running = Running::new(self, cx);
         let answer = async {
             self.metadata.check_request(&request)?;
             rows = batch::rows(self.config.max_batch_size.into(), &request)?.unwrap_or(1);
@@ -181,6 +181,7 @@ impl Pipeline {
             }
             Err(error) => self.recorder.failure(error.code(), total),
         }
+        running.end();
         answer
     }
 
@@ -203,18 +204,35 @@ impl Pipeline {
     }
 }
 
-/// Counts a request for as long as it runs, however it ends.
-struct Running<'a>(&'a AtomicUsize);
+/// A request for as long as it runs. One that its caller gives up, which drops the future, counts as a failure.
+struct Running<'a> {
+    pipeline: &'a Pipeline,
+    cx: &'a RequestContext,
+    has_ended: bool,
+}
 
 impl<'a> Running<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
+    fn new(pipeline: &'a Pipeline, cx: &'a RequestContext) -> Self {
+        pipeline.running.fetch_add(1, Ordering::SeqCst);
+        Self {
+            pipeline,
+            cx,
+            has_ended: false,
+        }
+    }
+
+    /// There is an answer.
+    fn end(mut self) {
+        self.has_ended = true;
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        if !self.has_ended {
+            let recorder = &self.pipeline.recorder;
+            recorder.failure(given_up(self.cx.cancel()), self.cx.received().elapsed());
+        }
+        self.pipeline.running.fetch_sub(1, Ordering::SeqCst);
     }
 }

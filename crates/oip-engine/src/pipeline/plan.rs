@@ -363,13 +363,7 @@ mod tests {
                 return Err(ServiceError::invalid(format!("model '{other}' does not exist")).into());
             }
         };
-        Ok(Arc::new(ModelMetadata {
-            name: name.into(),
-            versions: vec![],
-            platform: String::new(),
-            inputs,
-            outputs,
-        }))
+        Ok(Arc::new(ModelMetadata::new(name, String::new(), inputs, outputs)))
     }
 
     fn step(model: &str, inputs: &[(&str, &str)], outputs: &[(&str, &str)]) -> EnsembleStep {
@@ -388,13 +382,12 @@ mod tests {
     }
 
     fn plan(steps: Vec<EnsembleStep>) -> Result<Plan, PlanError> {
-        let metadata = ModelMetadata {
-            name: "pipeline".into(),
-            versions: vec![],
-            platform: "ensemble".into(),
-            inputs: vec![TensorMetadata::new("in", DataType::FP32, &[-1, 4])],
-            outputs: vec![TensorMetadata::new("out", DataType::FP32, &[-1])],
-        };
+        let metadata = ModelMetadata::new(
+            "pipeline",
+            "ensemble",
+            vec![TensorMetadata::new("in", DataType::FP32, &[-1, 4])],
+            vec![TensorMetadata::new("out", DataType::FP32, &[-1])],
+        );
         Plan::new(&metadata, &EnsembleScheduling { step: steps }, |found| {
             model(found.name())
         })

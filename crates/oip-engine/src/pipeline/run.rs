@@ -217,12 +217,13 @@ mod tests {
     /// in -> left (adds 1) -> l, in -> right (adds 1) -> r, (l, r) -> join (sum) -> out; l is an output too.
     fn diamond() -> Plan {
         let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[-1]);
-        let metadata = |name: &str, inputs: &[&str], outputs: &[&str]| ModelMetadata {
-            name: name.to_owned(),
-            versions: vec![],
-            platform: String::new(),
-            inputs: inputs.iter().map(|name| tensor(name)).collect(),
-            outputs: outputs.iter().map(|name| tensor(name)).collect(),
+        let metadata = |name: &str, inputs: &[&str], outputs: &[&str]| {
+            ModelMetadata::new(
+                name,
+                String::new(),
+                inputs.iter().map(|name| tensor(name)).collect(),
+                outputs.iter().map(|name| tensor(name)).collect(),
+            )
         };
         let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs

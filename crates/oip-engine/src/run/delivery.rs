@@ -6,18 +6,13 @@ use std::{
     time::Instant,
 };
 
-use oip_types::{ErrorCode, InferOutput, ServiceError};
-
 use crate::{
     batching::scheduler::Turnstile,
     run::{
-        instances::Client,
+        client::{Answer, Client, given_up},
         statistics::{Ending, Execution, Recorder},
     },
 };
-
-/// What comes back from a thread: the outputs of one request.
-pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
 
 /// A request that is done, and its answer.
 pub(crate) struct Finished {
@@ -41,10 +36,7 @@ impl Finished {
         let client = &self.client;
         let failure = match &self.answer {
             Err(error) => Some(error.code()),
-            Ok(_) if client.answer.is_canceled() => Some(match client.cancel.is_expired() {
-                true => ErrorCode::DeadlineExceeded,
-                false => ErrorCode::Cancelled,
-            }),
+            Ok(_) if client.answer.is_canceled() => Some(given_up(&client.cancel)),
             Ok(_) => None,
         };
         Ending {

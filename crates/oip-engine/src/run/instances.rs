@@ -5,7 +5,7 @@ use std::{
 };
 
 use futures_channel::oneshot;
-use oip_service::{CancelToken, Lease, Model, RequestContext};
+use oip_service::{Model, RequestContext};
 use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
@@ -16,7 +16,8 @@ use crate::{
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
     run::{
-        delivery::{Answer, Delivery, Finished},
+        client::{Answer, Client, given_up},
+        delivery::{Delivery, Finished},
         hang_watch::HangWatch,
         statistics::Recorder,
     },
@@ -54,17 +55,6 @@ pub(crate) struct Shared {
 pub(crate) struct Job {
     pub(crate) request: InferRequest,
     pub(crate) client: Client,
-}
-
-/// Who waits for the answer to a request.
-pub(crate) struct Client {
-    pub(crate) rows: u64,
-    pub(crate) arrival: u64,
-    pub(crate) received: Instant,
-    pub(crate) queued: Instant,
-    pub(crate) cancel: CancelToken,
-    pub(crate) lease: Lease,
-    pub(crate) answer: oneshot::Sender<Answer>,
 }
 
 impl Instances {
@@ -283,15 +273,10 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let (shared, cancel) = (self.shared, self.cx.cancel());
-        let is_expired = cancel.is_expired();
+        let code = given_up(cancel);
         cancel.cancel();
         // Whoever takes a request out of the queue counts it.
         if let Some(job) = shared.queue.cancel(self.ticket) {
-            let code = if is_expired {
-                ErrorCode::DeadlineExceeded
-            } else {
-                ErrorCode::Cancelled
-            };
             shared.recorder.failure(code, job.client.received.elapsed());
         }
         // Also if it is being run: others do not wait for an answer that nobody takes.

@@ -24,7 +24,7 @@ use tensor_core::{Shape, Tensor};
 use crate::{
     batching::scheduler::BatchPolicy,
     run::{
-        delivery::Answer,
+        client::Answer,
         instances::{InstanceSettings, Instances},
         statistics::{FailureReason, VersionMetrics},
     },
@@ -81,13 +81,12 @@ impl Bench {
             dynamic_batching: Some(batching),
             ..ModelConfig::default()
         });
-        let metadata = ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: "test_test".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::INT32, &[-1])],
-            outputs: vec![TensorMetadata::new("y", DataType::INT32, &[-1])],
-        };
+        let metadata = ModelMetadata::new(
+            "m",
+            "test_test",
+            vec![TensorMetadata::new("x", DataType::INT32, &[-1])],
+            vec![TensorMetadata::new("y", DataType::INT32, &[-1])],
+        );
         let (is_open, batches) = (
             Arc::<AtomicBool>::default(),
             Arc::<Mutex<Vec<Vec<i32>>>>::default(),
@@ -392,13 +391,12 @@ impl Model for Trap {
 #[test]
 fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
     let tensor = |name: &str| TensorMetadata::new(name, DataType::INT32, &[-1]);
-    let metadata = ModelMetadata {
-        name: "m".into(),
-        versions: vec![],
-        platform: "test_test".into(),
-        inputs: vec![tensor("x")],
-        outputs: vec![tensor("y"), tensor("z")],
-    };
+    let metadata = ModelMetadata::new(
+        "m",
+        "test_test",
+        vec![tensor("x")],
+        vec![tensor("y"), tensor("z")],
+    );
     for preserve_ordering in [false, true] {
         let policy = BatchPolicy::from_config(&ModelConfig {
             max_batch_size: 1,

@@ -3,6 +3,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod charging;
+pub(crate) mod client;
 pub(crate) mod delivery;
 pub(crate) mod hang_watch;
 pub(crate) mod instances;

@@ -14,8 +14,9 @@ use crate::{
     batching::{batch, independence, scheduler::Expiry},
     run::{
         charging::{self, Inputs},
-        delivery::{Answer, Finished, Run},
-        instances::{Client, Job, Shared},
+        client::{Answer, Client},
+        delivery::{Finished, Run},
+        instances::{Job, Shared},
         statistics::Execution,
     },
 };

@@ -11,7 +11,7 @@ use crate::{
     run::{
         cache::{Generation, Key, ResponseCache},
         charging::{Inputs, charge_outputs},
-        delivery::Answer,
+        client::Answer,
         instances::Instances,
         statistics::{Recorder, VersionMetrics},
     },
@@ -109,7 +109,8 @@ impl ServedVersion {
         let start = Instant::now();
         let key = Key::new(self.generation(), &request);
         if let Some(outputs) = cache.get(&key) {
-            let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)?;
+            let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)
+                .inspect_err(|error| self.recorder().failure(error.code(), cx.received().elapsed()))?;
             self.recorder().hit(start.elapsed(), cx.received().elapsed());
             return Ok(outputs);
         }

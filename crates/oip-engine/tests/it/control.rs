@@ -33,9 +33,7 @@ pub(crate) fn load(engine: &Engine, name: &str) -> Result<(), ServiceError> {
 }
 
 pub(crate) fn load_with(engine: &Engine, name: &str, config: Option<&str>) -> Result<(), ServiceError> {
-    let options = LoadOptions {
-        config: config.map(str::to_owned),
-    };
+    let options = LoadOptions::default().with(|options| options.config = config.map(str::to_owned));
     block_on(
         engine
             .repository()

@@ -47,13 +47,12 @@ impl Backend for FunctionBackend {
     }
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-        let metadata = ModelMetadata {
-            name: String::new(),
-            versions: vec![],
-            platform: "test_function".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::INT32, &[-1])],
-            outputs: vec![TensorMetadata::new("y", DataType::INT32, &[-1])],
-        };
+        let metadata = ModelMetadata::new(
+            "",
+            "test_function",
+            vec![TensorMetadata::new("x", DataType::INT32, &[-1])],
+            vec![TensorMetadata::new("y", DataType::INT32, &[-1])],
+        );
         let run = self.0[source.name.as_str()].clone();
         Ok(Box::new(FunctionModel { run, metadata }))
     }

@@ -16,10 +16,7 @@ use crate::{
 
 fn ask<'e>(engine: &'e oip_engine::Engine, budget: &ByteBudget, request: InferRequest) -> Answer<'e> {
     let lease = Lease::new(budget, &TimeLimits::default());
-    let time = TimeLimits {
-        default: Duration::from_secs(60),
-        ..TimeLimits::default()
-    };
+    let time = TimeLimits::default().with(|time| time.default = Duration::from_secs(60));
     let cx = RequestContext::for_request(&request, &lease, None, &time).unwrap();
     engine.infer(request, cx)
 }

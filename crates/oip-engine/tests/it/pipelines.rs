@@ -3,12 +3,13 @@
 use std::{
     path::Path,
     sync::{Arc, atomic::Ordering},
+    task::{Context, Waker},
     thread,
     time::{Duration, Instant},
 };
 
 use futures_executor::block_on;
-use oip_engine::{Engine, EngineConfig, ModelControl};
+use oip_engine::{Engine, EngineConfig, FailureReason, ModelControl};
 use oip_service::{InferenceService, Readiness, RequestContext};
 use oip_types::{
     ErrorCode, InferRequest, LoadOptions, ModelRef, ModelStatistics, RequestedOutput, UnloadOptions,
@@ -17,6 +18,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     control::{explicit, load, load_with, shown, unload, until},
+    functions::submit_within,
     support::{engine, infer, repository, request, small_engine, write, y},
 };
 
@@ -104,6 +106,46 @@ fn a_pipeline_is_a_model_among_others() {
         assert_eq!(statistics.inference_stats.success.count, expected, "{model}");
         assert_eq!(statistics.inference_count, expected, "{model}");
     }
+}
+
+/// A client that leaves, or whose time is over, while a step runs counts as that, for the pipeline and for the step.
+#[test]
+fn a_pipeline_that_is_given_up_counts_as_a_failure() {
+    let (engine, _, _folder) = small_engine(&[
+        ("p/1/.keep", ""),
+        ("p/config.pbtxt", &chain(&["ten", "waits"])),
+        ("ten/1/model.word", "adds 10"),
+        ("waits/1/model.word", "waits to be cancelled"),
+    ]);
+    let failures = |model: &str| -> Vec<_> {
+        let metrics = engine.metrics().into_iter();
+        let mut of_model = metrics.filter(|metrics| metrics.statistics.name == model);
+        let failures = of_model.next().unwrap().failures.into_iter();
+        failures.filter(|(_, count)| *count > 0).collect()
+    };
+    let submit = |timeout| submit_within(&engine, request("p", None, 1), timeout);
+
+    let mut answer = submit(Duration::from_secs(60));
+    until("the first step has run", || {
+        statistics(&engine, "ten").execution_count > 0
+    });
+    let mut context = Context::from_waker(Waker::noop());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        assert!(answer.as_mut().poll(&mut context).is_pending());
+    }
+    drop(answer);
+    let expected = [(FailureReason::Canceled, 1)];
+    until("the step counts it", || failures("waits") == expected);
+    assert_eq!(failures("p"), expected);
+    assert_eq!(statistics(&engine, "p").inference_stats.fail.count, 1);
+
+    let answer = submit(Duration::from_millis(10));
+    thread::sleep(Duration::from_millis(50));
+    drop(answer);
+    let expected = [(FailureReason::Rejected, 1), (FailureReason::Canceled, 1)];
+    assert_eq!(failures("p"), expected);
+    assert_eq!(statistics(&engine, "p").inference_stats.success.count, 0);
 }
 
 #[test]
@@ -248,9 +290,7 @@ fn loading_a_pipeline_loads_what_it_runs() {
 
     // With what was loaded only for it. `one` was asked for by now, `ten` is still needed.
     load(&engine, "other").unwrap();
-    let options = UnloadOptions {
-        unload_dependents: true,
-    };
+    let options = UnloadOptions::default().with(|options| options.unload_dependents = true);
     let outer = ModelRef::new("outer", None).unwrap();
     block_on(engine.repository().unwrap().unload(outer, options)).unwrap();
     until("the inner pipeline is gone", || {

@@ -7,13 +7,17 @@ use std::{
     path::Path,
     process::{Command, Stdio},
     sync::Arc,
+    time::Duration,
 };
 
-use oip_engine::{EngineConfig, Repository};
+use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
 use oip_service::{Backend, InferenceService};
 use oip_types::{ModelRef, ModelState};
 
-use crate::support::{WordBackend, engine, infer, repository, request, write, y};
+use crate::{
+    control::until,
+    support::{WordBackend, engine, infer, repository, request, write, y},
+};
 
 fn backends() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(WordBackend::default())]
@@ -268,4 +272,78 @@ fn a_repository_in_another_mount_namespace() {
     // It ends when it is spoken to.
     drop(container.stdin.take());
     container.wait().unwrap();
+}
+
+#[test]
+fn a_file_is_a_repository_of_one_model() {
+    let folder = repository(&[
+        ("ten.word", "adds 10"),
+        ("model.word", "adds 1"),
+        ("config.pbtxt", "max_batch_size: nonsense"),
+        ("unreadable/1/model.word", "fails to load"),
+    ]);
+    let open = |name: &str, model: Option<&str>| {
+        let repository = Repository::open(&folder.path().join(name), &backends(), model).unwrap();
+        assert!(repository.misplaced_files().is_empty());
+        let engine = Engine::start(repository, EngineConfig::default());
+        engine.wait_until_loaded();
+        engine
+    };
+    assert_eq!(
+        y(&infer(&open("ten.word", None), request("ten", None, 1)).unwrap()),
+        11
+    );
+    assert_eq!(
+        y(&infer(&open("ten.word", Some("x")), request("x", None, 1)).unwrap()),
+        11
+    );
+    symlink(
+        folder.path().join("ten.word"),
+        folder.path().join("unreadable/linked.word"),
+    )
+    .unwrap();
+    let engine = open("unreadable/linked.word", None);
+    assert_eq!(
+        y(&infer(&engine, request("ten", None, 1)).unwrap()),
+        11,
+        "the file has the name"
+    );
+    // When it is replaced, it is loaded again.
+    let engine = engine_polling(&folder.path().join("ten.word"));
+    write(folder.path(), "ten.word", "adds 20");
+    until("the new file is served", || {
+        y(&infer(&engine, request("ten", None, 1)).unwrap()) == 21
+    });
+    write(folder.path(), "notes.txt", "");
+    let error = Repository::open(&folder.path().join("notes.txt"), &backends(), None)
+        .err()
+        .unwrap();
+    assert!(
+        error
+            .to_string()
+            .ends_with("is neither a folder nor, by its extension, a model's file")
+    );
+}
+
+fn engine_polling(path: &Path) -> Engine {
+    let config = EngineConfig::default().with(|config| {
+        config.control = ModelControl::Poll {
+            interval: Duration::from_millis(10),
+        };
+    });
+    let engine = Engine::start(Repository::open(path, &backends(), None).unwrap(), config);
+    engine.wait_until_loaded();
+    engine
+}
+
+#[test]
+fn files_that_would_be_models_elsewhere_are_told() {
+    let folder = repository(&[
+        ("ten.word", "adds 10"),
+        ("a.txt", ""),
+        (".b.word", ""),
+        ("m/1/model.word", "adds 1"),
+    ]);
+    let repository = Repository::open(folder.path(), &backends(), None).unwrap();
+    assert_eq!(repository.misplaced_files(), ["ten.word"]);
 }

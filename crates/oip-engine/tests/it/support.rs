@@ -50,16 +50,12 @@ impl Backend for WordBackend {
             _ => {}
         }
         let tensor = TensorMetadata::new("x", DataType::INT32, &[-1]);
-        let metadata = ModelMetadata {
-            name: String::new(),
-            versions: vec![],
-            platform: "test_word".into(),
-            inputs: vec![tensor.clone()],
-            outputs: vec![TensorMetadata {
-                name: "y".into(),
-                ..tensor
-            }],
-        };
+        let metadata = ModelMetadata::new(
+            "",
+            "test_word",
+            vec![tensor],
+            vec![TensorMetadata::new("y", DataType::INT32, &[-1])],
+        );
         self.living.fetch_add(1, Ordering::SeqCst);
         Ok(Box::new(WordModel {
             word: word.trim().to_owned(),

@@ -149,19 +149,10 @@ pub fn decode_metadata(message: ModelMetadataResponse) -> Result<ModelMetadata, 
             DataType::from_name(&tensor.datatype).map_err(|error| error.within(Quoted(&tensor.name)))?;
         Ok(TensorMetadata::new(tensor.name, datatype, &tensor.shape))
     };
-    Ok(ModelMetadata {
-        name: message.name,
-        versions: message.versions,
-        platform: message.platform,
-        inputs: message
-            .inputs
-            .into_iter()
-            .map(read)
-            .collect::<Result<_, ServiceError>>()?,
-        outputs: message
-            .outputs
-            .into_iter()
-            .map(read)
-            .collect::<Result<_, ServiceError>>()?,
-    })
+    let inputs = message.inputs.into_iter().map(read);
+    let inputs = inputs.collect::<Result<_, ServiceError>>()?;
+    let outputs = message.outputs.into_iter().map(read);
+    let outputs = outputs.collect::<Result<_, ServiceError>>()?;
+    let metadata = ModelMetadata::new(message.name, message.platform, inputs, outputs);
+    Ok(metadata.with_versions(message.versions))
 }

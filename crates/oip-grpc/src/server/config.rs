@@ -2,7 +2,15 @@ use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::Limits;
 
 /// How the gRPC side works.
+///
+/// ```
+/// use oip_grpc::{GrpcConfig, GrpcOutput};
+///
+/// let config = GrpcConfig::default().with(|config| config.output = GrpcOutput::Raw);
+/// assert_eq!(config.max_message_bytes, 64 << 20);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GrpcConfig {
     /// Bytes that a message from a client may have, as it is sent and again once it is decompressed (64 MiB).
     pub max_message_bytes: usize,
@@ -18,6 +26,15 @@ pub struct GrpcConfig {
     pub cpu: CpuPool,
     /// In which form outputs are sent.
     pub output: GrpcOutput,
+}
+
+impl GrpcConfig {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for GrpcConfig {
@@ -38,6 +55,7 @@ impl Default for GrpcConfig {
 ///
 /// FP16 and BF16 have no typed form: a response with such an output is always raw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GrpcOutput {
     /// As the request's inputs came: raw for raw, typed for typed.
     #[default]

@@ -277,10 +277,7 @@ mod tests {
         let lens = [0u32, 3, 300, 1];
         let body: Vec<u8> = lens.iter().flat_map(|len| message(*len)).collect();
         for size in [1, 2, 5, 7, 300, body.len()] {
-            let config = GrpcConfig {
-                budget: ByteBudget::new(10_000),
-                ..GrpcConfig::default()
-            };
+            let config = GrpcConfig::default().with(|config| config.budget = ByteBudget::new(10_000));
             let mut parts: VecDeque<Bytes> = body.chunks(size).map(Bytes::copy_from_slice).collect();
             parts.push_back(message(9)[..6].to_vec().into());
             let mut messages = Messages::new(Parts(parts), None, &config);

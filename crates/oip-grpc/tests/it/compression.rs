@@ -122,10 +122,7 @@ async fn a_client_reads_what_it_asked_for() {
 #[tokio::test]
 async fn lc_10_decompressed_messages_count() {
     let budget = ByteBudget::new(20_000);
-    let config = GrpcConfig {
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    };
+    let config = GrpcConfig::default().with(|config| config.budget = budget.clone());
     let client = client_with(config).0;
     let mut client = client.send_compressed(CompressionEncoding::Gzip);
     let status = client

@@ -121,10 +121,7 @@ fn model(datatype: &str) -> String {
 }
 
 async fn infer(output: GrpcOutput, request: ModelInferRequest) -> ModelInferResponse {
-    let config = GrpcConfig {
-        output,
-        ..GrpcConfig::default()
-    };
+    let config = GrpcConfig::default().with(|config| config.output = output);
     client_with(config)
         .0
         .model_infer(request)

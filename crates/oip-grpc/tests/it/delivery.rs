@@ -189,10 +189,7 @@ async fn wrong_slices_are_refused() {
 #[tokio::test]
 async fn lc_10_copies_of_shared_memory_count() {
     let budget = ByteBudget::new(1000);
-    let (mut client, _) = with_memory(GrpcConfig {
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    });
+    let (mut client, _) = with_memory(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let mut request = good();
     request.inputs[0] = input("x", "FP32", &[16]);
     request.inputs[0].parameters = slice(0, 64);

@@ -360,14 +360,11 @@ async fn gr_17_deadlines() {
         assert_eq!(call(timeout).await.code(), Code::InvalidArgument, "{timeout}");
     }
     // The server's own limit holds for those who would wait for ever.
-    let time = TimeLimits {
-        default: Duration::from_millis(30),
-        max: Duration::from_millis(30),
-    };
-    let (mut client, test) = client_with(GrpcConfig {
-        time,
-        ..GrpcConfig::default()
+    let time = TimeLimits::default().with(|time| {
+        time.default = Duration::from_millis(30);
+        time.max = Duration::from_millis(30);
     });
+    let (mut client, test) = client_with(GrpcConfig::default().with(|config| config.time = time));
     let mut request = Request::new(ModelInferRequest {
         model_name: "slow".into(),
         ..good()
@@ -393,10 +390,7 @@ async fn gr_11_message_limit() {
         (size, None),
         (size + 1, None),
     ] {
-        let config = GrpcConfig {
-            max_message_bytes: limit,
-            ..GrpcConfig::default()
-        };
+        let config = GrpcConfig::default().with(|config| config.max_message_bytes = limit);
         let answer = client_with(config).0.model_infer(request.clone()).await;
         assert_eq!(answer.err().map(|status| status.code()), code, "{limit}");
     }
@@ -406,10 +400,7 @@ async fn gr_11_message_limit() {
 #[tokio::test]
 async fn lc_10_messages_share_a_budget() {
     let budget = ByteBudget::new(20_000);
-    let (mut client, _) = client_with(GrpcConfig {
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    });
+    let (mut client, _) = client_with(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let request = raw_x("identity_uint8", "UINT8", &[10_000], &[1; 10_000]);
     let taken = budget.take(15_000).unwrap();
     let status = client.model_infer(request.clone()).await.unwrap_err();

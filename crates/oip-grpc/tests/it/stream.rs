@@ -328,15 +328,11 @@ async fn gr_18_a_dropped_stream_cancels_its_requests() {
 #[tokio::test]
 async fn gr_25_a_client_that_never_reads() {
     let budget = ByteBudget::new(64 << 20);
-    let time = TimeLimits {
-        default: Duration::from_millis(300),
-        ..TimeLimits::default()
-    };
-    let (service, _) = service_with(GrpcConfig {
-        time,
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    });
+    let time = TimeLimits::default().with(|time| time.default = Duration::from_millis(300));
+    let (service, _) = service_with(GrpcConfig::default().with(|config| {
+        config.time = time;
+        config.budget = budget.clone();
+    }));
     let mut stream = Conversation::open(service, &[]).await;
     let (requests, taken) = (stream.requests.clone(), stream.taken.clone());
     let large = floats("identity_fp32", &[0.0; 1000]);
@@ -403,10 +399,7 @@ async fn gr_17_the_deadline_of_a_stream() {
 /// GR-11: a message that is too large ends the stream, behind the answers that are due.
 #[tokio::test]
 async fn gr_11_message_limit_of_streams() {
-    let (service, _) = service_with(GrpcConfig {
-        max_message_bytes: 1000,
-        ..GrpcConfig::default()
-    });
+    let (service, _) = service_with(GrpcConfig::default().with(|config| config.max_message_bytes = 1000));
     let mut stream = Conversation::open(service, &[]).await;
     stream.send("1", good()).await;
     stream.send("2", floats("identity_fp32", &[0.0; 1000])).await;
@@ -418,10 +411,7 @@ async fn gr_11_message_limit_of_streams() {
 #[tokio::test]
 async fn lc_10_messages_of_a_stream_share_the_budget() {
     let budget = ByteBudget::new(20_000);
-    let (service, _) = service_with(GrpcConfig {
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    });
+    let (service, _) = service_with(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let mut stream = Conversation::open(service.clone(), &[]).await;
     for _ in 0..20 {
         stream.send("1", floats("identity_fp32", &[0.0; 1000])).await;
@@ -482,10 +472,7 @@ impl Body for Parts {
 #[tokio::test(start_paused = true)]
 async fn gr_05_half_a_message_in_a_stream() {
     let budget = ByteBudget::new(1 << 20);
-    let (mut service, _) = service_with(GrpcConfig {
-        budget: budget.clone(),
-        ..GrpcConfig::default()
-    });
+    let (mut service, _) = service_with(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let (parts, receiver) = mpsc::channel(4);
     let request = http::Request::post(MODEL_STREAM_INFER)
         .header("content-type", "application/grpc")

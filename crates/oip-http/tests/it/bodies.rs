@@ -221,10 +221,7 @@ async fn compressed_bodies() {
 /// HT-38: compressed bodies that are too large, broken or of another kind.
 #[tokio::test]
 async fn ht_38_compressed_bodies_are_bounded() {
-    let (app, _) = app_with(HttpConfig {
-        max_body_bytes: 1 << 20,
-        ..HttpConfig::default()
-    });
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
     let bomb = gzip(&vec![b' '; (1 << 20) + 1]);
     assert!(bomb.len() < 10_000);
     let answer = infer_with(
@@ -278,10 +275,7 @@ async fn ht_07_the_limit_for_bodies() {
         (json.len(), StatusCode::OK),
         (json.len() + 1, StatusCode::OK),
     ] {
-        let (app, _) = app_with(HttpConfig {
-            max_body_bytes: limit,
-            ..HttpConfig::default()
-        });
+        let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = limit));
         for body in [Body::from(json.clone()), in_pieces(json.as_bytes(), 10)] {
             assert_eq!(
                 infer_with(&app, "identity_fp32", &[], body).await.status,
@@ -300,10 +294,7 @@ async fn ht_07_the_limit_for_bodies() {
 /// HT-08: a body that does not end, and does not say how long it is.
 #[tokio::test]
 async fn ht_08_endless_bodies_are_cut_at_the_limit() {
-    let (app, _) = app_with(HttpConfig {
-        max_body_bytes: 1 << 20,
-        ..HttpConfig::default()
-    });
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
     let answer = infer_with(&app, "identity_fp32", &[], Body::new(Endless)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
@@ -325,14 +316,8 @@ async fn ht_39_zstd_is_not_offered() {
 /// HT-40: JSON that grows when it is decoded is bounded too.
 #[tokio::test]
 async fn ht_40_decoded_json_is_bounded() {
-    let limits = Limits {
-        tensor_bytes: 800,
-        ..Limits::default()
-    };
-    let (app, _) = app_with(HttpConfig {
-        limits,
-        ..HttpConfig::default()
-    });
+    let limits = Limits::default().with(|limits| limits.tensor_bytes = 800);
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.limits = limits));
     for (count, status) in [(100, StatusCode::OK), (101, StatusCode::PAYLOAD_TOO_LARGE)] {
         let data = format!("[{}]", vec!["1"; count].join(","));
         let answer = infer(&app, "identity_int64", &x("INT64", &format!("[{count}]"), &data)).await;
@@ -344,10 +329,7 @@ async fn ht_40_decoded_json_is_bounded() {
 #[tokio::test]
 async fn lc_10_bodies_share_a_budget() {
     let budget = ByteBudget::new(100_000);
-    let (app, _) = app_with(HttpConfig {
-        budget: budget.clone(),
-        ..HttpConfig::default()
-    });
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.budget = budget.clone()));
     let taken = budget.take(99_950).unwrap();
     let headers = [("content-length", "100")];
     let answer = infer_with(&app, "identity_fp32", &headers, Body::new(Stalled)).await;
@@ -403,10 +385,7 @@ async fn ht_41_values_without_a_json_form() {
         (NonFinite::Literal, "[NaN,Infinity,-Infinity]"),
         (NonFinite::String, r#"["NaN","Infinity","-Infinity"]"#),
     ] {
-        let (app, _) = app_with(HttpConfig {
-            non_finite: rule,
-            ..HttpConfig::default()
-        });
+        let (app, _) = app_with(HttpConfig::default().with(|config| config.non_finite = rule));
         assert!(
             infer(&app, "nan", &request)
                 .await
@@ -414,10 +393,7 @@ async fn ht_41_values_without_a_json_form() {
                 .ends_with(&format!("{data}}}]}}"))
         );
     }
-    let (app, _) = app_with(HttpConfig {
-        non_finite: NonFinite::Error,
-        ..HttpConfig::default()
-    });
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.non_finite = NonFinite::Error));
     let answer = infer(&app, "nan", &request).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert!(answer.error().contains("binary_data"));
@@ -426,10 +402,7 @@ async fn ht_41_values_without_a_json_form() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert!(answer.error().contains("not UTF-8") && answer.error().contains("binary_data"));
 
-    let (app, _) = app_with(HttpConfig {
-        max_answer_bytes: 100,
-        ..HttpConfig::default()
-    });
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.max_answer_bytes = 100));
     let answer = infer(&app, "identity_fp32", &request).await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(answer.error().ends_with("the limit is 100"));
@@ -438,14 +411,11 @@ async fn ht_41_values_without_a_json_form() {
 /// Requests end at their deadline, the server's or their own, and so does their work.
 #[tokio::test]
 async fn deadlines() {
-    let time = TimeLimits {
-        default: Duration::from_millis(50),
-        max: Duration::from_millis(100),
-    };
-    let (app, service) = app_with(HttpConfig {
-        time,
-        ..HttpConfig::default()
+    let time = TimeLimits::default().with(|time| {
+        time.default = Duration::from_millis(50);
+        time.max = Duration::from_millis(100);
     });
+    let (app, service) = app_with(HttpConfig::default().with(|config| config.time = time));
     for parameters in [
         "",
         r#""parameters":{"timeout":1000},"#,

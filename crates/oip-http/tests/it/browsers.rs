@@ -73,10 +73,8 @@ async fn programs_and_the_servers_own_pages_are_not_concerned() {
 
 #[tokio::test]
 async fn names_that_a_page_resolved_to_this_server_are_refused() {
-    let config = HttpConfig {
-        allowed_hosts: AllowedHosts::only(["models.example.com"]),
-        ..HttpConfig::default()
-    };
+    let config = HttpConfig::default()
+        .with(|config| config.allowed_hosts = AllowedHosts::only(["models.example.com"]));
     let (app, _) = app_with(config);
     for (host, status) in [
         ("127.0.0.1:8080", 200),

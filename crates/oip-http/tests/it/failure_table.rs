@@ -301,14 +301,11 @@ fn rows() -> Vec<Row> {
 
 #[tokio::test]
 async fn every_row_of_the_table_of_failures() {
-    let time = TimeLimits {
-        default: Duration::from_millis(50),
-        max: Duration::from_secs(20),
-    };
-    let (app, _) = app_with(HttpConfig {
-        time,
-        ..HttpConfig::default()
+    let time = TimeLimits::default().with(|time| {
+        time.default = Duration::from_millis(50);
+        time.max = Duration::from_secs(20);
     });
+    let (app, _) = app_with(HttpConfig::default().with(|config| config.time = time));
     for row in rows() {
         let method = if row.body.is_some() {
             Method::POST

@@ -28,10 +28,7 @@ use crate::support::{app_with, infer, infer_binary, infer_with, x};
 
 fn app_within(limit: u64, config: HttpConfig) -> (Router, ByteBudget) {
     let budget = ByteBudget::new(limit);
-    let (app, _) = app_with(HttpConfig {
-        budget: budget.clone(),
-        ..config
-    });
+    let (app, _) = app_with(config.with(|config| config.budget = budget.clone()));
     (app, budget)
 }
 
@@ -179,17 +176,11 @@ async fn an_announced_length_takes_no_room() {
 /// Time counts from the first byte, also while the body comes.
 #[tokio::test]
 async fn a_body_that_never_ends_is_answered_at_the_deadline() {
-    let time = TimeLimits {
-        default: Duration::from_millis(20),
-        max: Duration::from_millis(50),
-    };
-    let (app, budget) = app_within(
-        1 << 20,
-        HttpConfig {
-            time,
-            ..HttpConfig::default()
-        },
-    );
+    let time = TimeLimits::default().with(|time| {
+        time.default = Duration::from_millis(20);
+        time.max = Duration::from_millis(50);
+    });
+    let (app, budget) = app_within(1 << 20, HttpConfig::default().with(|config| config.time = time));
     let stalled = Body::new(Stalls(Some(vec![b' '; 1000].into())));
     let answer = infer_with(&app, "identity_fp32", &[], stalled).await;
     assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
@@ -201,13 +192,9 @@ async fn a_body_that_never_ends_is_answered_at_the_deadline() {
 async fn every_end_gives_everything_back() {
     let (app, budget) = app_within(
         4 << 20,
-        HttpConfig {
-            time: TimeLimits {
-                default: Duration::from_secs(2),
-                ..TimeLimits::default()
-            },
-            ..HttpConfig::default()
-        },
+        HttpConfig::default().with(|config| {
+            config.time = TimeLimits::default().with(|time| time.default = Duration::from_secs(2));
+        }),
     );
     let json = x("FP32", "[1]", "[1]");
     let large = format!("[{}]", vec!["1"; 100_000].join(","));

@@ -60,10 +60,7 @@ async fn bodies_without_tensors_have_a_megabyte() {
     let answer = send(&app, Method::POST, CONTROL[0].0, Body::from(all_blank)).await;
     assert_eq!(answer.status, StatusCode::OK);
     // Unless bodies with tensors have less.
-    let (small, _) = app_with(HttpConfig {
-        max_body_bytes: 10,
-        ..HttpConfig::default()
-    });
+    let (small, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 10));
     let answer = send(&small, Method::POST, CONTROL[0].0, Body::from("           ")).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_listen::{Limits, Protocol};
+use oip_listen::Protocol;
 use tokio::net::TcpStream;
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end};
@@ -67,12 +67,11 @@ fn an_early_answer_to_a_large_request_says_that_the_connection_ends_and_arrives(
 fn slow_readers_are_cut() {
     let server = Server::start(
         Protocol::Http1,
-        Limits {
-            write_timeout: 100 * PATIENCE,
-            min_send_rate: 4 << 20,
-            send_rate_grace: 2 * PATIENCE,
-            ..limits()
-        },
+        limits().with(|limits| {
+            limits.write_timeout = 100 * PATIENCE;
+            limits.min_send_rate = 4 << 20;
+            limits.send_rate_grace = 2 * PATIENCE;
+        }),
     );
     let mut slow = server.send("GET /big HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     let mut part = [0; 4096];
@@ -92,10 +91,7 @@ fn slow_readers_are_cut() {
 fn streams_without_a_window_are_cut() {
     const STREAMS: usize = 5;
     for path in ["/big", "/small"] {
-        let limits = Limits {
-            write_timeout: 10 * PATIENCE,
-            ..limits()
-        };
+        let limits = limits().with(|limits| limits.write_timeout = 10 * PATIENCE);
         let server = Server::start(Protocol::Http2, limits);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

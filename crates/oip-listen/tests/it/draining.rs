@@ -60,13 +60,14 @@ fn client(address: SocketAddr) -> usize {
 /// LC-02: stalled clients do not hold up a shutdown once it cuts.
 #[test]
 fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
-    let patient = || oip_listen::Limits {
-        head_timeout: Duration::from_secs(1000),
-        body_gap_timeout: Duration::from_secs(1000),
-        body_rate_grace: Duration::from_secs(1000),
-        write_timeout: Duration::from_secs(1000),
-        ping_interval: Duration::from_secs(1000),
-        ..limits()
+    let patient = || {
+        limits().with(|limits| {
+            limits.head_timeout = Duration::from_secs(1000);
+            limits.body_gap_timeout = Duration::from_secs(1000);
+            limits.body_rate_grace = Duration::from_secs(1000);
+            limits.write_timeout = Duration::from_secs(1000);
+            limits.ping_interval = Duration::from_secs(1000);
+        })
     };
     for (protocol, openings) in [
         (

@@ -56,10 +56,7 @@ fn ht_01_half_a_head_is_cut() {
 #[test]
 fn ht_06_long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
-    let limits = Limits {
-        max_head_bytes: LIMIT,
-        ..Limits::default()
-    };
+    let limits = Limits::default().with(|limits| limits.max_head_bytes = LIMIT);
     let server = Server::start(Protocol::Http1, limits);
     let start = "GET /hello HTTP/1.1\r\nHost: x\r\nX-a: ";
     let mut refused = server.send(&format!("{start}{}", "b".repeat(LIMIT - start.len())));
@@ -76,10 +73,7 @@ fn ht_06_long_heads_are_refused() {
 fn ht_01_half_a_second_head_is_cut() {
     let server = Server::start(
         Protocol::Http1,
-        Limits {
-            idle_timeout: 100 * PATIENCE,
-            ..limits()
-        },
+        limits().with(|limits| limits.idle_timeout = 100 * PATIENCE),
     );
     let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
     read_answer(&mut stream, "hello");
@@ -123,10 +117,7 @@ fn ht_03_slow_bodies_are_ended() {
 fn ht_03_conversations_may_pause() {
     let server = Server::start(
         Protocol::Http1,
-        Limits {
-            conversations: &["/echo"],
-            ..limits()
-        },
+        limits().with(|limits| limits.conversations = &["/echo"]),
     );
     let head = |path: &str| {
         format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 6\r\n\r\nabc")
@@ -227,11 +218,10 @@ fn ht_48_a_storm_of_resets() {
 fn lc_12_connections_beyond_the_cap_wait() {
     let server = Server::start(
         Protocol::Http1,
-        Limits {
-            connections: ConnectionCap::new(3),
-            idle_timeout: 100 * PATIENCE,
-            ..limits()
-        },
+        limits().with(|limits| {
+            limits.connections = ConnectionCap::new(3);
+            limits.idle_timeout = 100 * PATIENCE;
+        }),
     );
     let mut open: Vec<_> = (0..3)
         .map(|_| server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"))
@@ -268,10 +258,7 @@ fn gr_09_junk_on_the_http2_port_is_cut() {
 fn gr_08_a_dead_peer_is_cut() {
     let server = Server::start(
         Protocol::Http2,
-        Limits {
-            idle_timeout: 1000 * PATIENCE,
-            ..limits()
-        },
+        limits().with(|limits| limits.idle_timeout = 1000 * PATIENCE),
     );
     // A preface and an empty SETTINGS frame, then nothing, not even an acknowledgement.
     let stream = server.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0");

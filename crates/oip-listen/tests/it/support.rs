@@ -22,18 +22,17 @@ use tokio::runtime::Runtime;
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 
 pub(crate) fn limits() -> Limits {
-    Limits {
-        head_timeout: PATIENCE,
-        idle_timeout: 2 * PATIENCE,
-        body_gap_timeout: PATIENCE,
-        min_body_rate: 1000,
-        body_rate_grace: 2 * PATIENCE,
-        write_timeout: PATIENCE,
-        min_send_rate: 0,
-        ping_interval: PATIENCE,
-        connections: ConnectionCap::new(100),
-        ..Limits::default()
-    }
+    Limits::default().with(|limits| {
+        limits.head_timeout = PATIENCE;
+        limits.idle_timeout = 2 * PATIENCE;
+        limits.body_gap_timeout = PATIENCE;
+        limits.min_body_rate = 1000;
+        limits.body_rate_grace = 2 * PATIENCE;
+        limits.write_timeout = PATIENCE;
+        limits.min_send_rate = 0;
+        limits.ping_interval = PATIENCE;
+        limits.connections = ConnectionCap::new(100);
+    })
 }
 
 /// A server on a port of its own.

@@ -21,21 +21,24 @@ use tokio::task::spawn_blocking;
 #[cfg(target_os = "linux")]
 use self::process::Process;
 use self::text::{Family, Text};
+use crate::log_writer::Dropped;
 
 /// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
 pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
+    dropped: Arc<Dropped>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, dropped: Arc<Dropped>) -> Self {
         Self {
             engine,
             budget,
+            dropped,
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
@@ -57,6 +60,7 @@ impl Metrics {
             .add(&[], self.engine.readiness().is_ready());
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
+        text.family(&LOG_DROPPED).add(&[], self.dropped.count());
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
@@ -100,6 +104,11 @@ const BUDGET: Family = Family::gauge(
     "Bytes that may be in work at once, by --memory-budget; beyond it requests are refused.",
 );
 
+const LOG_DROPPED: Family = Family::counter(
+    "oip_log_lines_dropped_total",
+    "Lines of the log that were dropped, since nobody read it in time.",
+);
+
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
 #[cfg(test)]
@@ -133,7 +142,7 @@ mod tests {
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default();
-        let metrics = Metrics::new(engine.clone(), config.budget.clone()).router();
+        let metrics = Metrics::new(engine.clone(), config.budget.clone(), Arc::default()).router();
         (router_with(engine, config, metrics), folder)
     }
 

@@ -91,7 +91,10 @@ fn lc_07_wrong_surroundings() {
     fs::write(&file, "").unwrap();
     assert_eq!(
         failing(&["--model-repository", &file]),
-        (1, format!("the model repository {file} is not a folder"))
+        (
+            1,
+            format!("the model repository {file} is neither a folder nor, by its extension, a model's file")
+        )
     );
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -361,4 +364,67 @@ fn logs_can_be_json() {
             .parse::<std::net::SocketAddr>()
             .is_ok()
     );
+}
+
+/// `check` loads as the server would and opens no port; a file alone is a model.
+#[test]
+fn models_are_checked_before_they_are_served() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+    let check = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .arg("check")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (
+            output.status.code().unwrap(),
+            text,
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let (code, text, _) = check(&[path]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.starts_with("No models are loaded.\n"), "{text}");
+
+    // One by one: the file itself, then the same file where it is no model, then in its place beside a broken one.
+    let file = folder.path().join("means.safetensors");
+    fs::copy(examples.join("digit_means/1/model.safetensors"), &file).unwrap();
+    let (code, text, _) = check(&[file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("means  -        READY"), "{text}");
+    let (code, text, _) = check(&["--model-repository", path]);
+    assert_eq!(code, 1, "{text}");
+    let told = "passed over: means.safetensors, which would be a model as means/1/model.safetensors\n";
+    assert!(text.contains(told), "{text}");
+
+    fs::create_dir_all(folder.path().join("means/1")).unwrap();
+    fs::rename(&file, folder.path().join("means/1/model.safetensors")).unwrap();
+    assert_eq!(check(&[path]).0, 0);
+    fs::create_dir_all(folder.path().join("broken/1")).unwrap();
+    fs::write(folder.path().join("broken/1/model.safetensors"), "x").unwrap();
+    let (code, text, log) = check(&["--json", path]);
+    assert_eq!(code, 1, "{text}{log}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let models = &report["models"];
+    assert_eq!(
+        (&models[0]["name"], &models[0]["state"]),
+        (&"broken".into(), &"UNAVAILABLE".into())
+    );
+    assert!(
+        models[0]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("model.safetensors"),
+        "{text}"
+    );
+    assert_eq!(models[1]["outputs"][0]["datatype"], "FP32");
+
+    let (code, text, log) = check(&["/nowhere"]);
+    assert_eq!((code, text.as_str()), (1, ""));
+    assert_eq!(log, "error: the model repository /nowhere does not exist\n");
+    assert_eq!(check(&["--jsn"]).0, 2);
+    assert!(check(&["--help"]).1.contains("--json"));
 }

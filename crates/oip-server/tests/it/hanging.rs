@@ -45,13 +45,7 @@ impl Backend for Hanging {
         }
         Ok(Box::new(HangingModel {
             is_released: (source.name == "hangs").then(|| self.0.clone()),
-            metadata: ModelMetadata {
-                name: String::new(),
-                versions: vec![],
-                platform: "test_hanging".into(),
-                inputs: vec![tensor("x")],
-                outputs: vec![tensor("y")],
-            },
+            metadata: ModelMetadata::new("", "test_hanging", vec![tensor("x")], vec![tensor("y")]),
         }))
     }
 }
@@ -140,18 +134,12 @@ impl Setup {
         });
         let repository = Repository::open(folder.path(), &[backend], None).unwrap();
         let engine = Arc::new(Engine::start(repository, config));
-        let time = TimeLimits {
-            default: Duration::from_millis(200),
-            max: Duration::from_millis(200),
-        };
-        let http = HttpConfig {
-            time,
-            ..HttpConfig::default()
-        };
-        let grpc = GrpcConfig {
-            time,
-            ..GrpcConfig::default()
-        };
+        let time = TimeLimits::default().with(|time| {
+            time.default = Duration::from_millis(200);
+            time.max = Duration::from_millis(200);
+        });
+        let http = HttpConfig::default().with(|config| config.time = time);
+        let grpc = GrpcConfig::default().with(|config| config.time = time);
         Self {
             http: oip_http::router(engine.clone(), http),
             grpc: GrpcInferenceServiceClient::new(oip_grpc::service(engine.clone(), grpc)),

@@ -32,18 +32,12 @@ struct Both {
 impl Both {
     /// In front of a service of the caller's, within 20 seconds: the deadline is a case of its own.
     fn of(service: Arc<TestService>) -> Self {
-        let time = TimeLimits {
-            default: Duration::from_secs(20),
-            max: Duration::from_secs(20),
-        };
-        let http = HttpConfig {
-            time,
-            ..HttpConfig::default()
-        };
-        let grpc = GrpcConfig {
-            time,
-            ..GrpcConfig::default()
-        };
+        let time = TimeLimits::default().with(|time| {
+            time.default = Duration::from_secs(20);
+            time.max = Duration::from_secs(20);
+        });
+        let http = HttpConfig::default().with(|config| config.time = time);
+        let grpc = GrpcConfig::default().with(|config| config.time = time);
         Self::with(service, http, grpc)
     }
 
@@ -172,31 +166,19 @@ async fn gr_27_limits_are_judged_alike() {
             .map(|(code, _)| code)
     };
 
-    let http = HttpConfig {
-        max_body_bytes: 4000,
-        ..HttpConfig::default()
-    };
+    let http = HttpConfig::default().with(|config| config.max_body_bytes = 4000);
     assert_eq!(
         verdicts(
             http,
-            GrpcConfig {
-                max_message_bytes: 4000,
-                ..GrpcConfig::default()
-            }
+            GrpcConfig::default().with(|config| config.max_message_bytes = 4000)
         )
         .await,
         pair(Some(TooLarge))
     );
 
     let with_budget = |budget: &ByteBudget| {
-        let http = HttpConfig {
-            budget: budget.clone(),
-            ..HttpConfig::default()
-        };
-        let grpc = GrpcConfig {
-            budget: budget.clone(),
-            ..GrpcConfig::default()
-        };
+        let http = HttpConfig::default().with(|config| config.budget = budget.clone());
+        let grpc = GrpcConfig::default().with(|config| config.budget = budget.clone());
         verdicts(http, grpc)
     };
     // What can never fit, and what does not fit now.

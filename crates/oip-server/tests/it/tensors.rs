@@ -109,11 +109,10 @@ fn rows_over_http_binary() {
     let digits = Tensor::from_vec(Shape::new(&[2, 2]).unwrap(), vec![9i64, 0, 1, 9]).unwrap();
     let request =
         InferRequest::new(ModelRef::new("digit_means", None).unwrap()).with_input("mean.rows", digits);
-    let encoding = RequestEncoding {
-        binary_inputs: true,
-        binary_outputs: true,
-        ..RequestEncoding::default()
-    };
+    let encoding = RequestEncoding::default().with(|encoding| {
+        encoding.binary_inputs = true;
+        encoding.binary_outputs = true;
+    });
     let body = encode_request(&request, encoding).unwrap();
     let length = body.header_length().unwrap().to_string();
     let answer = server.request("POST", INFER, &[(HEADER_LENGTH, &length)], &body.into_bytes());

@@ -14,7 +14,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use super::{find, metadata};
+use super::models::{find, metadata};
 use crate::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
     SystemSharedMemory,
@@ -69,13 +69,15 @@ impl ModelRepository for Extensions {
             entry("never", None, None, ""),
         ];
         index.extend(self.lock().loads.iter().map(|(name, load)| match load {
-            Ok(LoadOptions { config }) => entry(
+            Ok(LoadOptions { config, .. }) => entry(
                 name,
                 None,
                 Some(ModelState::Ready),
                 config.as_deref().unwrap_or_default(),
             ),
-            Err(UnloadOptions { unload_dependents }) => {
+            Err(UnloadOptions {
+                unload_dependents, ..
+            }) => {
                 let reason = if *unload_dependents {
                     "unloaded with dependents"
                 } else {
@@ -214,10 +216,7 @@ impl Statistics for Extensions {
 /// `matrix` is batched and the class 1 of any output is a `dog`.
 impl Classification for Extensions {
     fn classes(&self, model: ModelRef<'_>, _: &str) -> Classes {
-        Classes {
-            is_batched: model.name() == "matrix",
-            labels: ["", "dog"].map(str::to_owned).into(),
-        }
+        Classes::new(model.name() == "matrix", ["", "dog"].map(str::to_owned).into())
     }
 }
 

@@ -10,6 +10,7 @@ pub const HEADER_LENGTH: &str = "inference-header-content-length";
 ///
 /// Reading understands all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NonFinite {
     /// As `null`: valid JSON that NumPy-based clients read as NaN. Infinities are lost.
     #[default]

@@ -131,13 +131,13 @@ mod tests {
 
     #[test]
     fn model_metadata_has_the_protocols_form() {
-        let metadata = ModelMetadata {
-            name: "m".into(),
-            versions: vec!["1".into()],
-            platform: "onnx_onnxv1".into(),
-            inputs: vec![TensorMetadata::new("x", DataType::FP32, &[-1, 64])],
-            outputs: vec![TensorMetadata::new("y", DataType::BYTES, &[-1])],
-        };
+        let metadata = ModelMetadata::new(
+            "m",
+            "onnx_onnxv1",
+            vec![TensorMetadata::new("x", DataType::FP32, &[-1, 64])],
+            vec![TensorMetadata::new("y", DataType::BYTES, &[-1])],
+        )
+        .with_versions(["1"]);
         let json = json_body(&metadata);
         // What is optional, and any number of leading dimensions, have no form there.
         let mut optional = metadata.clone();

@@ -96,13 +96,12 @@ mod tests {
     use super::*;
 
     fn decode(datatype: DataType, dims: &[i64], body: &'static [u8]) -> Result<TensorValue, ServiceError> {
-        let metadata = ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: String::new(),
-            inputs: vec![TensorMetadata::new("x", datatype, dims)],
-            outputs: vec![],
-        };
+        let metadata = ModelMetadata::new(
+            "m",
+            String::new(),
+            vec![TensorMetadata::new("x", datatype, dims)],
+            vec![],
+        );
         let model = ModelRef::new("m", None).unwrap();
         let mut decoded = decode_raw_request(model, &metadata, &Bytes::from_static(body), &crate::Unlimited)?;
         assert!(decoded.binary_outputs.is_binary("y"));

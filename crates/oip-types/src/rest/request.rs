@@ -19,6 +19,7 @@ const BINARY_DATA: &str = "binary_data";
 
 /// A request and the form in which its answer is wanted.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct DecodedRequest {
     /// The request. The parameters that only concern its encoding are taken out.
     pub request: InferRequest,
@@ -184,6 +185,7 @@ fn read_outputs(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Vec<Requeste
 
 /// How a client wants a request encoded and answered.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct RequestEncoding {
     /// Send inputs as binary data rather than JSON.
     pub binary_inputs: bool,
@@ -191,6 +193,15 @@ pub struct RequestEncoding {
     pub binary_outputs: bool,
     /// How floats without a JSON form are written.
     pub non_finite: NonFinite,
+}
+
+impl RequestEncoding {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 /// Encodes an inference request; binary inputs are not copied.

@@ -66,6 +66,7 @@ fn ids_parameters_and_outputs() {
     let DecodedRequest {
         request,
         binary_outputs,
+        ..
     } = json(text).unwrap();
     assert_eq!(request.id.as_deref(), Some("42"));
     assert_eq!(request.parameters["a"], ParameterValue::Bool(true));
@@ -512,10 +513,7 @@ fn ht_40_decoded_data_has_a_budget() {
     ));
     let model = ModelRef::new("m", None).unwrap();
     let decode = |tensor_bytes| {
-        let limits = Limits {
-            tensor_bytes,
-            ..Limits::default()
-        };
+        let limits = Limits::default().with(|limits| limits.tensor_bytes = tensor_bytes);
         rest::decode_request(model, &Bytes::from(text.clone()), None, &limits)
     };
     assert!(decode(8 * count).is_ok());

@@ -64,7 +64,11 @@ proptest! {
             request = request.with_input(format!("x{index}"), value);
         }
         let non_finite = if literal { NonFinite::Literal } else { NonFinite::String };
-        let encoding = RequestEncoding { binary_inputs, binary_outputs, non_finite };
+        let encoding = RequestEncoding::default().with(|encoding| {
+encoding.binary_inputs = binary_inputs;
+encoding.binary_outputs = binary_outputs;
+encoding.non_finite = non_finite;
+});
         let encoded = rest::encode_request(&request, encoding).unwrap();
         let header_length = encoded.header_length();
         let limits = Limits::default();

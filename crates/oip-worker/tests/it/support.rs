@@ -100,13 +100,7 @@ pub(crate) fn load_as(
     parameters: &[(&str, &str)],
     patience: Duration,
 ) -> Result<Box<dyn Model>, ServiceError> {
-    let source = ModelSource {
-        name: name.into(),
-        version: "1".into(),
-        path: "model.deed".into(),
-        content: deed.to_owned().into(),
-        beside: vec![],
-    };
+    let source = ModelSource::new(name, "1", "model.deed", deed.to_owned().into());
     let parameter = |value: &str| ConfigParameter {
         string_value: value.to_owned(),
     };
@@ -225,16 +219,15 @@ impl Backend for DeedBackend {
                 cx.config.parameters.keys(),
                 cx.deadline.is_some()
             ),
-            metadata: ModelMetadata {
-                name: String::new(),
-                versions: vec![],
-                platform: "test_deed".into(),
-                inputs: vec![x, TensorMetadata::new("text", DataType::BYTES, &[-1]).optional()],
-                outputs: vec![
+            metadata: ModelMetadata::new(
+                "",
+                "test_deed",
+                vec![x, TensorMetadata::new("text", DataType::BYTES, &[-1]).optional()],
+                vec![
                     TensorMetadata::new("y", DataType::INT32, &[-1]),
                     TensorMetadata::new("text", DataType::BYTES, &[-1]).optional(),
                 ],
-            },
+            ),
         }))
     }
 }

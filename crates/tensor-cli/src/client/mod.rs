@@ -6,18 +6,19 @@ mod generate;
 pub(crate) mod infer;
 mod inputs;
 mod measure;
+mod mismatch;
 pub(crate) mod options;
 mod outputs;
 mod report;
 
-use std::{fmt::Display, pin::pin, time::Duration};
+use std::{pin::pin, time::Duration};
 
 use oip_client::{Builder, ClientError, InferenceClient, TensorForm};
 use oip_types::{InferRequest, ModelMetadata, ModelRef, RequestedOutput, TensorValue};
 use tokio::time::timeout;
 
 use crate::{
-    client::options::Server,
+    client::{mismatch::mismatch, options::Server},
     failure::{Failure, Outcome},
     progress,
 };
@@ -33,11 +34,6 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         Self::call(error.kind().to_string(), error.to_string())
     }
-}
-
-/// What the user gave does not fit the model.
-fn mismatch(message: impl Display) -> Failure {
-    Failure::call("Mismatch", message.to_string())
 }
 
 impl Server {

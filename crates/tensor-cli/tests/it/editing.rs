@@ -70,8 +70,34 @@ fn an_index_at_the_end_is_written_behind_the_old_one() {
     }
 }
 
+#[cfg(unix)]
 #[test]
-fn formats_with_a_fixed_index_are_written_anew() {
+fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
+    use std::os::unix::fs::MetadataExt;
+
+    let place = Place::new();
+    let inode = |name: &str| std::fs::metadata(place.path(name)).unwrap().ino();
+    place.write("a.safetensors", &[], &[("w", &matrix())]);
+    place.good(&["set", "a.safetensors", "license=apache-2.0 and a few words more"]);
+    // That was written anew, with room for more.
+    let before = inode("a.safetensors");
+    place.good(&["set", "a.safetensors", "format=pt"]);
+    place.good(&["rename", "a.safetensors", "w", "weight"]);
+    assert_eq!(inode("a.safetensors"), before);
+    assert_eq!(place.inspect("a.safetensors")["tensors"][0]["name"], "weight");
+
+    // Values of GGUF keep their types.
+    place.write("b.gguf", &[("general.file_type", "7")], &[("w", &matrix())]);
+    let before = inode("b.gguf");
+    place.good(&["set", "b.gguf", "general.file_type=8"]);
+    assert_eq!(inode("b.gguf"), before);
+    let refused = place.bad(&["set", "b.gguf", "general.file_type=eight"]);
+    assert!(refused.contains("u32"), "{refused}");
+    assert_eq!(place.inspect("b.gguf")["metadata"]["general.file_type"], "8");
+}
+
+#[test]
+fn formats_with_a_fixed_index_are_edited_too() {
     let place = Place::new();
     place.write(
         "a.safetensors",

@@ -12,7 +12,10 @@ use super::{
     },
     read::{additions, doubles, trees},
 };
-use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 pub(crate) fn classifier(
     context: &ParsingContext<'_>,

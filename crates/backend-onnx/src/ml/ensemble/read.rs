@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use tract_onnx::{model::ParsingContext, tract_hir::internal::*};
 
-use crate::ops::{Attributes, Refusal, access};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, access},
+};
 
 /// Reads the attributes of a node; those of its leaves start with `prefix`.
 pub(crate) fn trees(

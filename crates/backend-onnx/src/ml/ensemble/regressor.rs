@@ -12,7 +12,10 @@ use super::{
     },
     read::{doubles, trees},
 };
-use crate::ops::{Attributes, Fact, Kernel, Refusal, access, kernel};
+use crate::{
+    faults::Refusal,
+    ops::{Attributes, Fact, Kernel, access, kernel},
+};
 
 pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);

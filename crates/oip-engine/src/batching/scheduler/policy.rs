@@ -275,13 +275,7 @@ mod tests {
             };
             shapes.iter().enumerate().map(tensor).collect()
         };
-        ModelMetadata {
-            name: "m".into(),
-            versions: vec![],
-            platform: "test_test".into(),
-            inputs: tensors(inputs),
-            outputs: tensors(outputs),
-        }
+        ModelMetadata::new("m", "test_test", tensors(inputs), tensors(outputs))
     }
 
     #[test]

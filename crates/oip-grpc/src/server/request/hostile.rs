@@ -13,10 +13,7 @@ const SIZE: usize = 4 << 20;
 
 fn read(message: &Bytes, lease: &Lease) -> Result<ReadRequest, Failure> {
     let reader = Reader {
-        limits: &Limits {
-            tensor_bytes: 8 * SIZE,
-            ..Limits::default()
-        },
+        limits: &Limits::default().with(|limits| limits.tensor_bytes = 8 * SIZE),
         output: GrpcOutput::Mirror,
         shared_memory: &NoSharedMemory,
         lease,

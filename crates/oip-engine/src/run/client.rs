@@ -1,0 +1,27 @@
+use std::time::Instant;
+
+use futures_channel::oneshot;
+use oip_service::{CancelToken, Lease};
+use oip_types::{ErrorCode, InferOutput, ServiceError};
+
+/// What comes back from a thread: the outputs of one request.
+pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
+
+/// Who waits for the answer to a request.
+pub(crate) struct Client {
+    pub(crate) rows: u64,
+    pub(crate) arrival: u64,
+    pub(crate) received: Instant,
+    pub(crate) queued: Instant,
+    pub(crate) cancel: CancelToken,
+    pub(crate) lease: Lease,
+    pub(crate) answer: oneshot::Sender<Answer>,
+}
+
+/// What a request counts as whose client waits for it no more.
+pub(crate) fn given_up(cancel: &CancelToken) -> ErrorCode {
+    match cancel.is_expired() {
+        true => ErrorCode::DeadlineExceeded,
+        false => ErrorCode::Cancelled,
+    }
+}

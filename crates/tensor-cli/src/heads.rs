@@ -1,0 +1,35 @@
+//! Names and metadata of files whose index stands at the beginning: in place where there is room.
+
+use std::path::Path;
+
+use fmt_core::{Error, Format, HeadEditor};
+
+use crate::{
+    failure::{About, Outcome},
+    files,
+};
+
+/// Gives a tensor of a safetensors or GGUF file another name.
+pub(crate) fn rename(path: &Path, from: &str, to: &str) -> Outcome {
+    edit(path, |editor| editor.rename(from, to))
+}
+
+/// Says something of a safetensors or GGUF file, or takes it back.
+pub(crate) fn set(path: &Path, key: &str, value: Option<&str>) -> Outcome {
+    edit(path, |editor| {
+        editor.set(key, value);
+        Ok(())
+    })
+}
+
+fn edit(path: &Path, change: impl FnOnce(&mut HeadEditor) -> Result<(), Error>) -> Outcome {
+    let open = match files::detect(path).map(Format::id) {
+        Ok("gguf") => fmt_gguf::edit,
+        _ => fmt_safetensors::edit,
+    };
+    let edited = open(path, &files::read_options()).and_then(|mut editor| {
+        change(&mut editor)?;
+        editor.save().map(drop)
+    });
+    edited.about(path)
+}

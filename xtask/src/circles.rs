@@ -1,0 +1,453 @@
+//! Files of a crate that need each other in a circle: found from the paths that they write, one crate at a time.
+//!
+//! An arrow goes from the file that names something to the file that defines it. A name that is only passed on (`pub use`)
+//! leads to its definition, and passing it on is no need. Tests do not count, nor do `mod` declarations.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use syn::{
+    Attribute, Expr, Item, ItemMod, ItemUse, Macro, Meta, Token, UseTree, Visibility,
+    punctuated::Punctuated,
+    visit::{self, Visit},
+};
+
+/// The circles among the files below `root`, the file of a crate's or a program's root module: for each circle a line that
+/// says which file takes what from which.
+pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
+    let mut modules = Modules::default();
+    let folder = root.parent().unwrap_or_else(|| Path::new(""));
+    modules.read_file(root, folder, None)?;
+    Ok(circles(&modules.arrows()))
+}
+
+/// Which file takes which names from which.
+type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
+
+fn circles(arrows: &Arrows) -> Vec<String> {
+    let reachable = |from: &Path| {
+        let mut seen = BTreeSet::new();
+        let mut open = vec![from];
+        while let Some(file) = open.pop() {
+            for next in arrows.get(file).into_iter().flat_map(BTreeMap::keys) {
+                if seen.insert(next.as_path()) {
+                    open.push(next);
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&Path, BTreeSet<&Path>> = arrows
+        .keys()
+        .map(|file| (file.as_path(), reachable(file)))
+        .collect();
+    let mut told: BTreeSet<&Path> = BTreeSet::new();
+    let mut found = Vec::new();
+    for (file, others) in &reached {
+        if !others.contains(file) || told.contains(file) {
+            continue;
+        }
+        let circle: BTreeSet<&Path> = others
+            .iter()
+            .copied()
+            .filter(|other| reached.get(other).is_some_and(|back| back.contains(file)))
+            .collect();
+        told.extend(&circle);
+        let mut ties = Vec::new();
+        for from in &circle {
+            for (to, names) in arrows.get(*from).into_iter().flatten() {
+                if circle.contains(to.as_path()) {
+                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                    ties.push(format!(
+                        "{} takes {} from {}",
+                        from.display(),
+                        names.join(", "),
+                        to.display()
+                    ));
+                }
+            }
+        }
+        found.push(ties.join("; "));
+    }
+    found
+}
+
+/// All modules of a crate, the root first.
+#[derive(Default)]
+struct Modules(Vec<Module>);
+
+/// One module, in a file of its own or within another.
+#[derive(Default)]
+struct Module {
+    file: PathBuf,
+    parent: Option<usize>,
+    children: BTreeMap<String, usize>,
+    /// The names of what is defined here.
+    items: BTreeSet<String>,
+    /// What names of other modules mean here.
+    imports: BTreeMap<String, Vec<String>>,
+    /// The modules of which all names are imported.
+    globs: Vec<Vec<String>>,
+    /// The paths that the code here writes, private imports included.
+    paths: Vec<Vec<String>>,
+}
+
+/// What a path leads to.
+enum Target {
+    Module(usize),
+    /// Something that the module defines.
+    Item(usize),
+}
+
+impl Modules {
+    /// Reads a file as a module, with all modules below it; `folder` is where files of its submodules stand.
+    fn read_file(&mut self, file: &Path, folder: &Path, parent: Option<usize>) -> Result<usize> {
+        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let tree = syn::parse_file(&text).with_context(|| file.display().to_string())?;
+        self.read_items(&tree.items, file, folder, parent)
+    }
+
+    fn read_items(
+        &mut self,
+        items: &[Item],
+        file: &Path,
+        folder: &Path,
+        parent: Option<usize>,
+    ) -> Result<usize> {
+        let mut module = Module {
+            file: file.to_owned(),
+            parent,
+            ..Module::default()
+        };
+        let mut children: Vec<&ItemMod> = Vec::new();
+        for item in items {
+            match item {
+                Item::Mod(child) if !is_test(&child.attrs) => children.push(child),
+                _ => {
+                    if let Some(name) = name_of(item) {
+                        module.items.insert(name);
+                    }
+                    module.visit_item(item);
+                }
+            }
+        }
+        let number = self.0.len();
+        self.0.push(module);
+        for child in children {
+            let name = child.ident.to_string();
+            let below = folder.join(&name);
+            let read = match &child.content {
+                Some((_, items)) => self.read_items(items, file, &below, Some(number))?,
+                None => {
+                    let flat = folder.join(format!("{name}.rs"));
+                    let own = match path_attribute(&child.attrs) {
+                        Some(path) => file.parent().unwrap_or(folder).join(path),
+                        None if flat.exists() => flat,
+                        None => below.join("mod.rs"),
+                    };
+                    self.read_file(&own, &below, Some(number))?
+                }
+            };
+            self.0[number].children.insert(name, read);
+        }
+        Ok(number)
+    }
+
+    fn arrows(&self) -> Arrows {
+        let mut arrows = Arrows::new();
+        for (number, module) in self.0.iter().enumerate() {
+            for path in &module.paths {
+                let Some(Target::Module(target) | Target::Item(target)) = self.resolve(number, path, 0)
+                else {
+                    continue;
+                };
+                let to = &self.0[target].file;
+                if *to != module.file {
+                    let names = arrows.entry(module.file.clone()).or_default();
+                    let names = names.entry(to.clone()).or_default();
+                    names.insert(path.last().cloned().unwrap_or_default());
+                }
+            }
+        }
+        arrows
+    }
+
+    /// Where a path of a module leads, if it stays in this crate. `depth` ends imports that lead to themselves.
+    fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<Target> {
+        if depth > 16 {
+            return None;
+        }
+        let (first, mut rest) = path.split_first()?;
+        let mut at = match first.as_str() {
+            "crate" => 0,
+            "self" => from,
+            "super" => self.0[from].parent?,
+            _ => match self.find(from, first, depth)? {
+                Target::Module(module) => module,
+                item @ Target::Item(_) => return Some(item),
+            },
+        };
+        while let Some((name, left)) = rest.split_first() {
+            rest = left;
+            at = match name.as_str() {
+                "super" => self.0[at].parent?,
+                _ => match self.find(at, name, depth)? {
+                    Target::Module(module) => module,
+                    item @ Target::Item(_) => return Some(item),
+                },
+            };
+        }
+        Some(Target::Module(at))
+    }
+
+    /// What a name means in a module.
+    fn find(&self, module: usize, name: &str, depth: usize) -> Option<Target> {
+        let here = &self.0[module];
+        if here.items.contains(name) {
+            return Some(Target::Item(module));
+        }
+        if let Some(child) = here.children.get(name) {
+            return Some(Target::Module(*child));
+        }
+        if let Some(path) = here.imports.get(name) {
+            return self.resolve(module, path, depth + 1);
+        }
+        here.globs.iter().find_map(|path| {
+            let path: Vec<String> = path.iter().cloned().chain([name.to_owned()]).collect();
+            self.resolve(module, &path, depth + 1)
+        })
+    }
+}
+
+impl Visit<'_> for Module {
+    fn visit_item(&mut self, item: &Item) {
+        if !is_test(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &ItemUse) {
+        let is_private = matches!(item.vis, Visibility::Inherited);
+        let mut leaves = Vec::new();
+        flatten(&item.tree, &mut Vec::new(), &mut leaves);
+        for (name, path) in leaves {
+            if is_private {
+                self.paths.push(path.clone());
+            }
+            match name {
+                Some(name) => {
+                    self.imports.insert(name, path);
+                }
+                None => self.globs.push(path),
+            }
+        }
+    }
+
+    /// Nothing: who may see an item is no need of it.
+    fn visit_visibility(&mut self, _: &Visibility) {}
+
+    fn visit_path(&mut self, path: &syn::Path) {
+        self.paths.push(
+            path.segments
+                .iter()
+                .map(|segment| segment.ident.to_string())
+                .collect(),
+        );
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &Macro) {
+        visit::visit_macro(self, call);
+        // Most macros take expressions; what others take is not looked at.
+        if let Ok(arguments) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
+            for argument in &arguments {
+                self.visit_expr(argument);
+            }
+        }
+    }
+}
+
+/// The imports of a tree, each with the name that it gets (none where all names are taken).
+fn flatten(tree: &UseTree, before: &mut Vec<String>, leaves: &mut Vec<(Option<String>, Vec<String>)>) {
+    match tree {
+        UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            flatten(&path.tree, before, leaves);
+            before.pop();
+        }
+        UseTree::Name(name) if name.ident == "self" => leaves.push((before.last().cloned(), before.clone())),
+        UseTree::Name(name) => {
+            let name = name.ident.to_string();
+            leaves.push((Some(name.clone()), with(before, name)));
+        }
+        UseTree::Rename(rename) => {
+            let path = with(before, rename.ident.to_string());
+            leaves.push((Some(rename.rename.to_string()), path));
+        }
+        UseTree::Glob(_) => leaves.push((None, before.clone())),
+        UseTree::Group(group) => {
+            for tree in &group.items {
+                flatten(tree, before, leaves);
+            }
+        }
+    }
+}
+
+fn with(path: &[String], name: String) -> Vec<String> {
+    path.iter().cloned().chain([name]).collect()
+}
+
+fn name_of(item: &Item) -> Option<String> {
+    let name = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Macro(item) => item.ident.as_ref()?,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::TraitAlias(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(name.to_string())
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .parse_args()
+                .is_ok_and(|condition| demands_test(&condition))
+    })
+}
+
+fn demands_test(condition: &Meta) -> bool {
+    match condition {
+        Meta::Path(path) => path.is_ident("test"),
+        Meta::List(list) if list.path.is_ident("all") => list
+            .parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated)
+            .is_ok_and(|all| all.iter().any(demands_test)),
+        _ => false,
+    }
+}
+
+/// The file that `#[path = "…"]` names.
+fn path_attribute(attributes: &[Attribute]) -> Option<String> {
+    let attribute = attributes
+        .iter()
+        .find(|attribute| attribute.path().is_ident("path"))?;
+    let value = &attribute.meta.require_name_value().ok()?.value;
+    match value {
+        Expr::Lit(literal) => match &literal.lit {
+            syn::Lit::Str(path) => Some(path.value()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The circles of a crate made of these files.
+    fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let file = folder.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let found = of_crate(&folder.path().join("lib.rs")).unwrap();
+        let prefix = format!("{}/", folder.path().display());
+        found.into_iter().map(|line| line.replace(&prefix, "")).collect()
+    }
+
+    #[test]
+    fn two_files_that_import_each_other_are_a_circle() {
+        let found = circles_of(&[
+            ("lib.rs", "mod a; mod b;"),
+            ("a.rs", "use crate::b::{B, more}; pub struct A;"),
+            ("b.rs", "pub struct B(super::a::A); pub fn more() {}"),
+        ]);
+        assert_eq!(found, ["a.rs takes B, more from b.rs; b.rs takes A from a.rs"]);
+    }
+
+    #[test]
+    fn names_that_are_passed_on_lead_to_their_definition() {
+        let files = |root| {
+            [
+                ("lib.rs", root),
+                ("a/mod.rs", "mod inner; pub use inner::A; use crate::B;"),
+                ("a/inner.rs", "pub struct A;"),
+                ("b.rs", "fn f() -> usize { size_of::<crate::A>() } pub struct B;"),
+            ]
+        };
+        // `b` needs `a/inner`, `a` needs `b`: no circle.
+        assert!(circles_of(&files("mod a; mod b; pub use a::A; pub use b::B;")).is_empty());
+        let found = circles_of(&[
+            ("lib.rs", "mod a; mod b; pub use a::*; pub use b::B as C;"),
+            ("a.rs", "use super::C; pub struct A;"),
+            (
+                "b.rs",
+                "fn f() { println!(\"{}\", crate::A::NAME) } pub struct B;",
+            ),
+        ]);
+        assert_eq!(found, ["a.rs takes C from b.rs; b.rs takes NAME from a.rs"]);
+    }
+
+    #[test]
+    fn a_module_and_its_submodule_can_be_a_circle() {
+        let found = circles_of(&[
+            ("lib.rs", "mod a;"),
+            (
+                "a/mod.rs",
+                "mod inner; use self::inner::go; pub struct A; fn f() { go() }",
+            ),
+            ("a/inner.rs", "use super::A; pub fn go() {}"),
+        ]);
+        assert_eq!(
+            found,
+            ["a/inner.rs takes A from a/mod.rs; a/mod.rs takes go from a/inner.rs"]
+        );
+    }
+
+    #[test]
+    fn tests_other_crates_and_modules_within_a_file_are_none() {
+        let found = circles_of(&[
+            (
+                "lib.rs",
+                "mod a; mod b; mod inner { use super::f; pub fn g() {} } fn f() { inner::g() }",
+            ),
+            ("a.rs", "use std::fmt; use crate::b::B; pub struct A;"),
+            (
+                "b.rs",
+                "pub(in crate::a) struct B; #[cfg(test)] mod tests { use crate::a::A; } #[cfg(all(test, unix))] use crate::a;",
+            ),
+        ]);
+        assert_eq!(found, Vec::<String>::new());
+    }
+}
