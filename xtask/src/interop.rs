@@ -104,7 +104,15 @@ fn run_files(python: &Path, options: &Options) -> Result<()> {
         .arg(workspace::root().join("target/debug/tensor"));
     add_options(&mut suite, options);
     let status = suite.status().context("starting the suite")?;
-    ensure!(status.success(), "not everything passed");
+    let mut checkpoints = Command::new(python);
+    checkpoints
+        .arg(workspace::root().join(SUITE).join("checkpoints.py"))
+        .arg(workspace::root().join("target/debug/tensor"));
+    add_options(&mut checkpoints, options);
+    let are_fine = checkpoints
+        .status()
+        .context("starting the suite of checkpoints")?;
+    ensure!(status.success() && are_fine.success(), "not everything passed");
     Ok(())
 }
 

@@ -96,6 +96,16 @@ impl Temporary {
         }
     }
 
+    /// The same with a small buffer, which was flushed: many files may wait for their names.
+    fn without_buffer(self) -> Self {
+        let small = |file: BufWriter<File>| BufWriter::with_capacity(0, file.into_parts().0);
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => Self::Unnamed(small(file)),
+            Self::Named(file, path) => Self::Named(small(file), path),
+        }
+    }
+
     /// Gives it a random name in the folder, if it has none.
     fn named(self, folder: &Path) -> io::Result<tempfile::TempPath> {
         match self {
@@ -238,7 +248,16 @@ impl AtomicFile {
     /// # Errors
     /// [`ErrorKind::Exists`] when a file that must not be replaced has appeared; [`ErrorKind::Io`]. Then the target is
     /// what it was, unless the folder itself could not be brought to the disk.
-    pub fn publish(mut self) -> Result<(), Error> {
+    pub fn publish(self) -> Result<(), Error> {
+        self.complete()?.publish()
+    }
+
+    /// Brings the bytes to the disk, and leaves only the last step: the name. For files that belong together, so that all
+    /// of them are written before the first appears.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`]; the target is what it was.
+    pub fn complete(mut self) -> Result<CompleteFile, Error> {
         let out = self.temporary.file();
         out.flush()
             .map_err(|error| Error::io("the file cannot be written", error))?;
@@ -249,18 +268,42 @@ impl AtomicFile {
         }
         file.sync_all()
             .map_err(|error| Error::io("the file cannot be brought to the disk", error))?;
-        let named = self.temporary.named(folder_of(&self.target));
+        Ok(CompleteFile(Self {
+            temporary: self.temporary.without_buffer(),
+            ..self
+        }))
+    }
+}
+
+/// A file that is written and has no name yet: [`AtomicFile::complete`] makes it. Dropped, it is gone. It takes an open file
+/// and hardly any memory.
+#[derive(Debug)]
+pub struct CompleteFile(AtomicFile);
+
+impl CompleteFile {
+    /// Gives the file its name.
+    ///
+    /// # Errors
+    /// As [`AtomicFile::publish`].
+    pub fn publish(self) -> Result<(), Error> {
+        let AtomicFile {
+            temporary,
+            target,
+            is_new,
+            ..
+        } = self.0;
+        let named = temporary.named(folder_of(&target));
         let named = named.map_err(|error| Error::io("the file cannot be named", error))?;
-        let renamed = if self.is_new {
-            named.persist_noclobber(&self.target)
+        let renamed = if is_new {
+            named.persist_noclobber(&target)
         } else {
-            named.persist(&self.target)
+            named.persist(&target)
         };
         renamed.map_err(|failed| match failed.error.kind() {
             io::ErrorKind::AlreadyExists => exists(),
             _ => Error::io("the file cannot be renamed", failed.error),
         })?;
-        sync_folder(&self.target)
+        sync_folder(&target)
     }
 }
 
@@ -469,6 +512,28 @@ mod tests {
             let file = AtomicFile::begin(&path("secret"), &options, kind).unwrap();
             file.publish().unwrap();
             assert_eq!(mode("secret"), 0o600);
+        }
+    }
+
+    /// Files that belong together: none is there before all are written.
+    #[test]
+    fn complete_files_wait_for_their_names() {
+        for kind in KINDS {
+            let folder = tempfile::tempdir().unwrap();
+            let begin = |name: &str| {
+                AtomicFile::begin(&folder.path().join(name), &OutputOptions::default(), kind).unwrap()
+            };
+            let complete = ["a", "b"].map(|name| {
+                let mut file = begin(name);
+                file.write_all(name.as_bytes()).unwrap();
+                file.complete().unwrap()
+            });
+            assert!(!names(folder.path()).iter().any(|name| name == "a" || name == "b"));
+            let [a, b] = complete;
+            a.publish().unwrap();
+            assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"a");
+            drop(b);
+            assert_eq!(names(folder.path()), ["a"]);
         }
     }
 

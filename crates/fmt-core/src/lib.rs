@@ -37,7 +37,7 @@ pub mod testing;
 mod writer;
 
 pub use append_file::AppendFile;
-pub use atomic_file::{AtomicFile, OutputOptions};
+pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions};
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};

@@ -1,57 +1,182 @@
-//! `tensor convert` and `tensor merge`: from one format to another.
+//! `tensor convert`, `merge` and `split`: from one format to another, into one file or many.
 
 use std::{
     io::Write,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
-use tensor_files::{AllowedLoss, ConvertOptions};
+use fmt_core::{Error, ErrorKind, TensorReader};
+use tensor_core::Quoted;
+use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast, ShardOptions};
 
 use crate::{
-    bits::AsBits,
+    choosing::Choosing,
     failure::{About, Outcome},
     files,
-    options::{Convert, LossKind, Merge, Target},
-    sources::{Sources, unless_interrupted},
+    options::{Convert, LossKind, Merge, Split, Target},
+    report,
+    sources::{self, unless_interrupted},
 };
 
 pub(crate) fn run(options: &Convert, out: &mut (impl Write + Send)) -> Outcome {
-    write(
-        std::slice::from_ref(&options.from),
-        &options.to,
-        &options.target,
-        out,
-    )
+    let job = Job {
+        from: std::slice::from_ref(&options.from),
+        to: &options.to,
+        target: &options.target,
+        choosing: &options.choosing,
+        max_shard_size: options.max_shard_size,
+        json: options.json,
+    };
+    job.run(out)
 }
 
 pub(crate) fn merge(options: &Merge, out: &mut (impl Write + Send)) -> Outcome {
-    write(&options.files, &options.output, &options.target, out)
+    let job = Job {
+        from: &options.files,
+        to: &options.output,
+        target: &options.target,
+        choosing: &options.choosing,
+        max_shard_size: options.max_shard_size,
+        json: options.json,
+    };
+    job.run(out)
 }
 
-/// Writes everything into one file, which appears when it is complete, or to standard output.
-fn write(from: &[PathBuf], to: &Path, target: &Target, out: &mut (impl Write + Send)) -> Outcome {
-    let sources = Sources::all(from)?;
-    let format = files::target(to, target)?;
-    let options = ConvertOptions {
-        allow_loss: allowed(target),
-        output: files::output_options(target.no_clobber, from),
-        ..ConvertOptions::default()
+pub(crate) fn split(options: &Split, out: &mut (impl Write + Send)) -> Outcome {
+    let job = Job {
+        from: std::slice::from_ref(&options.from),
+        to: &options.to,
+        target: &options.target,
+        choosing: &options.choosing,
+        max_shard_size: Some(options.max_shard_size),
+        json: options.json,
     };
-    let bits = target.as_bits.then(|| AsBits::new(&sources, &*format));
-    let reader: &dyn fmt_core::TensorReader = match &bits {
-        Some(bits) => bits,
-        None => &sources,
-    };
-    if files::is_standard(to) {
-        let converted = tensor_files::convert_into(reader, &*format, out, &options).about(to);
-        // Standard output has the file, so that notes go elsewhere.
-        return note_losses(
-            &converted.map_err(unless_interrupted)?.losses,
-            &mut std::io::stderr(),
-        );
+    job.run(out)
+}
+
+/// What is to be written from what, and how.
+struct Job<'o> {
+    from: &'o [PathBuf],
+    to: &'o Path,
+    target: &'o Target,
+    choosing: &'o Choosing,
+    max_shard_size: Option<u64>,
+    json: bool,
+}
+
+impl Job<'_> {
+    /// Writes everything into one file, which appears when it is complete, into many with an index, or to standard output.
+    fn run(&self, out: &mut (impl Write + Send)) -> Outcome {
+        let start = Instant::now();
+        let mut sources = sources::open_all(self.from)?;
+        self.choosing.select(&mut [&mut sources]).about(&self.from[0])?;
+        let to = &*self.file_name(&sources)?;
+        let format = files::target(to, self.target)?;
+        let conflicts = conflicts(&sources, self.target).about(to)?;
+        let sources = sources::watched(sources);
+        let recast = self.choosing.recast(&sources).about(&self.from[0])?;
+        let reader: &dyn TensorReader = match &recast {
+            Some(recast) => recast,
+            None => &sources,
+        };
+        let bits = self.target.as_bits.then(|| Recast::as_bits(reader, &*format));
+        let reader = bits.as_ref().map_or(reader, |bits| bits);
+        let late = || recast.as_ref().map(Recast::losses).unwrap_or_default();
+        let options = ConvertOptions {
+            allow_loss: allowed(self.target),
+            output: files::output_options(self.target.no_clobber, self.from),
+            lost_on_the_way: Some(&late),
+            ..ConvertOptions::default()
+        };
+        let mut report = report::Conversion {
+            files: Vec::new(),
+            index: None,
+            tensors: sources.entries().len(),
+            losses: Vec::new(),
+            elapsed_ms: 0.0,
+        };
+        let losses = if files::is_standard(to) {
+            let converted = tensor_files::convert_into(reader, &*format, out, &options).about(to);
+            converted.map_err(unless_interrupted)?.losses
+        } else if let Some(max_bytes) = self.max_shard_size {
+            let shards = ShardOptions::at_most(max_bytes);
+            let sharded = tensor_files::convert_sharded(reader, &*format, to, &shards, &options).about(to);
+            let sharded = sharded.map_err(unless_interrupted)?;
+            report.files = sharded
+                .files
+                .iter()
+                .map(|file| report::Written::at(file))
+                .collect();
+            report.index = sharded.index.map(|index| index.display().to_string());
+            sharded.losses
+        } else {
+            let converted = tensor_files::convert(reader, &*format, to, &options).about(to);
+            report.files.push(report::Written::at(to));
+            converted.map_err(unless_interrupted)?.losses
+        };
+        // The bar is gone before anything is printed.
+        drop(bits);
+        drop(recast);
+        drop(sources);
+        if files::is_standard(to) {
+            // Standard output has the file, so that notes go elsewhere.
+            return note(&losses, &conflicts, &mut std::io::stderr());
+        }
+        if self.json {
+            report.losses = losses.iter().map(report::Lost::of).collect();
+            report.losses.extend(
+                conflicts
+                    .iter()
+                    .map(|(key, file)| report::Lost::conflict(key, file)),
+            );
+            report.elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+            return Ok(report::print(&report, out)?);
+        }
+        note(&losses, &conflicts, out)?;
+        if let Some(index) = &report.index {
+            writeln!(out, "{} files, and their index {index}", report.files.len())?;
+        }
+        Ok(())
     }
-    let converted = tensor_files::convert(reader, &*format, to, &options).about(to);
-    note_losses(&converted.map_err(unless_interrupted)?.losses, out)
+
+    /// The file to write: for a folder, into which many go, what they are called after.
+    fn file_name(&self, sources: &Composite<'_>) -> Outcome<PathBuf> {
+        let is_folder = self.to.is_dir() || self.to.as_os_str().to_string_lossy().ends_with('/');
+        if files::is_standard(self.to) && self.max_shard_size.is_some() {
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "many files do not fit into standard output",
+            );
+            return Err(error.expected("a folder, or a name")).about(self.to);
+        }
+        if !is_folder {
+            return Ok(self.to.to_owned());
+        }
+        if self.max_shard_size.is_none() {
+            let error = Error::new(ErrorKind::NotAFile, "the target is a folder");
+            return Err(error.expected("the name of a file, or --max-shard-size for many")).about(self.to);
+        }
+        let id = self.target.format.as_deref().unwrap_or(sources.format());
+        let extensions = tensor_files::format(id).map_or(&[][..], |format| format.extensions());
+        let extension = extensions.first().copied().unwrap_or(id);
+        Ok(self.to.join(format!("model.{extension}")))
+    }
+}
+
+/// Keys under which the files say different things: the first file's value stays.
+fn conflicts(sources: &Composite<'_>, target: &Target) -> Result<Vec<(String, String)>, Error> {
+    let mut conflicts = sources
+        .conflicts()
+        .map(|(key, file)| (key.to_owned(), file.to_owned()));
+    if let (true, Some((key, file))) = (target.strict, conflicts.next()) {
+        let what = format!("the files say different things under {}", Quoted(&key));
+        return Err(Error::new(ErrorKind::Duplicate, what).found(format_args!("another value in {file}")));
+    }
+    let conflicts = sources
+        .conflicts()
+        .map(|(key, file)| (key.to_owned(), file.to_owned()));
+    Ok(conflicts.collect())
 }
 
 fn allowed(target: &Target) -> AllowedLoss {
@@ -62,12 +187,38 @@ fn allowed(target: &Target) -> AllowedLoss {
         names: has(LossKind::Names),
         metadata: !target.strict,
         foreign_parts: has(LossKind::Parts),
+        range: has(LossKind::Range),
     }
 }
 
-fn note_losses(losses: &[tensor_files::Loss], out: &mut dyn Write) -> Outcome {
+/// Prints what was lost, all metadata in one line.
+fn note(losses: &[Loss], conflicts: &[(String, String)], out: &mut dyn Write) -> Outcome {
+    const SHOWN: usize = 5;
+    let (mut keys, mut attributes) = (Vec::new(), Vec::new());
     for loss in losses {
-        writeln!(out, "lost: {loss}")?;
+        match loss {
+            Loss::Metadata(key) => keys.push(Quoted(key).to_string()),
+            Loss::Attribute(tensor, key) => attributes.push(format!("{} of {}", Quoted(key), Quoted(tensor))),
+            other => writeln!(out, "lost: {other}")?,
+        }
+    }
+    for (what, lost) in [("the metadata", keys), ("the attributes", attributes)] {
+        if lost.is_empty() {
+            continue;
+        }
+        let more = match lost.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let shown = &lost[..lost.len().min(SHOWN)];
+        writeln!(out, "lost: {what} {}{more}", shown.join(", "))?;
+    }
+    for (key, file) in conflicts {
+        writeln!(
+            out,
+            "lost: the metadata {} of {file}: an earlier file says otherwise",
+            Quoted(key)
+        )?;
     }
     Ok(())
 }

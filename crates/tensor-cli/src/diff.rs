@@ -3,20 +3,85 @@
 use std::io::Write;
 
 use fmt_core::{Error, ErrorKind, TensorReader};
-use tensor_files::{DifferenceKind, Tolerance};
+use serde::Serialize;
+use tensor_files::{Composite, Difference, DifferenceKind, Recast, Tolerance};
 
 use crate::{
     failure::{About, Failure, Outcome},
+    files,
     options::Diff,
-    progress,
-    sources::Sources,
+    progress, report, sources,
 };
 
+/// What is told to programs.
+#[derive(Serialize)]
+struct Report {
+    is_same: bool,
+    differences: Vec<Found>,
+    notes: Vec<Found>,
+}
+
+#[derive(Serialize)]
+struct Found {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    second: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elements: Option<u64>,
+    /// In units of the elements; a text where it is no number that JSON has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    farthest: Option<serde_json::Value>,
+    message: String,
+}
+
+impl Found {
+    fn of(difference: &Difference) -> Self {
+        let mut found = Self {
+            kind: "other",
+            tensor: Some(difference.name.clone()),
+            key: None,
+            first: None,
+            second: None,
+            elements: None,
+            farthest: None,
+            message: difference.to_string(),
+        };
+        found.kind = match &difference.kind {
+            DifferenceKind::OnlyInFirst => "only_in_first",
+            DifferenceKind::OnlyInSecond => "only_in_second",
+            DifferenceKind::Form { first, second } => {
+                (found.first, found.second) = (Some(first.clone()), Some(second.clone()));
+                "form"
+            }
+            DifferenceKind::Values { elements, farthest } => {
+                found.elements = Some(*elements);
+                found.farthest = Some(report::number(*farthest));
+                "values"
+            }
+            DifferenceKind::Metadata => {
+                found.key = found.tensor.take();
+                "metadata"
+            }
+            DifferenceKind::Entries => "entries",
+            DifferenceKind::Unreadable(_) => "unreadable",
+            _ => "other",
+        };
+        found
+    }
+}
+
 pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
-    let (left, right) = (
-        Sources::one(&options.left)?,
-        Sources::one(&options.right)?.without_progress(),
-    );
+    let (mut left, mut right) = (files::open(&options.left)?, files::open(&options.right)?);
+    options
+        .choosing
+        .select(&mut [&mut left, &mut right])
+        .about(&options.left)?;
     let tolerance = Tolerance {
         absolute: options.atol,
         relative: options.rtol,
@@ -28,16 +93,51 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
         );
         return Err(error).about(&options.right);
     }
-    let differences = tensor_files::diff(&left, &right, tolerance);
-    drop((left, right));
+    let left = sources::watched(left);
+    let (first, second) = (
+        options.choosing.recast(&left).about(&options.left)?,
+        options.choosing.recast(&right).about(&options.right)?,
+    );
+    let differences = tensor_files::diff(one_of(&first, &left), one_of(&second, &right), tolerance);
+    drop(first);
+    // The bar is gone before anything is printed.
+    drop(left);
     if progress::is_interrupted() {
         return Err(Failure::Interrupted);
     }
-    let mut is_same = true;
-    for difference in &differences {
-        let is_note = !options.metadata && difference.kind == DifferenceKind::Metadata;
-        writeln!(out, "{}{difference}", if is_note { "note: " } else { "" })?;
-        is_same &= is_note;
+    let is_note = |found: &&Difference| !options.metadata && found.kind == DifferenceKind::Metadata;
+    let (notes, real): (Vec<_>, Vec<_>) = differences.iter().partition(is_note);
+    if options.json {
+        let report = Report {
+            is_same: real.is_empty(),
+            differences: real.iter().map(|found| Found::of(found)).collect(),
+            notes: notes.iter().map(|found| Found::of(found)).collect(),
+        };
+        report::print(&report, out)?;
+    } else {
+        for difference in &real {
+            writeln!(out, "{difference}")?;
+        }
+        for note in notes {
+            writeln!(out, "note: {note}")?;
+        }
     }
-    if is_same { Ok(()) } else { Err(Failure::Found) }
+    if real
+        .iter()
+        .any(|found| matches!(found.kind, DifferenceKind::Unreadable(_)))
+    {
+        return Err(Failure::NotCompared);
+    }
+    if real.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Found)
+    }
+}
+
+fn one_of<'r>(recast: &'r Option<Recast<'_>>, files: &'r Composite<'_>) -> &'r dyn TensorReader {
+    match recast {
+        Some(recast) => recast,
+        None => files,
+    }
 }

@@ -1,22 +1,70 @@
 //! `tensor rename` and `tensor set`: another index behind the data where the format allows, else the file anew.
 
-use std::{ops::Range, path::Path};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
-use fmt_core::{Entry, Error, ErrorKind, Format, Lint, Metadata, TensorReader, TensorStream, Verification};
+use fmt_core::{AtomicFile, CompleteFile, Error, ErrorKind, Format};
 use fmt_tbuf::TbufEditor;
 use fmt_ztensor::{CborValue, CustomField, ZtensorEditor};
-use tensor_core::{SparseCoo, Tensor};
-use tensor_files::ConvertOptions;
+use tensor_files::{Composite, ConvertOptions, ShardIndex};
 
 use crate::{
     failure::{About, Outcome},
     files, heads, inspect,
     options::{Rename, Set},
-    sources::{Sources, unless_interrupted},
+    report, sources,
 };
 
-pub(crate) fn rename(options: &Rename) -> Outcome {
-    let (path, from, to) = (&*options.file, &options.from, &options.to);
+pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
+    match shard_with(&options.file, &options.from, &options.to)? {
+        Some((shard, index)) => {
+            rename_in(&shard, &options.from, &options.to)?;
+            // Until the index has its name the old one is there, which does not fit: such a checkpoint is refused.
+            index.publish().about(&options.file)?;
+        }
+        None => rename_in(&options.file, &options.from, &options.to)?,
+    }
+    tell(&options.file, options.json, out)
+}
+
+/// What was done, for programs.
+fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
+    if is_json {
+        let done = serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) });
+        report::print(&done, out)?;
+    }
+    Ok(())
+}
+
+/// For a checkpoint in many files the one that has the tensor, and the index that is to be.
+fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, CompleteFile)>> {
+    let files = match is_of_many(path) {
+        true => tensor_files::checkpoint_files(path).about(path)?,
+        false => return Ok(None),
+    };
+    let [index_path, _, ..] = &files[..] else {
+        return Ok(None);
+    };
+    let opened = files::open(path)?;
+    let index = inspect::find(&opened, from).about(path)?;
+    let shard = PathBuf::from(opened.file_of(index));
+    let json = std::fs::read(index_path)?;
+    let renamed = ShardIndex::from_json(&json)
+        .and_then(|index| index.renamed(from, to))
+        .about(path)?;
+    let mut file = AtomicFile::create(index_path).about(index_path)?;
+    file.write_all(renamed.to_json().as_bytes())?;
+    Ok(Some((shard, file.complete().about(index_path)?)))
+}
+
+/// Whether a path may stand for many files.
+fn is_of_many(path: &Path) -> bool {
+    path.is_dir() || path.to_string_lossy().ends_with(".index.json")
+}
+
+fn rename_in(path: &Path, from: &str, to: &str) -> Outcome {
     match format_of(path)?.id() {
         "tbuf" => TbufEditor::open_with(path, &files::read_options(), Default::default())
             .and_then(|mut editor| {
@@ -30,13 +78,31 @@ pub(crate) fn rename(options: &Rename) -> Outcome {
                 editor.save_in_place()
             })
             .about(path),
-        "safetensors" | "gguf" => heads::rename(path, from, to),
-        _ => rewrite(path, |changed| changed.rename(from, to)),
+        "safetensors" | "gguf" => {
+            inspect::find(&files::open(path)?, from).about(path)?;
+            heads::rename(path, from, to)
+        }
+        _ => rewrite(path, |changed| {
+            inspect::find(changed, from)?;
+            changed.rename(from, to)
+        }),
     }
 }
 
-pub(crate) fn set(options: &Set) -> Outcome {
+pub(crate) fn set(options: &Set, out: &mut impl Write) -> Outcome {
+    set_in(options)?;
+    tell(&options.file, options.json, out)
+}
+
+fn set_in(options: &Set) -> Outcome {
     let path = &*options.file;
+    if is_of_many(path) {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "each file of a checkpoint says something of itself",
+        );
+        return Err(error.expected("one of its files")).about(path);
+    }
     let (key, value) = &options.assignment;
     let value = (!value.is_empty()).then_some(value.as_str());
     match (format_of(path)?.id(), &options.tensor) {
@@ -49,7 +115,11 @@ pub(crate) fn set(options: &Set) -> Outcome {
         .about(path),
         ("safetensors" | "gguf", None) => heads::set(path, key, value),
         (_, None) => rewrite(path, |changed| {
-            changed.set(key, value);
+            let metadata = changed.metadata_mut();
+            match value {
+                Some(value) => metadata.insert(key.clone(), value.to_owned()),
+                None => metadata.remove(key),
+            };
             Ok(())
         }),
         (_, Some(tensor)) => {
@@ -76,13 +146,16 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
 }
 
 /// Writes a file anew with other names or metadata, in its own format.
-fn rewrite(path: &Path, change: impl FnOnce(&mut Changed<'_>) -> Result<(), Error>) -> Outcome {
+fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Result<(), Error>) -> Outcome {
     let format = files::detect(path)?;
-    let sources = Sources::one(path)?;
-    let mut changed = Changed::new(&sources);
-    change(&mut changed).about(path)?;
-    let converted = tensor_files::convert(&changed, format, path, &ConvertOptions::default());
-    converted.map(drop).about(path).map_err(unless_interrupted)
+    let mut sources = files::open(path)?;
+    change(&mut sources).about(path)?;
+    let sources = sources::watched(sources);
+    let converted = tensor_files::convert(&sources, format, path, &ConvertOptions::default());
+    converted
+        .map(drop)
+        .about(path)
+        .map_err(sources::unless_interrupted)
 }
 
 fn set_tbuf(path: &Path, key: &str, value: Option<&str>) -> Result<(), Error> {
@@ -106,83 +179,4 @@ fn set_ztensor(path: &Path, tensor: &str, key: &str, value: Option<&str>) -> Res
 fn no_place(key: &str, expected: &str) -> Error {
     let error = Error::new(ErrorKind::Unsupported, "the format has no place for this");
     error.expected(expected).found(format_args!("'{key}'"))
-}
-
-/// A file with other names or metadata.
-struct Changed<'r> {
-    inner: &'r dyn TensorReader,
-    entries: Vec<Entry>,
-    metadata: Metadata,
-}
-
-impl<'r> Changed<'r> {
-    fn new(inner: &'r dyn TensorReader) -> Self {
-        Self {
-            inner,
-            entries: inner.entries().to_vec(),
-            metadata: inner.metadata().clone(),
-        }
-    }
-
-    fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
-        let index = inspect::find(self.inner, from)?;
-        if from != to && self.inner.find(to).is_some() {
-            return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
-        }
-        self.entries[index].name = to.to_owned();
-        Ok(())
-    }
-
-    fn set(&mut self, key: &str, value: Option<&str>) {
-        match value {
-            Some(value) => self.metadata.insert(key.to_owned(), value.to_owned()),
-            None => self.metadata.remove(key),
-        };
-    }
-}
-
-impl TensorReader for Changed<'_> {
-    fn format(&self) -> &'static str {
-        self.inner.format()
-    }
-
-    fn entries(&self) -> &[Entry] {
-        &self.entries
-    }
-
-    fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
-
-    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
-        self.inner.tensor(index)
-    }
-
-    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
-        self.inner.sparse(index)
-    }
-
-    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        self.inner.rows(index, rows)
-    }
-
-    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        self.inner.stream(index)
-    }
-
-    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
-        self.inner.read_into(index, out)
-    }
-
-    fn verify(&self, index: usize) -> Result<Verification, Error> {
-        self.inner.verify(index)
-    }
-
-    fn lints(&self) -> Result<Vec<Lint>, Error> {
-        self.inner.lints()
-    }
-
-    fn foreign_parts(&self) -> &[String] {
-        self.inner.foreign_parts()
-    }
 }

@@ -1,88 +1,152 @@
-//! `tensor extract`: one tensor, or some of its rows, into a file of its own.
+//! `tensor extract`: one tensor, some of its rows, or some tensors into a file of their own.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    ops::Range,
+    path::Path,
+    time::Instant,
+};
 
-use fmt_core::{Error, ErrorKind, OutputFile, Plan, PlannedEntry};
-use tensor_core::Bytes;
+use fmt_core::{Error, ErrorKind, Format, OutputFile, Plan, PlannedEntry, TensorReader};
+use tensor_files::{AllowedLoss, ConvertOptions, Recast};
 
 use crate::{
     failure::{About, Outcome},
     files, inspect,
     options::{Extract, Rows},
-    pieces,
-    progress::Progress,
+    pieces::{self, Pieces},
+    report,
+    sources::{self, unless_interrupted},
 };
 
-pub(crate) fn run(options: &Extract, out: &mut impl Write) -> Outcome {
-    let (path, target) = (&options.file, &options.output);
+pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
+    let (path, target, start) = (&*options.file, &*options.output, Instant::now());
     files::check_local(target)?;
-    let reader = files::open(path)?;
-    let index = inspect::find(&*reader, &options.tensor).about(path)?;
-    let (spec, mut parts): (_, Box<dyn Iterator<Item = Result<Bytes, Error>>>) = match options.rows {
-        Some(rows) => {
-            let (from, to) = bounds(rows, reader.entries()[index].shape.dims())
-                .map_err(|error| error.of_tensor(&options.tensor))
-                .about(path)?;
-            let rows = reader.rows(index, from..to).about(path)?;
-            let spec = rows.spec().clone();
-            (Some(spec), Box::new(std::iter::once(Ok(rows.into_bytes()))))
-        }
-        None => {
-            let spec = reader.entries()[index].spec();
-            (spec, Box::new(pieces::parts(&*reader, index).about(path)?))
-        }
-    };
-    let total = spec.as_ref().map_or(0, tensor_core::TensorSpec::byte_len);
-    let mut progress = Progress::new(total);
-    let mut copy = |sink: &mut dyn FnMut(&[u8]) -> Result<(), Error>| -> Outcome {
-        for part in parts.by_ref() {
-            let part = part.about(path)?;
-            sink(&part).about(target)?;
-            progress.advance(part.len() as u64)?;
-        }
-        Ok(())
-    };
-    if files::is_standard(target) {
-        return copy(&mut |bytes| {
-            out.write_all(bytes)
-                .map_err(|error| Error::io("standard output", error))
-        });
+    let mut sources = files::open(path)?;
+    if let Some(name) = &options.tensor {
+        let wanted = inspect::find(&sources, name).about(path)?;
+        let mut indices = 0..;
+        sources.retain(|_| indices.next() == Some(wanted));
     }
-    let is_npy = target.extension().is_some_and(|extension| extension == "npy");
-    if is_npy && spec.is_none() {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "NumPy's files have no place for the dtype",
-        );
-        let error = error
-            .of_tensor(&options.tensor)
-            .expected("a target of another name, for the bytes as they are");
-        return Err(error).about(path);
-    }
-    let output = files::output_options(options.no_clobber, std::slice::from_ref(path));
-    let mut file = OutputFile::create(target, &output).about(target)?;
-    match spec.filter(|_| is_npy) {
-        Some(spec) => {
-            let format = &fmt_npy::Npy;
-            let plan = Plan {
-                entries: vec![PlannedEntry::dense(options.tensor.clone(), spec)],
-                ..Plan::default()
+    options.choosing.select(&mut [&mut sources]).about(path)?;
+    let sources = sources::watched(sources);
+    let recast = options.choosing.recast(&sources).about(path)?;
+    let reader: &dyn TensorReader = match &recast {
+        Some(recast) => recast,
+        None => &sources,
+    };
+    let format = tensor_files::format_of_path(target)
+        .filter(|format| !files::is_standard(target) && files::is_written(*format));
+    let output = files::output_options(options.no_clobber, std::slice::from_ref(&options.file));
+    let late = || recast.as_ref().map(Recast::losses).unwrap_or_default();
+    match (format, options.rows) {
+        (Some(format), None) => {
+            let options = ConvertOptions {
+                // A part of a file is not expected to say what the whole says of itself.
+                allow_loss: AllowedLoss {
+                    names: true,
+                    metadata: true,
+                    foreign_parts: true,
+                    ..AllowedLoss::NONE
+                },
+                names_beside: false,
+                output,
+                lost_on_the_way: Some(&late),
+                ..ConvertOptions::default()
             };
-            let mut writer = create(format, &mut file, plan).about(target)?;
-            copy(&mut |bytes| writer.write(bytes))?;
-            writer.finish().about(target)?;
+            let converted = tensor_files::convert(reader, format, target, &options);
+            converted.map(drop).about(path).map_err(unless_interrupted)?;
         }
-        None => copy(&mut |bytes| {
-            file.write_all(bytes)
-                .map_err(|error| Error::io("the file cannot be written", error))
-        })?,
+        (format, rows) => {
+            let one = One::new(reader, rows).about(path)?;
+            if files::is_standard(target) {
+                let failed = |error| Error::io("standard output", error);
+                let copied = one.copy(&mut |bytes| out.write_all(bytes).map_err(failed));
+                return copied.about(path).map_err(unless_interrupted);
+            }
+            let mut file = OutputFile::create(target, &output).about(target)?;
+            one.write(format, &mut file)
+                .about(path)
+                .map_err(unless_interrupted)?;
+            if let Some(loss) = late().first() {
+                let error = Error::new(ErrorKind::Unsupported, format!("the dtype cannot hold {loss}"));
+                return Err(error).about(path);
+            }
+            file.publish().about(target)?;
+        }
     }
-    file.publish().about(target)
+    let tensors = sources.entries().len();
+    drop(recast);
+    drop(sources);
+    if options.json && !files::is_standard(target) {
+        let report = report::Conversion::of_one(Path::new(target), tensors, start);
+        report::print(&report, out)?;
+    }
+    Ok(())
+}
+
+/// A tensor, or some of its rows.
+struct One<'r> {
+    reader: &'r dyn TensorReader,
+    rows: Option<Range<u64>>,
+}
+
+impl<'r> One<'r> {
+    fn new(reader: &'r dyn TensorReader, rows: Option<Rows>) -> Result<Self, Error> {
+        let [entry] = reader.entries() else {
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "rows, and bytes as they are, are of one tensor",
+            );
+            return Err(error.found(format_args!("{} tensors", reader.entries().len())));
+        };
+        let rows = rows.map(|rows| bounds(rows, entry.shape.dims()));
+        let rows = rows.transpose().map_err(|error| error.of_tensor(&entry.name))?;
+        Ok(Self { reader, rows })
+    }
+
+    fn pieces(&self) -> Result<Pieces<'r>, Error> {
+        match &self.rows {
+            Some(rows) => pieces::rows(self.reader, 0, rows.clone()),
+            None => pieces::parts(self.reader, 0),
+        }
+    }
+
+    fn copy(&self, sink: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        self.pieces()?.try_for_each(|piece| sink(&piece?))
+    }
+
+    /// Writes a file of a format, or the bytes alone.
+    fn write(&self, format: Option<&dyn Format>, file: &mut OutputFile) -> Result<(), Error> {
+        let entry = &self.reader.entries()[0];
+        let Some(format) = format else {
+            let failed = |error| Error::io("the file cannot be written", error);
+            return self.copy(&mut |bytes| file.write_all(bytes).map_err(failed));
+        };
+        let spec = entry.spec().ok_or_else(|| {
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "elements that are copied only have no rows",
+            );
+            error.of_tensor(&entry.name)
+        })?;
+        let spec = match &self.rows {
+            Some(rows) => fmt_core::row_range(&spec, rows.clone())?.0,
+            None => spec,
+        };
+        let plan = Plan {
+            entries: vec![PlannedEntry::dense(entry.name.clone(), spec)],
+            ..Plan::default()
+        };
+        let mut writer = create(format, file, plan)?;
+        self.copy(&mut |bytes| writer.write(bytes))?;
+        writer.finish().map(drop)
+    }
 }
 
 /// Begins a file of one tensor; formats that have no names need none.
 fn create<'w>(
-    format: &dyn fmt_core::Format,
+    format: &dyn Format,
     file: &'w mut OutputFile,
     mut plan: Plan,
 ) -> Result<Box<dyn fmt_core::TensorWriter + 'w>, Error> {
@@ -93,7 +157,7 @@ fn create<'w>(
     format.create(Box::new(file), plan)
 }
 
-fn bounds(rows: Rows, dims: &[u64]) -> Result<(u64, u64), Error> {
+fn bounds(rows: Rows, dims: &[u64]) -> Result<Range<u64>, Error> {
     let Some(&count) = dims.first() else {
         return Err(Error::new(ErrorKind::OutOfBounds, "a scalar has no rows"));
     };
@@ -104,5 +168,5 @@ fn bounds(rows: Rows, dims: &[u64]) -> Result<(u64, u64), Error> {
             .expected(format_args!("rows within 0:{count}"))
             .found(format_args!("{from}:{to}")));
     }
-    Ok((from, to))
+    Ok(from..to)
 }

@@ -1,8 +1,15 @@
 //! How commands end when they do not end well.
 
-use std::{fmt, io, path::Path, process::ExitCode};
+use std::{
+    fmt,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
 
 use fmt_core::{Error, ErrorKind};
+
+use crate::report;
 
 /// What commands come to.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -19,6 +26,8 @@ pub(crate) enum Failure {
     Io(io::Error),
     /// What the command looked for is there: differences, damage. It has been printed.
     Found,
+    /// Two files could not be compared in full; it has been printed.
+    NotCompared,
     /// The user ended it.
     Interrupted,
 }
@@ -30,15 +39,32 @@ impl Failure {
         match self {
             // Whoever read the output has seen enough.
             Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            Self::Found => {}
+            Self::Found | Self::NotCompared => {}
             failure => eprintln!("{failure}"),
         }
     }
 
-    pub(crate) fn code(&self) -> ExitCode {
+    /// Tells a program, on a line of its own. What was found has been told.
+    pub(crate) fn to_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let (file, kind, message) = match self {
+            Self::Found | Self::NotCompared => return Ok(()),
+            Self::File { path, error } => (Some(path.as_str()), error.kind().to_string(), error.to_string()),
+            #[cfg(feature = "client")]
+            Self::Call { kind, message } => (None, kind.clone(), message.clone()),
+            Self::Io(error) => (None, ErrorKind::Io.to_string(), error.to_string()),
+            Self::Interrupted => (None, "Interrupted".to_owned(), self.to_string()),
+        };
+        let error = serde_json::json!({ "file": file, "kind": kind, "message": message });
+        report::print(&serde_json::json!({ "error": error }), out)
+    }
+
+    /// The program's exit code. Users of `diff` know 1 for a difference and 2 for trouble.
+    pub(crate) fn code(&self, is_diff: bool) -> ExitCode {
         match self {
             Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Self::Interrupted => ExitCode::from(130),
+            Self::Found => ExitCode::FAILURE,
+            _ if is_diff => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }
@@ -51,7 +77,7 @@ impl fmt::Display for Failure {
             #[cfg(feature = "client")]
             Self::Call { kind, message } => write!(f, "error[{kind}]: {message}"),
             Self::Io(error) => write!(f, "error[{}]: {error}", ErrorKind::Io),
-            Self::Found => f.write_str("not as it should be"),
+            Self::Found | Self::NotCompared => f.write_str("not as it should be"),
             Self::Interrupted => f.write_str("interrupted; nothing was changed"),
         }
     }

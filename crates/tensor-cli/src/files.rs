@@ -12,6 +12,7 @@ use fmt_core::{
     TensorWriter,
 };
 use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
+use tensor_files::Composite;
 
 use crate::{
     failure::{About, Outcome},
@@ -37,17 +38,18 @@ pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Opens a file of whichever format it is.
-pub(crate) fn open(path: &Path) -> Outcome<Box<dyn TensorReader>> {
+/// Opens a file of whichever format it is, or a checkpoint of several.
+pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        return crate::remote::open(location).about(path);
+        return crate::remote::open_composite(location).about(path);
     }
     if is_standard(path) {
         let source = standard_input().about(path)?;
-        return tensor_files::open_source(Arc::new(source), None, &read_options()).about(path);
+        let opened = tensor_files::open_source(Arc::new(source), None, &read_options());
+        return opened.map(|reader| Composite::new("-", reader)).about(path);
     }
-    tensor_files::open(path, &read_options())
+    tensor_files::open_composite(path, &read_options())
         .map_err(hint_at_pipes)
         .about(path)
 }
@@ -77,13 +79,25 @@ fn hint_at_pipes(error: Error) -> Error {
     error
 }
 
-/// How many bytes a file has.
-pub(crate) fn len(path: &Path) -> u64 {
+/// How many bytes a file has, or all files of a checkpoint. Not known for standard input and for an index on a server.
+pub(crate) fn len(path: &Path) -> Option<u64> {
+    if is_standard(path) {
+        return None;
+    }
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        return crate::remote::len(location);
+        // The files of an index are not all asked for.
+        let is_index = location.ends_with(".index.json");
+        return (!is_index).then(|| crate::remote::len(location));
     }
-    fs::metadata(path).map_or(0, |file| file.len())
+    let files = tensor_files::checkpoint_files(path).ok()?;
+    let lens = files.iter().map(|file| Some(fs::metadata(file).ok()?.len()));
+    lens.sum()
+}
+
+/// Whether files of a format can be written.
+pub(crate) fn is_written(format: &dyn Format) -> bool {
+    !matches!(format.id(), "torch" | "onnx")
 }
 
 /// Refuses a place on a server as one to write to.
@@ -105,7 +119,8 @@ pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        let files = paths.iter().filter(|path| !is_standard(path));
+        let paths = paths.iter().filter(|path| !is_standard(path));
+        let files = paths.flat_map(|path| tensor_files::checkpoint_files(path).unwrap_or_default());
         let modes = files.filter_map(|path| Some(fs::metadata(path).ok()?.permissions().mode() & 0o777));
         modes.reduce(|mode, other| mode & other).map(|mode| mode | 0o600)
     }

@@ -1,6 +1,6 @@
 //! `tensor inspect`: what a file holds.
 
-use std::{collections::BTreeMap, fmt::Write as _, io::Write};
+use std::{collections::BTreeMap, fmt::Write as _, io::Write, path::Path};
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, TensorReader};
 use serde::Serialize;
@@ -8,11 +8,12 @@ use sha2::{Digest, Sha256};
 use tensor_core::Naming;
 
 use crate::{
-    failure::{About, Outcome},
+    failure::{About, Failure, Outcome},
     files,
     options::Inspect,
     pieces,
     progress::Progress,
+    report,
     sources::unless_interrupted,
     stats::Stats,
     table,
@@ -21,8 +22,9 @@ use crate::{
 /// What is shown of a file.
 #[derive(Serialize)]
 struct File<'r> {
+    file: String,
     format: &'r str,
-    file_size: u64,
+    file_bytes: Option<u64>,
     metadata: &'r BTreeMap<String, String>,
     tensors: Vec<Tensor<'r>>,
 }
@@ -40,9 +42,12 @@ struct Tensor<'r> {
     encoding: &'r str,
     #[serde(skip_serializing_if = "is_false")]
     big_endian: bool,
-    offset: u64,
-    stored_size: u64,
-    nbytes: Option<u64>,
+    /// The file that has it, of a checkpoint in many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'r str>,
+    offset_bytes: u64,
+    stored_bytes: u64,
+    data_bytes: Option<u64>,
     checksum: Option<&'r str>,
     sha256: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -59,14 +64,35 @@ fn is_false(value: &bool) -> bool {
 }
 
 pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
-    let reader = files::open(&options.file)?;
-    let reader = &*reader;
-    let wanted = wanted(reader, &options.tensors).about(&options.file)?;
+    let mut failed: Option<Failure> = None;
+    for (number, path) in options.files.iter().enumerate() {
+        if number > 0 && !options.json {
+            writeln!(out)?;
+        }
+        match inspect(path, options, out) {
+            // The others are still to be looked at.
+            Err(failure @ Failure::File { .. }) => {
+                if let Some(earlier) = failed.replace(failure) {
+                    earlier.report();
+                }
+            }
+            other => other?,
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn inspect(path: &Path, options: &Inspect, out: &mut impl Write) -> Outcome {
+    let reader = files::open(path)?;
+    let reader = &reader;
+    let is_of_many = reader.files().len() > 1;
+    let wanted = wanted(reader, &options.tensors).about(path)?;
     let bytes = |&index: &usize| reader.entries()[index].byte_len().unwrap_or(0);
     let mut progress = Progress::new(wanted.iter().map(bytes).sum());
     let mut tensors = Vec::with_capacity(wanted.len());
     for index in wanted {
         let mut tensor = describe(index, &reader.entries()[index]);
+        tensor.file = is_of_many.then(|| reader.file_of(index));
         let entry = &reader.entries()[index];
         if options.sha256 && tensor.unsupported.is_none() {
             let mut hash = Sha256::new();
@@ -75,30 +101,29 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
                 let advanced = progress.advance(piece.len() as u64);
                 advanced.map_err(|_| Error::new(ErrorKind::Io, "interrupted"))
             });
-            hashed.about(&options.file).map_err(unless_interrupted)?;
+            hashed.about(path).map_err(unless_interrupted)?;
             tensor.sha256 = Some(hex(&hash.finalize()));
         }
         if options.stats && entry.unsupported.is_none() {
-            tensor.stats = Some(Stats::of(reader, index).about(&options.file)?);
+            tensor.stats = Some(Stats::of(reader, index).about(path)?);
             progress.advance(0)?;
         }
         tensors.push(tensor);
     }
     drop(progress);
     let file = File {
+        file: path.display().to_string(),
         format: reader.format(),
-        file_size: files::len(&options.file),
+        file_bytes: files::len(path),
         metadata: reader.metadata(),
         tensors,
     };
     if options.json {
-        serde_json::to_writer(&mut *out, &file).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-        return Ok(());
+        return Ok(report::print(&file, out)?);
     }
-    show(&file, options, out)?;
+    show(&file, reader.files().len(), out)?;
     if options.values {
-        show_values(&file, reader, options, out)?;
+        show_values(&file, reader, path, out)?;
     }
     Ok(())
 }
@@ -164,9 +189,10 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         nnz,
         encoding,
         big_endian: entry.is_big_endian,
-        offset: entry.range.start,
-        stored_size: entry.stored_size(),
-        nbytes: entry.byte_len(),
+        file: None,
+        offset_bytes: entry.range.start,
+        stored_bytes: entry.stored_size(),
+        data_bytes: entry.byte_len(),
         checksum: entry.checksum.as_deref(),
         sha256: None,
         attributes: attributes
@@ -181,14 +207,20 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
 /// Characters of a metadata value that are shown to people; GGUF files have whole vocabularies in one.
 const METADATA_SHOWN: usize = 500;
 
-fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
+fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     let count = file.tensors.len();
+    let mut size = match files {
+        1 => String::new(),
+        files => format!("{files} files, "),
+    };
+    if let Some(bytes) = file.file_bytes {
+        size += &format!("{}, ", table::size(bytes));
+    }
     writeln!(
         out,
-        "{}: {}, {}, {}",
-        options.file.display(),
+        "{}: {}, {size}{}",
+        table::text(&file.file),
         file.format,
-        table::size(file.file_size),
         table::tensors(count)
     )?;
     for (key, value) in file.metadata {
@@ -199,7 +231,8 @@ fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
             table::shortened(value, METADATA_SHOWN)
         )?;
     }
-    let header = ["NAME", "DTYPE", "SHAPE", "STORED", "SIZE", "OFFSET"].map(str::to_owned);
+    let last = if files > 1 { "FILE" } else { "" };
+    let header = ["NAME", "DTYPE", "SHAPE", "STORED", "SIZE", "OFFSET", last].map(str::to_owned);
     let rows = file.tensors.iter().map(|tensor| {
         let mut stored = tensor.encoding.to_owned();
         if let Some(nnz) = tensor.nnz {
@@ -215,8 +248,12 @@ fn show(file: &File<'_>, options: &Inspect, out: &mut impl Write) -> Outcome {
             table::text(tensor.dtype),
             format!("{:?}", tensor.shape),
             stored,
-            table::size(tensor.stored_size),
-            tensor.offset.to_string(),
+            table::size(tensor.stored_bytes),
+            tensor.offset_bytes.to_string(),
+            tensor.file.map_or(String::new(), |file| {
+                let name = Path::new(file).file_name().unwrap_or_default();
+                table::text(&name.to_string_lossy())
+            }),
         ]
     });
     if count > 0 {
@@ -266,20 +303,15 @@ fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-fn show_values(
-    file: &File<'_>,
-    reader: &dyn TensorReader,
-    options: &Inspect,
-    out: &mut impl Write,
-) -> Outcome {
+fn show_values(file: &File<'_>, reader: &dyn TensorReader, path: &Path, out: &mut impl Write) -> Outcome {
     let has_values = |tensor: &&Tensor<'_>| reader.entries()[tensor.index].unsupported.is_none();
     for tensor in file.tensors.iter().filter(has_values) {
         writeln!(out, "\n{}", table::text(tensor.name))?;
         if tensor.nnz.is_some() {
-            let sparse = reader.sparse(tensor.index).about(&options.file)?;
+            let sparse = reader.sparse(tensor.index).about(path)?;
             writeln!(out, "indices\n{}\nvalues\n{}", sparse.indices(), sparse.values())?;
         } else {
-            let (shown, is_cut) = pieces::printable(reader, tensor.index).about(&options.file)?;
+            let (shown, is_cut) = pieces::printable(reader, tensor.index).about(path)?;
             let view = shown.view();
             let display = view.display();
             writeln!(out, "{}", if is_cut { display.threshold(0) } else { display })?;
@@ -288,7 +320,7 @@ fn show_values(
     Ok(())
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").ok();
         text

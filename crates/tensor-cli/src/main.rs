@@ -1,7 +1,7 @@
 //! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors, and moves them between files
 //! and models.
 
-mod bits;
+mod choosing;
 #[cfg(feature = "client")]
 mod client;
 mod convert;
@@ -13,11 +13,13 @@ mod files;
 mod heads;
 mod histogram;
 mod inspect;
+mod manifest;
 mod options;
 mod pieces;
 mod progress;
 #[cfg(feature = "remote")]
 mod remote;
+mod report;
 mod sources;
 mod stats;
 mod table;
@@ -41,6 +43,10 @@ fn main() -> ExitCode {
     files::read_with(options.reading.options());
     #[cfg(feature = "remote")]
     remote::read_with(options.servers);
+    let (is_diff, is_json) = (
+        matches!(options.command, Command::Diff(_)),
+        options.command.is_json(),
+    );
     let outcome = progress::listen_for_interrupts()
         .and_then(|()| run(options.command, &mut out))
         .and_then(|()| Ok(out.flush()?));
@@ -48,9 +54,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // What was found out before it failed is still worth seeing.
+            if is_json {
+                let _ = failure.to_json(&mut out);
+            }
             let _ = out.flush();
             failure.report();
-            failure.code()
+            failure.code(is_diff)
         }
     }
 }
@@ -62,9 +71,11 @@ fn run(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         Command::Convert(options) => convert::run(&options, out),
         Command::Diff(options) => diff::run(&options, out),
         Command::Merge(options) => convert::merge(&options, out),
+        Command::Split(options) => convert::split(&options, out),
+        Command::Manifest(options) => manifest::run(&options, out),
         Command::Extract(options) => extract::run(&options, out),
-        Command::Rename(options) => edit::rename(&options),
-        Command::Set(options) => edit::set(&options),
+        Command::Rename(options) => edit::rename(&options, out),
+        Command::Set(options) => edit::set(&options, out),
         #[cfg(feature = "client")]
         Command::Infer(options) => client::infer::run(&options, out),
         #[cfg(feature = "client")]

@@ -6,6 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fmt_core::ReadOptions;
 
+use crate::choosing::Choosing;
+
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
@@ -103,11 +105,16 @@ pub(crate) enum Command {
     Convert(Convert),
     /// Compare two files, of the same format or not, by names and content.
     Diff(Diff),
-    /// Write the tensors of several files into one.
+    /// Write the tensors of several files, or of a checkpoint in many, into one.
     Merge(Merge),
-    /// Write one tensor, or some of its rows, to a .npy file or as raw bytes.
+    /// Write a file as a checkpoint in many files, with an index, as Hugging Face's libraries do.
+    Split(Split),
+    /// Print a digest for each tensor that is the same in every format, ready to be signed.
+    Manifest(Manifest),
+    /// Write one tensor, some of its rows, or some tensors to a file of their own.
     Extract(Extract),
-    /// Give a tensor another name. TensorBuffers and zTensor get another index behind their data; others are written anew.
+    /// Give a tensor another name. TensorBuffers and zTensor get another index behind their data, safetensors and GGUF before it
+    /// if there is room; others are written anew.
     Rename(Rename),
     /// Set what a file says about itself or about a tensor, as `rename` does.
     Set(Set),
@@ -129,13 +136,38 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether the command talks to a program.
+    pub(crate) fn is_json(&self) -> bool {
+        match self {
+            Self::Inspect(options) => options.json,
+            Self::Verify(options) => options.json,
+            Self::Convert(options) => options.json,
+            Self::Diff(options) => options.json,
+            Self::Merge(options) => options.json,
+            Self::Split(options) => options.json,
+            Self::Manifest(options) => options.json,
+            Self::Extract(options) => options.json,
+            Self::Rename(options) => options.json,
+            Self::Set(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Infer(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Bench(options) => options.json,
+            Self::Completions { .. } | Self::Man { .. } => false,
+        }
+    }
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Inspect {
-    /// The file.
-    pub(crate) file: PathBuf,
-    /// Only these tensors.
+    /// The files, or folders or indices of checkpoints in many files.
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Only the tensor of this name. Can be repeated.
+    #[arg(long = "tensor", short, value_name = "NAME")]
     pub(crate) tensors: Vec<String>,
-    /// As JSON, for programs.
+    /// As JSON for programs, an object for each file on a line of its own.
     #[arg(long)]
     pub(crate) json: bool,
     /// With the SHA-256 of each tensor's bytes, row-major and little-endian; of a sparse one's indices, then values.
@@ -157,6 +189,12 @@ pub(crate) struct Verify {
     /// Fail for what is legal but odd, too.
     #[arg(long, conflicts_with = "index")]
     pub(crate) strict: bool,
+    /// Hold all tensors against what `tensor manifest` printed, text or JSON: names, dtypes, shapes and contents.
+    #[arg(long, value_name = "FILE", conflicts_with = "index")]
+    pub(crate) manifest: Option<PathBuf>,
+    /// As JSON for programs, an object for each file on a line of its own.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Check the index only, and read none of the data: no checksums, no padding.
     #[arg(long)]
     pub(crate) index: bool,
@@ -164,12 +202,54 @@ pub(crate) struct Verify {
 
 #[derive(Args, Debug)]
 pub(crate) struct Convert {
-    /// The file to read.
+    /// The file to read, or the folder or the index of a checkpoint in many files.
     pub(crate) from: PathBuf,
-    /// The file to write; - for standard output, with --to.
+    /// The file to write; - for standard output, with --to. With --max-shard-size a folder, or the name of the whole.
     pub(crate) to: PathBuf,
+    /// Write many files of at most so many bytes of tensors (5GB, 512MiB) and an index, as `split` does.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_shard_size: Option<u64>,
+    #[command(flatten)]
+    pub(crate) choosing: Choosing,
     #[command(flatten)]
     pub(crate) target: Target,
+    /// What was written and what was lost as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Split {
+    /// The file to read, or the folder or the index of a checkpoint in many files.
+    pub(crate) from: PathBuf,
+    /// The folder to write to, or what the whole would be called: out/model.safetensors gives
+    /// out/model-00001-of-00003.safetensors and so on, and out/model.safetensors.index.json.
+    pub(crate) to: PathBuf,
+    /// Bytes of tensors in one file at most: 5GB, 512MiB or bytes. A larger tensor has a file of its own.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
+    pub(crate) max_shard_size: u64,
+    #[command(flatten)]
+    pub(crate) choosing: Choosing,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// What was written and what was lost as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Manifest {
+    /// The files, whose tensors are taken together. No two of them may have the same name.
+    #[arg(required = true, value_name = "FILES")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Digests of whole files instead, as sha256sum prints and checks them: of a checkpoint's index and its files.
+    #[arg(long, conflicts_with_all = ["json", "include", "exclude", "rename", "dtype"])]
+    pub(crate) files: bool,
+    /// As JSON, which can be checked as well.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) choosing: Choosing,
 }
 
 #[derive(Args, Debug)]
@@ -180,8 +260,16 @@ pub(crate) struct Merge {
     /// The files to read. No two of their tensors may have the same name.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
+    /// Write many files of at most so many bytes of tensors (5GB, 512MiB) and an index, as `split` does.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_shard_size: Option<u64>,
+    #[command(flatten)]
+    pub(crate) choosing: Choosing,
     #[command(flatten)]
     pub(crate) target: Target,
+    /// What was written and what was lost as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// How a file is written.
@@ -190,8 +278,8 @@ pub(crate) struct Target {
     /// The format, if the extension does not tell.
     #[arg(long = "to", value_name = "FORMAT")]
     pub(crate) format: Option<String>,
-    /// Go on without what the format cannot hold: tensors, sparsity, names, parts (of archives), or all of these. What is
-    /// lost is printed.
+    /// Go on without what the format cannot hold: tensors, sparsity, names, parts (of archives), range (numbers that
+    /// become infinite with --dtype), or all of these. What is lost is printed.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all")]
     pub(crate) allow_loss: Vec<LossKind>,
     /// Fail for metadata that the format cannot hold, too; otherwise it is dropped and named.
@@ -236,6 +324,7 @@ pub(crate) enum LossKind {
     Sparsity,
     Names,
     Parts,
+    Range,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -266,20 +355,32 @@ pub(crate) struct Diff {
     /// Count what the files say of themselves as a difference, not as a note.
     #[arg(long)]
     pub(crate) metadata: bool,
+    #[command(flatten)]
+    pub(crate) choosing: Choosing,
+    /// As JSON, for programs.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Extract {
     /// The file.
     pub(crate) file: PathBuf,
-    /// The tensor.
-    pub(crate) tensor: String,
+    /// The tensor; without it those that --include names.
+    #[arg(required_unless_present = "include", conflicts_with = "include")]
+    pub(crate) tensor: Option<String>,
     /// Rows along the first axis, from the first to before the second: 10:20, :20, 10:.
     #[arg(long, value_name = "FROM:TO", value_parser = rows)]
     pub(crate) rows: Option<Rows>,
-    /// Where to: a .npy file, or any other name for raw bytes, row-major and little-endian.
+    /// Where to: a file of the format that the extension tells; another name, or -, for the bytes of one tensor as they
+    /// are, row-major and little-endian.
     #[arg(long, short)]
     pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) choosing: Choosing,
+    /// What was written as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Fail if the file to write exists.
     #[arg(long)]
     pub(crate) no_clobber: bool,
@@ -293,6 +394,9 @@ pub(crate) struct Rename {
     pub(crate) from: String,
     /// Its name from now on.
     pub(crate) to: String,
+    /// What was done as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -305,6 +409,9 @@ pub(crate) struct Set {
     /// About this tensor rather than the file.
     #[arg(long)]
     pub(crate) tensor: Option<String>,
+    /// What was done as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A range of rows with open ends.
@@ -333,6 +440,30 @@ fn rows(text: &str) -> Result<Rows, String> {
     }
 }
 
+/// A number of bytes, with a unit as Hugging Face's libraries read it: GB is 10^9, GiB is 2^30.
+fn size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 10] = [
+        ("KIB", 1 << 10),
+        ("MIB", 1 << 20),
+        ("GIB", 1 << 30),
+        ("TIB", 1 << 40),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+        ("", 1),
+    ];
+    let upper = text.to_ascii_uppercase();
+    let split = UNITS
+        .iter()
+        .find_map(|(unit, bytes)| Some((upper.strip_suffix(unit)?, *bytes)));
+    let parsed = split.and_then(|(number, unit)| number.trim().parse::<u64>().ok()?.checked_mul(unit));
+    parsed
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "expected a size such as 5GB, 512MiB or 1000000".to_owned())
+}
+
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -356,6 +487,22 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Options::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("5GB", 5_000_000_000),
+            ("5 gib", 5 << 30),
+            ("7", 7),
+            ("3B", 3),
+            ("1MB", 1_000_000),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GB", "0", "-1", "5G", "1.5GB", "99999999999TB"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

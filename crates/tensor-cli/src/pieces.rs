@@ -1,25 +1,77 @@
 //! A tensor's bytes in pieces, so that memory stays small however large the tensor is.
 
-use fmt_core::{Error, ErrorKind, Layout, TENSOR_STREAM_UNIT, TensorReader, TensorStream};
+use std::ops::Range;
+
+use fmt_core::{
+    Encoding, Error, ErrorKind, Layout, TENSOR_STREAM_UNIT, TensorReader, TensorStream, row_range,
+};
 use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
 
 /// Bytes that are held at a time.
 const PIECE: usize = 1 << 20;
 
 /// Parts of a tensor, one after the other.
-pub(crate) struct Parts<'r> {
+struct Parts<'r> {
     stream: Option<Box<dyn TensorStream + 'r>>,
     piece: usize,
 }
 
+/// A tensor's bytes, one piece after the other.
+pub(crate) type Pieces<'r> = Box<dyn Iterator<Item = Result<Bytes, Error>> + 'r>;
+
 /// Goes through the bytes of a tensor that is not sparse: row-major and little-endian.
-pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Parts<'_>, Error> {
+pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Pieces<'_>, Error> {
     let len = reader.entries()[index].byte_len().unwrap_or(u64::MAX);
     let piece = usize::try_from(len).map_or(PIECE, |len| len.clamp(1, PIECE));
-    Ok(Parts {
+    Ok(Box::new(Parts {
         stream: Some(reader.stream(index)?),
         piece: piece.next_multiple_of(TENSOR_STREAM_UNIT),
-    })
+    }))
+}
+
+/// Goes through the bytes of some rows of a dense tensor.
+///
+/// A few rows are read where they are. Many are read one group after the other where that takes no more than reading
+/// them once, else out of the tensor's stream, of which the front is passed over.
+pub(crate) fn rows(reader: &dyn TensorReader, index: usize, rows: Range<u64>) -> Result<Pieces<'_>, Error> {
+    /// Bytes of rows that are read in one go.
+    const TOGETHER: u64 = 8 << 20;
+    let entry = &reader.entries()[index];
+    let spec = entry.spec();
+    let spec = spec.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype has no rows"))?;
+    let (_, range) = row_range(&spec, rows.clone())?;
+    let len = range.end - range.start;
+    if len <= TOGETHER {
+        let few = reader.rows(index, rows)?.into_bytes();
+        return Ok(Box::new(std::iter::once(Ok(few))));
+    }
+    let row = len / (rows.end - rows.start);
+    if entry.encoding == Encoding::Raw && row <= TOGETHER {
+        let group = TOGETHER / row;
+        let starts = (0..).map(move |number| rows.start + number * group);
+        let groups = starts
+            .take_while(move |start| *start < rows.end)
+            .map(move |start| {
+                let part = start..rows.end.min(start + group);
+                reader.rows(index, part).map(tensor_core::Tensor::into_bytes)
+            });
+        return Ok(Box::new(groups));
+    }
+    let mut at = 0;
+    let cut = parts(reader, index)?.map_while(move |piece| {
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(error) => return Some(Err(error)),
+        };
+        let here = at..at + piece.len() as u64;
+        at = here.end;
+        if here.start >= range.end {
+            return None;
+        }
+        let within = |byte: u64| (byte.clamp(here.start, here.end) - here.start) as usize;
+        Some(Ok(piece.slice(within(range.start)..within(range.end))))
+    });
+    Ok(Box::new(cut))
 }
 
 impl Iterator for Parts<'_> {

@@ -65,13 +65,6 @@ impl Progress {
         }
     }
 
-    /// For work beside other work that shows a bar.
-    pub(crate) fn hidden() -> Self {
-        let mut progress = Self::new(0);
-        progress.is_shown = true;
-        progress
-    }
-
     /// So many more bytes are done.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use fmt_core::{ByteSource, Error, TensorReader, read_range};
+use fmt_core::{ByteSource, Error, ErrorKind, TensorReader, read_range};
+use tensor_files::{Composite, ShardIndex};
 use tensor_remote::{RemoteOptions, RemoteSource};
 
 use crate::{files, options::Servers, progress};
@@ -27,8 +28,24 @@ pub(crate) fn location(path: &Path) -> Option<&str> {
     path.to_str().filter(|path| tensor_remote::is_remote(path))
 }
 
+/// Opens a file of whichever format it is, or an index and the files that it names, which are beside it.
+pub(crate) fn open_composite(location: &str) -> Result<Composite<'static>, Error> {
+    if !location.ends_with(".index.json") {
+        return open(location).map(|reader| Composite::new(location, reader));
+    }
+    let (source, options) = (source(location)?, files::read_options());
+    if source.len() > options.limits.index_bytes {
+        let error = Error::new(ErrorKind::TooLarge, "the index of the checkpoint's files");
+        return Err(error.found(source.len()));
+    }
+    let json = progress::waiting(|| read_range(&*source, 0..source.len(), "the index"))?;
+    let folder = location.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let index = ShardIndex::from_json(&json)?;
+    tensor_files::open_shards(&index, &options, |file| open(&format!("{folder}/{file}")))
+}
+
 /// Opens a file of whichever format it is.
-pub(crate) fn open(location: &str) -> Result<Box<dyn TensorReader>, Error> {
+fn open(location: &str) -> Result<Box<dyn TensorReader>, Error> {
     let source = source(location)?;
     let open = || {
         let head = read_range(&*source, 0..source.len().min(512), "the beginning of the file")?;

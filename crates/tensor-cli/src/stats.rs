@@ -4,7 +4,7 @@ use fmt_core::{Error, ErrorKind, Layout, TensorReader};
 use serde::{Serialize, Serializer};
 use tensor_core::{DType, Element, Shape, TensorSpec, TensorView, bf16, f16};
 
-use crate::histogram::Histogram;
+use crate::{histogram::Histogram, report};
 
 /// What the values of a tensor are like. Bools count as 0 and 1; large integers are rounded to doubles.
 #[derive(Clone, Debug, Serialize)]
@@ -16,6 +16,7 @@ pub(crate) struct Stats {
     #[serde(serialize_with = "number")]
     pub(crate) max: Option<f64>,
     /// The mean of those that are finite.
+    #[serde(serialize_with = "number")]
     pub(crate) mean: Option<f64>,
     /// The number of NaNs.
     pub(crate) nan: u64,
@@ -27,12 +28,9 @@ pub(crate) struct Stats {
     pub(crate) histogram: Option<Histogram>,
 }
 
-/// JSON has no infinities: they are texts.
+/// See [`report::number`].
 fn number<S: Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) if value.is_infinite() => out.serialize_str(if *value > 0.0 { "inf" } else { "-inf" }),
-        value => value.serialize(out),
-    }
+    value.map(report::number).serialize(out)
 }
 
 impl Stats {

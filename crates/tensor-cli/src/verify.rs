@@ -1,106 +1,206 @@
-//! `tensor verify`: whether files are what they claim to be.
+//! `tensor verify`: whether files are what they claim to be, or what a manifest says.
 
 use std::{io::Write, path::Path};
 
-use fmt_core::{ErrorKind, TensorReader, Verification};
+use fmt_core::{Entry, Error, ErrorKind, Lint, TensorReader, Verification};
+use serde::Serialize;
+use tensor_core::Quoted;
+use tensor_files::{Composite, Manifest};
 
 use crate::{
-    failure::{Failure, Outcome},
-    files,
+    failure::{About, Failure, Outcome},
+    files, manifest,
     options::Verify,
     progress::Progress,
-    table,
+    report, table,
 };
 
+/// What was found out about a file.
+#[derive(Serialize)]
+struct Verdict {
+    file: String,
+    format: String,
+    is_good: bool,
+    tensors: usize,
+    /// Tensors that were held against a checksum.
+    checked: usize,
+    unchecked: usize,
+    errors: Vec<Found>,
+    notes: Vec<Found>,
+    oddities: Vec<Odd>,
+}
+
+#[derive(Serialize)]
+struct Found {
+    kind: String,
+    message: String,
+}
+
+impl Found {
+    fn of(error: &Error) -> Self {
+        Self {
+            kind: error.kind().to_string(),
+            message: error.to_string(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Odd {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor: Option<String>,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_bytes: Option<u64>,
+}
+
+impl Odd {
+    fn of(lint: Lint) -> Self {
+        Self {
+            tensor: lint.tensor,
+            message: lint.message,
+            start_bytes: lint.range.as_ref().map(|range| range.start),
+            end_bytes: lint.range.map(|range| range.end),
+        }
+    }
+}
+
 pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
+    let expected = options.manifest.as_deref().map(manifest::read).transpose()?;
     let mut is_good = true;
-    for file in &options.files {
-        is_good &= match options.index {
-            true => verify_index(file, out)?,
-            false => verify(file, options.strict, out)?,
+    for path in &options.files {
+        let reader = match files::open(path) {
+            Ok(reader) => reader,
+            // The others are still to be looked at.
+            Err(failure @ Failure::File { .. }) => {
+                if options.json {
+                    failure.to_json(out)?;
+                }
+                failure.report();
+                is_good = false;
+                continue;
+            }
+            Err(other) => return Err(other),
         };
+        let mut verdict = Verdict::of(&reader, path);
+        // Opening has proven everything structural.
+        if !options.index {
+            verdict.read(&reader, path, options.strict, expected.as_ref())?;
+        }
+        is_good &= verdict.is_good;
+        match options.json {
+            true => report::print(&verdict, out)?,
+            false if options.index => writeln!(
+                out,
+                "{}: good index: {}, {}, data not read",
+                verdict.file,
+                verdict.format,
+                table::tensors(verdict.tensors)
+            )?,
+            false => show(&verdict, expected.is_some(), out)?,
+        }
     }
     if is_good { Ok(()) } else { Err(Failure::Found) }
 }
 
-/// Opens a file; `None` when that says what is wrong with it, which is reported, as the others are still to be looked at.
-fn open(path: &Path) -> Outcome<Option<Box<dyn TensorReader>>> {
-    match files::open(path) {
-        Ok(reader) => Ok(Some(reader)),
-        Err(failure @ Failure::File { .. }) => {
-            failure.report();
-            Ok(None)
+impl Verdict {
+    /// Before any data is read.
+    fn of(reader: &Composite<'_>, path: &Path) -> Self {
+        Self {
+            file: path.display().to_string(),
+            format: reader.format().to_owned(),
+            is_good: true,
+            tensors: reader.entries().len(),
+            checked: 0,
+            unchecked: 0,
+            errors: Vec::new(),
+            notes: Vec::new(),
+            oddities: Vec::new(),
         }
-        Err(other) => Err(other),
+    }
+
+    /// Reads everything.
+    fn read(
+        &mut self,
+        reader: &Composite<'_>,
+        path: &Path,
+        is_strict: bool,
+        expected: Option<&Manifest>,
+    ) -> Outcome {
+        let mut progress = Progress::new(reader.entries().iter().map(Entry::stored_size).sum());
+        for (index, entry) in reader.entries().iter().enumerate() {
+            match reader.verify(index) {
+                Ok(Verification::Ok) => self.checked += 1,
+                Ok(Verification::UnknownChecksum(kind)) => {
+                    let what = format!("a checksum of the unknown kind {}", Quoted(&kind));
+                    let note = Error::new(ErrorKind::Unsupported, what).of_tensor(&entry.name);
+                    self.notes.push(Found::of(&note));
+                    self.unchecked += 1;
+                }
+                Ok(_) => self.unchecked += 1,
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    self.notes.push(Found::of(&error));
+                    self.unchecked += 1;
+                }
+                Err(error) => self.errors.push(Found::of(&error)),
+            }
+            progress.advance(entry.stored_size())?;
+        }
+        drop(progress);
+        if let Some(expected) = expected {
+            match manifest::of(reader, path) {
+                Ok(found) => {
+                    let differences = expected.differences(&found).into_iter();
+                    self.errors.extend(differences.map(|(tensor, what)| Found {
+                        kind: ErrorKind::Changed.to_string(),
+                        message: format!("tensor {} {what}", Quoted(&tensor)),
+                    }));
+                }
+                Err(Failure::File { error, .. }) => self.errors.push(Found::of(&error)),
+                Err(other) => return Err(other),
+            }
+        }
+        let lints = reader.lints().about(path)?;
+        self.oddities = lints.into_iter().map(Odd::of).collect();
+        self.is_good = self.errors.is_empty() && (!is_strict || self.oddities.is_empty());
+        Ok(())
     }
 }
 
-/// Opening proves everything structural.
-fn verify_index(path: &Path, out: &mut impl Write) -> Outcome<bool> {
-    let Some(reader) = open(path)? else {
-        return Ok(false);
-    };
-    let (name, format) = (path.display(), reader.format());
-    let tensors = table::tensors(reader.entries().len());
-    writeln!(out, "{name}: good index: {format}, {tensors}, data not read")?;
-    Ok(true)
-}
-
-/// Prints what is wrong with a file; returns whether it is good.
-fn verify(path: &Path, is_strict: bool, out: &mut impl Write) -> Outcome<bool> {
-    let Some(reader) = open(path)? else {
-        return Ok(false);
-    };
-    let name = path.display();
-    let (mut is_good, mut checked, mut unchecked) = (true, 0, 0);
-    let mut progress = Progress::new(reader.entries().iter().map(fmt_core::Entry::stored_size).sum());
-    for (index, entry) in reader.entries().iter().enumerate() {
-        match reader.verify(index) {
-            Ok(Verification::Ok) => checked += 1,
-            Ok(Verification::UnknownChecksum(kind)) => {
-                writeln!(
-                    out,
-                    "{name}: note: tensor '{}' has a checksum of an unknown kind, {}",
-                    table::text(&entry.name),
-                    table::text(&kind)
-                )?;
-                unchecked += 1;
-            }
-            Ok(_) => unchecked += 1,
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                writeln!(out, "{name}: note: {error}")?;
-                unchecked += 1;
-            }
-            Err(error) => {
-                writeln!(out, "{name}: error[{}]: {error}", error.kind())?;
-                is_good = false;
-            }
-        }
-        progress.advance(entry.stored_size())?;
+fn show(verdict: &Verdict, has_manifest: bool, out: &mut impl Write) -> Outcome {
+    let name = &verdict.file;
+    for note in &verdict.notes {
+        writeln!(out, "{name}: note: {}", note.message)?;
     }
-    drop(progress);
-    let lints = reader.lints().map_err(|error| Failure::File {
-        path: name.to_string(),
-        error,
-    })?;
-    for lint in &lints {
-        let mut place = String::new();
-        if let Some(tensor) = &lint.tensor {
-            place += &format!("tensor '{}': ", table::text(tensor));
-        }
-        let bytes = lint.range.as_ref().map_or(String::new(), |range| {
-            format!(", bytes {} to {}", range.start, range.end)
-        });
-        writeln!(out, "{name}: odd: {place}{}{bytes}", table::text(&lint.message))?;
+    for error in &verdict.errors {
+        writeln!(out, "{name}: error[{}]: {}", error.kind, error.message)?;
     }
-    is_good &= !is_strict || lints.is_empty();
-    let verdict = if is_good { "good" } else { "not good" };
+    for odd in &verdict.oddities {
+        let tensor = odd
+            .tensor
+            .as_deref()
+            .map_or(String::new(), |tensor| format!("tensor {}: ", Quoted(tensor)));
+        let bytes = match (odd.start_bytes, odd.end_bytes) {
+            (Some(start), Some(end)) => format!(", bytes {start} to {end}"),
+            _ => String::new(),
+        };
+        writeln!(out, "{name}: odd: {tensor}{}{bytes}", table::text(&odd.message))?;
+    }
+    let good = if verdict.is_good { "good" } else { "not good" };
+    let as_said = match (verdict.is_good, has_manifest) {
+        (true, true) => ", as the manifest says",
+        _ => "",
+    };
     writeln!(
         out,
-        "{name}: {verdict}: {}, {}, {checked} held against checksums, {unchecked} without, {} oddities",
-        reader.format(),
-        table::tensors(reader.entries().len()),
-        lints.len()
+        "{name}: {good}: {}, {}, {} held against checksums, {} without, {} oddities{as_said}",
+        verdict.format,
+        table::tensors(verdict.tensors),
+        verdict.checked,
+        verdict.unchecked,
+        verdict.oddities.len()
     )?;
-    Ok(is_good)
+    Ok(())
 }

@@ -1,4 +1,4 @@
-use std::{fmt, io::Write, ops::ControlFlow, path::Path};
+use std::{collections::HashMap, fmt, io::Write, ops::ControlFlow, path::Path};
 
 use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OutputFile, OutputOptions, Plan,
@@ -6,7 +6,10 @@ use fmt_core::{
 };
 use tensor_core::Quoted;
 
-use crate::ahead::read_ahead;
+use crate::{
+    ahead::read_ahead,
+    loss::{AllowedLoss, Loss},
+};
 
 /// How a file is converted.
 pub struct ConvertOptions<'a> {
@@ -20,6 +23,9 @@ pub struct ConvertOptions<'a> {
     pub output: OutputOptions,
     /// Told now and then how far it has come; the file is given up when it says [`ControlFlow::Break`].
     pub on_progress: Option<&'a dyn Fn(Progress) -> ControlFlow<()>>,
+    /// Asked when all tensors are written, before the target appears: what the reader found to be lost on the way, such
+    /// as [`Recast::losses`](crate::Recast::losses).
+    pub lost_on_the_way: Option<&'a dyn Fn() -> Vec<Loss>>,
 }
 
 impl Default for ConvertOptions<'_> {
@@ -30,6 +36,7 @@ impl Default for ConvertOptions<'_> {
             dense_budget: Limits::default().decoded_bytes,
             output: OutputOptions::default(),
             on_progress: None,
+            lost_on_the_way: None,
         }
     }
 }
@@ -52,94 +59,6 @@ pub struct Progress {
     pub done: u64,
     /// Bytes of tensors in all.
     pub total: u64,
-}
-
-/// Something that a target cannot hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// A tensor that cannot be read, or that the target cannot store; with the reason.
-    Tensor(String, String),
-    /// That a tensor is sparse: it becomes dense.
-    Sparsity(String),
-    /// All names: tensors become `0`, `1` and so on.
-    Names,
-    /// What the file says about itself under a key.
-    Metadata(String),
-    /// What the file says about a tensor (its name) under a key.
-    Attribute(String, String),
-    /// Something that is neither a tensor nor metadata, by its name.
-    ForeignPart(String),
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tensor(name, why) => write!(f, "tensor {} ({why})", Quoted(name)),
-            Self::Sparsity(name) => write!(f, "that tensor {} is sparse", Quoted(name)),
-            Self::Names => f.write_str("the names of the tensors"),
-            Self::Metadata(key) => write!(f, "the metadata {}", Quoted(key)),
-            Self::Attribute(name, key) => {
-                write!(f, "the attribute {} of tensor {}", Quoted(key), Quoted(name))
-            }
-            Self::ForeignPart(name) => write!(f, "{}, which is no tensor", Quoted(name)),
-        }
-    }
-}
-
-/// What a conversion may lose.
-///
-/// ```
-/// use tensor_files::{AllowedLoss, Loss};
-///
-/// let allowed = AllowedLoss { metadata: true, ..AllowedLoss::NONE };
-/// assert!(allowed.allows(&Loss::Metadata("license".to_owned())));
-/// assert!(!allowed.allows(&Loss::Names));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllowedLoss {
-    /// Tensors that cannot be read or stored.
-    pub tensors: bool,
-    /// That tensors are sparse: they become dense.
-    pub sparsity: bool,
-    /// Names.
-    pub names: bool,
-    /// What files and tensors say of themselves.
-    pub metadata: bool,
-    /// What is neither a tensor nor metadata.
-    pub foreign_parts: bool,
-}
-
-impl AllowedLoss {
-    /// Nothing.
-    pub const NONE: Self = Self {
-        tensors: false,
-        sparsity: false,
-        names: false,
-        metadata: false,
-        foreign_parts: false,
-    };
-
-    /// Everything.
-    pub const ALL: Self = Self {
-        tensors: true,
-        sparsity: true,
-        names: true,
-        metadata: true,
-        foreign_parts: true,
-    };
-
-    /// Whether this may be lost.
-    #[must_use]
-    pub fn allows(&self, loss: &Loss) -> bool {
-        match loss {
-            Loss::Tensor(..) => self.tensors,
-            Loss::Sparsity(_) => self.sparsity,
-            Loss::Names => self.names,
-            Loss::Metadata(_) | Loss::Attribute(..) => self.metadata,
-            Loss::ForeignPart(_) => self.foreign_parts,
-        }
-    }
 }
 
 /// What a conversion came to.
@@ -174,21 +93,17 @@ pub fn convert(
     options: &ConvertOptions<'_>,
 ) -> Result<Converted, Error> {
     let adapted = Adapted::new(reader, target, options);
-    if let Some(error) = refusal(&adapted.losses, target, options.allow_loss) {
-        return Err(error);
-    }
+    refuse(&adapted.losses, target, options.allow_loss)?;
     let mut file = OutputFile::create(path, &options.output)?;
     let len = adapted.write(reader, target, &mut file, options)?;
+    let losses = adapted.all_losses(target, options)?;
     let beside = adapted.names_beside(reader, path)?;
     remove_names_beside(target, path)?;
     file.publish()?;
     if let Some(beside) = beside {
         beside.publish()?;
     }
-    Ok(Converted {
-        len,
-        losses: adapted.losses,
-    })
+    Ok(Converted { len, losses })
 }
 
 /// As [`convert`], into what is not a file, such as standard output. There is no place for names beside it.
@@ -207,44 +122,63 @@ pub fn convert_into(
         ..*options
     };
     let adapted = Adapted::new(reader, target, &options);
-    if let Some(error) = refusal(&adapted.losses, target, options.allow_loss) {
-        return Err(error);
-    }
+    refuse(&adapted.losses, target, options.allow_loss)?;
     let len = adapted.write(reader, target, out, &options)?;
-    Ok(Converted {
-        len,
-        losses: adapted.losses,
-    })
+    let losses = adapted.all_losses(target, &options)?;
+    Ok(Converted { len, losses })
 }
 
-/// The error for what may not be lost, if there is something.
-fn refusal(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss) -> Option<Error> {
+/// Fails for what may not be lost.
+pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
     const SHOWN: usize = 5;
-    let refused: Vec<&Loss> = losses.iter().filter(|loss| !allowed.allows(loss)).collect();
-    if refused.is_empty() {
-        return None;
+    // Tensors that are refused for the same reason stand together.
+    let mut reasons: Vec<(String, u64)> = Vec::new();
+    let mut places = HashMap::new();
+    for loss in losses.iter().filter(|loss| !allowed.allows(loss)) {
+        let reason = match loss {
+            Loss::Tensor(_, why) => Some(why),
+            _ => None,
+        };
+        match reason.and_then(|why| places.get(why)) {
+            Some(&place) => {
+                let (_, more): &mut (String, u64) = &mut reasons[place];
+                *more += 1;
+            }
+            None => {
+                places.extend(reason.map(|why| (why, reasons.len())));
+                reasons.push((loss.to_string(), 0));
+            }
+        }
     }
-    let mut shown: Vec<String> = refused.iter().take(SHOWN).map(ToString::to_string).collect();
-    if refused.len() > SHOWN {
-        shown.push(format!("{} more", refused.len() - SHOWN));
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let text = |(first, more): &(String, u64)| match more {
+        0 => first.clone(),
+        1 => format!("{first} and another one"),
+        more => format!("{first} and {more} others"),
+    };
+    let mut shown: Vec<String> = reasons.iter().take(SHOWN).map(text).collect();
+    if reasons.len() > SHOWN {
+        shown.push(format!("{} more", reasons.len() - SHOWN));
     }
     let what = format!("{} cannot hold {}", target.id(), shown.join(", "));
-    Some(Error::new(ErrorKind::Unsupported, what))
+    Err(Error::new(ErrorKind::Unsupported, what))
 }
 
 /// A file's plan as the target can hold it, and what is lost by that.
-struct Adapted {
+pub(crate) struct Adapted {
     plan: Plan,
     /// For each planned tensor its index in the file.
     indices: Vec<usize>,
-    losses: Vec<Loss>,
+    pub(crate) losses: Vec<Loss>,
     /// Whether names and metadata go to a file beside the target.
     has_names_beside: bool,
 }
 
 impl Adapted {
     /// Finds out by asking: a format is offered plans, and nothing is written.
-    fn new(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Self {
+    pub(crate) fn new(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Self {
         let accepts = |plan: Plan| target.create(Box::new(std::io::sink()), plan).map(drop);
         let alone = |entry: &PlannedEntry| {
             let plan = |name: &str| Plan {
@@ -281,7 +215,7 @@ impl Adapted {
                     && bare.spec.byte_len() <= options.dense_budget
                     && alone(&dense).is_ok();
                 if !can_be_dense {
-                    losses.push(lost(error.to_string()));
+                    losses.push(lost(without_name(&error, &entry.name)));
                     continue;
                 }
                 losses.push(Loss::Sparsity(entry.name.clone()));
@@ -358,7 +292,19 @@ impl Adapted {
         }
     }
 
-    fn write(
+    /// What is lost, now that all is written.
+    fn all_losses(&self, target: &dyn Format, options: &ConvertOptions<'_>) -> Result<Vec<Loss>, Error> {
+        let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
+        refuse(&late, target, options.allow_loss)?;
+        Ok([&self.losses[..], &late].concat())
+    }
+
+    /// The indices of the tensors that are written, in order.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = usize> {
+        self.indices.iter().copied()
+    }
+
+    pub(crate) fn write(
         &self,
         reader: &dyn TensorReader,
         target: &dyn Format,
@@ -394,7 +340,11 @@ impl Adapted {
 
     /// The file beside the target, complete but not published.
     #[cfg(feature = "btf")]
-    fn names_beside(&self, reader: &dyn TensorReader, path: &Path) -> Result<Option<AtomicFile>, Error> {
+    pub(crate) fn names_beside(
+        &self,
+        reader: &dyn TensorReader,
+        path: &Path,
+    ) -> Result<Option<AtomicFile>, Error> {
         if !self.has_names_beside {
             return Ok(None);
         }
@@ -410,15 +360,28 @@ impl Adapted {
     }
 
     #[cfg(not(feature = "btf"))]
-    fn names_beside(&self, _reader: &dyn TensorReader, _path: &Path) -> Result<Option<AtomicFile>, Error> {
+    pub(crate) fn names_beside(
+        &self,
+        _reader: &dyn TensorReader,
+        _path: &Path,
+    ) -> Result<Option<AtomicFile>, Error> {
         Ok(None)
     }
+}
+
+/// What an error says, without the name of the tensor that it begins with.
+fn without_name(error: &Error, name: &str) -> String {
+    let text = error.to_string();
+    let stripped = |name| text.strip_prefix(&format!("tensor {}: ", Quoted(name)));
+    // A format without names knew the tensor by a number.
+    let stripped = stripped(name).or_else(|| stripped("0")).map(str::to_owned);
+    stripped.unwrap_or(text)
 }
 
 /// Removes the names of the file that is about to be replaced: other tensors must not get them. If the last steps fail, it
 /// is better to have no names than wrong ones.
 #[cfg(feature = "btf")]
-fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
+pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {
         return Ok(());
     }
@@ -432,7 +395,7 @@ fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
 }
 
 #[cfg(not(feature = "btf"))]
-fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<(), Error> {
+pub(crate) fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<(), Error> {
     Ok(())
 }
 

@@ -39,17 +39,32 @@
 mod ahead;
 #[cfg(feature = "onnx")]
 mod beside;
+mod cast;
+mod checkpoint;
+mod composite;
 mod convert;
 mod diff;
+mod loss;
+mod manifest;
 mod open;
+mod recast;
 mod registry;
 #[cfg(feature = "btf")]
 mod renamed;
+mod select;
+mod shards;
 mod verify;
 
 pub use ahead::read_ahead;
-pub use convert::{AllowedLoss, ConvertOptions, Converted, Loss, Progress, convert, convert_into, losses};
+pub use checkpoint::{checkpoint_files, open, open_composite};
+pub use composite::{Composite, Source};
+pub use convert::{ConvertOptions, Converted, Progress, convert, convert_into, losses};
 pub use diff::{Difference, DifferenceKind, Tolerance, diff};
-pub use open::{open, open_source};
+pub use loss::{AllowedLoss, Loss};
+pub use manifest::{Manifest, ManifestEntry};
+pub use open::open_source;
+pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
+pub use select::{Pattern, Renaming, Selection};
+pub use shards::{ShardIndex, ShardOptions, Sharded, convert_sharded, open_shards};
 pub use verify::{Report, verify};

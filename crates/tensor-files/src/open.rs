@@ -1,25 +1,21 @@
+//! One file of any format.
+
 use std::{path::Path, sync::Arc};
 
 use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, read_range};
 
 use crate::registry::detect;
 
-/// Opens a file of any format, whose tensors are read when they are asked for.
-///
-/// A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits; one
-/// that does not is a lint.
-///
-/// # Errors
-/// As [`FileSource::open`], [`detect`] and the format's reader.
-pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
+/// Opens one file.
+pub(crate) fn open_file(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     open_source(Arc::new(FileSource::open(path)?), Some(path), options)
 }
 
 /// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, its name helps to tell
-/// the format, and what stands beside it is looked for as in [`open`].
+/// the format, and what stands beside it is looked for as in [`open`](crate::open()).
 ///
 /// # Errors
-/// As [`open`].
+/// As [`open`](crate::open()).
 pub fn open_source(
     source: Arc<dyn ByteSource>,
     path: Option<&Path>,

@@ -1,11 +1,22 @@
 //! `tensor infer`: one request, from files and into files.
 
-use std::io::Write;
+use std::{io::Write, time::Instant};
+
+use serde::Serialize;
 
 use crate::{
     client::{check_outputs, inputs, options::Infer, outputs, unless_interrupted},
     failure::Outcome,
+    report,
 };
+
+/// What is told to programs when outputs go into files.
+#[derive(Serialize)]
+struct Written {
+    files: Vec<report::Written>,
+    /// From the request to its answer.
+    elapsed_ms: f64,
+}
 
 pub(crate) fn run(options: &Infer, out: &mut impl Write) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -26,9 +37,20 @@ async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
     check_outputs(&metadata, &wanted)?;
     outputs::check(targets, &metadata, &wanted)?;
     let request = server.request(inputs::read(server, &metadata)?, &wanted)?;
+    let start = Instant::now();
     let response = client.infer(&request).await?;
-    match targets.is_empty() {
-        true => outputs::print(&response, out),
-        false => outputs::write(targets, &response),
+    let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+    match (targets.is_empty(), options.json) {
+        (true, true) => outputs::print_json(&response, out),
+        (true, false) => outputs::print(&response, out),
+        (false, is_json) => {
+            outputs::write(targets, &response)?;
+            let files = || targets.iter().map(|target| report::Written::at(target.path()));
+            if is_json {
+                let files = files().collect();
+                report::print(&Written { files, elapsed_ms }, out)?;
+            }
+            Ok(())
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use fmt_core::{Error, ErrorKind, Layout};
+use fmt_core::{Error, ErrorKind, Layout, TensorReader};
 use oip_types::{BytesTensor, DataType, ModelMetadata, TensorMetadata, TensorValue};
 use tensor_core::{Shape, Tensor};
 
@@ -62,7 +62,7 @@ fn open(source: &str) -> Outcome<Tensor> {
     let reader = files::open(path)?;
     let entries = reader.entries();
     let index = match (name, entries.len()) {
-        (Some(name), _) => inspect::find(&*reader, name).about(path)?,
+        (Some(name), _) => inspect::find(&reader, name).about(path)?,
         (None, 1) => 0,
         (None, count) => {
             let names = entries.iter().take(3).map(|entry| table::text(&entry.name));

@@ -56,6 +56,9 @@ pub(crate) struct Infer {
     /// lines of text. Without it the outputs are printed.
     #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
     pub(crate) targets: Vec<Target>,
+    /// The answer as the protocol's JSON; with --output, which files were written.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -1,12 +1,19 @@
 //! Outputs into files, and as a table.
 
-use std::{io::Write, ops::Range, path::PathBuf};
+use std::{
+    io::Write,
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Lint, Metadata, Plan, PlannedEntry, StoredDType,
     TensorReader, Verification,
 };
-use oip_types::{DataType, InferResponse, ModelMetadata, TensorValue};
+use oip_types::{
+    DataType, InferResponse, ModelMetadata, TensorValue,
+    rest::{self, BinaryOutputs, NonFinite},
+};
 use tensor_core::{Shape, Tensor};
 use tensor_files::{ConvertOptions, Loss};
 
@@ -118,6 +125,14 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
     }
 }
 
+/// Prints the answer as the protocol has it in JSON; floats that JSON does not have as texts.
+pub(super) fn print_json(response: &InferResponse, out: &mut impl Write) -> Outcome {
+    let body = rest::encode_response(response, &BinaryOutputs::default(), NonFinite::String);
+    let body = body.map_err(|error| mismatch(error.message()))?;
+    out.write_all(&body.into_bytes())?;
+    Ok(writeln!(out)?)
+}
+
 fn write_lines(target: &Target, value: &TensorValue) -> Outcome {
     let Target::Lines(name, path) = target else {
         return Ok(());
@@ -152,6 +167,12 @@ impl Target {
         match self {
             Self::All(_) => None,
             Self::One(name, _) | Self::Lines(name, _) => Some(name),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::All(path) | Self::One(_, path) | Self::Lines(_, path) => path,
         }
     }
 

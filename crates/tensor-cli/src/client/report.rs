@@ -10,7 +10,7 @@ use crate::{
     table,
 };
 
-/// The report. Times are in microseconds but where the name says otherwise.
+/// The report.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     url: String,
@@ -39,7 +39,7 @@ pub(super) struct Report {
     first_error: Option<String>,
     /// Requests that were due but not sent by the end.
     unsent: u64,
-    latency: Latency,
+    latency_us: Latency,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,7 +84,7 @@ impl Report {
             requests_per_second: per_second(requests),
             rows_per_request: rows,
             rows_per_second: per_second(requests.saturating_mul(rows)),
-            latency: Latency {
+            latency_us: Latency {
                 mean: latency.mean() / 1e3,
                 min: if requests == 0 { 0.0 } else { micros(latency.min()) },
                 p50: quantile(0.5),
@@ -169,7 +169,7 @@ impl Report {
             p99,
             p999,
             max,
-        } = self.latency;
+        } = self.latency_us;
         let names = ["latency", "mean", "min", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned);
         let [mean, min, p50, p90, p99, p999, max] = [mean, min, p50, p90, p99, p999, max].map(duration);
         writeln!(out)?;

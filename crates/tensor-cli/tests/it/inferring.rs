@@ -51,6 +51,13 @@ fn outputs_are_printed_as_a_table() {
                 ]
             );
         }
+        let json = place.good(&infer(url, "identity_fp32", &["--input", "x=x.npy", "--json"]));
+        let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(answer["outputs"][0]["data"][1], -2.0);
+        let into_file = ["--input", "x=x.npy", "--json", "-o", "y.npy"];
+        let told: serde_json::Value =
+            serde_json::from_str(&place.good(&infer(url, "identity_fp32", &into_file))).unwrap();
+        assert_eq!(told["files"][0]["file"], "y.npy");
         let both = ["-i", "a=ab.zt#a", "-i", "b=one.npy", "--version", "1"];
         let table = place.good(&infer(url, "matrix", &both));
         assert_eq!(

@@ -1,6 +1,7 @@
 //! The program as its users meet it: commands, output, exit codes, files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod checkpoints;
 mod converting;
 mod editing;
 #[cfg(feature = "client")]

@@ -55,7 +55,7 @@ fn a_closed_loop_is_measured() {
             assert_eq!(report["rows_per_request"], 3);
             let rate = report["requests_per_second"].as_f64().unwrap();
             assert!((rate * report["seconds"].as_f64().unwrap() - 200.0).abs() < 0.5);
-            let latency = |name: &str| report["latency"][name].as_f64().unwrap();
+            let latency = |name: &str| report["latency_us"][name].as_f64().unwrap();
             let ordered = ["min", "p50", "p90", "p99", "p99.9", "max"].map(latency);
             assert!(ordered[0] > 0.0 && ordered.is_sorted(), "{ordered:?}");
         }
@@ -167,7 +167,7 @@ fn an_open_loop_counts_from_when_requests_were_due() {
             (&report["loop"], &report["requests"], &report["unsent"]),
             (&"open".into(), &400.into(), &0.into())
         );
-        let latency = |name: &str| report["latency"][name].as_f64().unwrap() / 1e3;
+        let latency = |name: &str| report["latency_us"][name].as_f64().unwrap() / 1e3;
         // A hundred of four hundred were due while it stood still; the first of them waited longest.
         assert!((400.0..1500.0).contains(&latency("max")), "{report}");
         assert!(latency("p90") > 150.0, "{report}");
@@ -178,7 +178,7 @@ fn an_open_loop_counts_from_when_requests_were_due() {
         let url = of(&moody());
         let closed = json(&place.run(&bench(&url, "identity_fp32", &["--requests", "400", "--json"])));
         assert!(
-            closed["latency"]["p90"].as_f64().unwrap() / 1e3 < 150.0,
+            closed["latency_us"]["p90"].as_f64().unwrap() / 1e3 < 150.0,
             "{closed}"
         );
     }
@@ -208,7 +208,10 @@ fn a_rate_that_cannot_be_kept_is_told() {
         report["unsent"].as_u64().unwrap(),
     );
     assert!(sent <= 60 && unsent >= 300, "{report}");
-    assert!(report["latency"]["max"].as_f64().unwrap() > 300_000.0, "{report}");
+    assert!(
+        report["latency_us"]["max"].as_f64().unwrap() > 300_000.0,
+        "{report}"
+    );
 }
 
 #[test]

@@ -121,6 +121,18 @@ fn every_command_that_reads() {
         .good(&["diff", "--metadata", "copy.safetensors", "a.safetensors"]);
     assert!(hub.good(&["inspect", "v.npy"]).contains("[4]"));
 
+    // A checkpoint in many files, by its index.
+    hub.place.good(&[
+        "split",
+        "a.safetensors",
+        "model.safetensors",
+        "--max-shard-size",
+        "24",
+    ]);
+    let index = "hf://owner/repo/model.safetensors.index.json";
+    assert!(hub.good(&["inspect", index]).contains("2 files"));
+    hub.good(&["diff", index, tensors]);
+
     // The user's token is for the Hub.
     hub.tokens.lock().unwrap().clear();
     hub.good(&[

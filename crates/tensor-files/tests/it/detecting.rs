@@ -47,8 +47,7 @@ fn what_is_of_no_format_is_told_so() {
     assert_eq!(open(&path, &Default::default()).err().unwrap().kind(), BadMagic);
     std::fs::write(&path, b"").unwrap();
     assert_eq!(open(&path, &Default::default()).err().unwrap().kind(), Truncated);
-    assert_eq!(
-        open(folder.path(), &Default::default()).err().unwrap().kind(),
-        NotAFile
-    );
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    assert_eq!(open(&empty, &Default::default()).err().unwrap().kind(), NotAFile);
 }

@@ -4,4 +4,5 @@
 mod comparing;
 mod converting;
 mod detecting;
+mod shards;
 mod support;

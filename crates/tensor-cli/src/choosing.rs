@@ -1,0 +1,65 @@
+//! Which tensors a command works on, under which names, and as which dtype.
+
+use clap::Args;
+use fmt_core::{Error, TensorReader};
+use tensor_core::{DType, DTypeKind};
+use tensor_files::{Composite, Pattern, Recast, Renaming, Selection};
+
+/// Options that choose tensors. Patterns see names as they are in the file.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Tensors")]
+pub(crate) struct Choosing {
+    /// Only tensors whose names fit: a glob such as 'model.layers.*', or a regular expression behind re:. Can be repeated.
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<Pattern>,
+    /// No tensors whose names fit. Can be repeated.
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<Pattern>,
+    /// Other names for those that fit: 'model.*=>*', or 're:layers\.(\d+)=>h.$1'. The first that fits counts.
+    #[arg(long, value_name = "FROM=>TO")]
+    rename: Vec<Renaming>,
+    /// Convert floats, and quantised blocks that are understood, to f16, bf16, f32 or f64: to the nearest, ties to even.
+    /// Others must be left out or keep their dtype. Numbers beyond the range are a loss (--allow-loss=range).
+    #[arg(long, value_name = "DTYPE", value_parser = float)]
+    dtype: Option<DType>,
+    /// With --dtype: those that fit keep theirs. Can be repeated.
+    #[arg(long, value_name = "PATTERN", requires = "dtype")]
+    keep_dtype: Vec<Pattern>,
+}
+
+impl Choosing {
+    /// Leaves the chosen tensors, under their new names, in files that are taken together.
+    pub(crate) fn select(&self, files: &mut [&mut Composite<'_>]) -> Result<(), Error> {
+        let mut selection = Selection::default();
+        selection.include.clone_from(&self.include);
+        selection.exclude.clone_from(&self.exclude);
+        selection.rename.clone_from(&self.rename);
+        if selection.is_everything() {
+            return Ok(());
+        }
+        selection.apply(files)
+    }
+
+    /// The tensors as another dtype, if one is asked for.
+    pub(crate) fn recast<'r>(&self, sources: &'r Composite<'_>) -> Result<Option<Recast<'r>>, Error> {
+        let Some(dtype) = self.dtype else {
+            return Ok(None);
+        };
+        let stays = |index| {
+            let name = sources.name_in_file(index);
+            self.keep_dtype.iter().any(|pattern| pattern.matches(name))
+        };
+        let reader: &dyn TensorReader = sources;
+        Recast::to_float(reader, dtype, stays).map(Some)
+    }
+}
+
+fn float(text: &str) -> Result<DType, String> {
+    let floats = DType::ALL
+        .into_iter()
+        .filter(|dtype| dtype.kind() == DTypeKind::Float);
+    let mut named = floats.filter(|dtype| dtype.name().eq_ignore_ascii_case(text));
+    named
+        .next()
+        .ok_or_else(|| "expected f16, bf16, f32 or f64".to_owned())
+}

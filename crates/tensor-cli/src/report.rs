@@ -1,0 +1,108 @@
+//! What commands tell programs (`--json`): one JSON object a line. docs/tensor.md has the keys.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+    time::Instant,
+};
+
+use serde::Serialize;
+use tensor_files::Loss;
+
+/// Prints one object on a line of its own.
+pub(crate) fn print(report: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report)?;
+    writeln!(out)
+}
+
+/// A number. JSON has no infinities and no NaN: they are texts.
+pub(crate) fn number(value: f64) -> serde_json::Value {
+    match serde_json::Number::from_f64(value) {
+        Some(number) => number.into(),
+        None if value.is_nan() => "nan".into(),
+        None => if value > 0.0 { "inf" } else { "-inf" }.into(),
+    }
+}
+
+/// What was written.
+#[derive(Serialize)]
+pub(crate) struct Conversion {
+    pub(crate) files: Vec<Written>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) index: Option<String>,
+    pub(crate) tensors: usize,
+    pub(crate) losses: Vec<Lost>,
+    pub(crate) elapsed_ms: f64,
+}
+
+impl Conversion {
+    /// Into one file, without loss.
+    pub(crate) fn of_one(path: &Path, tensors: usize, start: Instant) -> Self {
+        Self {
+            files: vec![Written::at(path)],
+            index: None,
+            tensors,
+            losses: Vec::new(),
+            elapsed_ms: start.elapsed().as_secs_f64() * 1e3,
+        }
+    }
+}
+
+/// A file that was written.
+#[derive(Serialize)]
+pub(crate) struct Written {
+    file: String,
+    file_bytes: u64,
+}
+
+impl Written {
+    pub(crate) fn at(path: &Path) -> Self {
+        Self {
+            file: path.display().to_string(),
+            file_bytes: fs::metadata(path).map_or(0, |file| file.len()),
+        }
+    }
+}
+
+/// Something that a target does not hold.
+#[derive(Serialize)]
+pub(crate) struct Lost {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    message: String,
+}
+
+impl Lost {
+    pub(crate) fn of(loss: &Loss) -> Self {
+        let (kind, tensor, key) = match loss {
+            Loss::Tensor(name, _) => ("tensor", Some(name), None),
+            Loss::Sparsity(name) => ("sparsity", Some(name), None),
+            Loss::Names => ("names", None, None),
+            Loss::Metadata(key) => ("metadata", None, Some(key)),
+            Loss::Attribute(name, key) => ("attribute", Some(name), Some(key)),
+            Loss::ForeignPart(name) => ("part", None, Some(name)),
+            Loss::Range(name, _) => ("range", Some(name), None),
+            _ => ("other", None, None),
+        };
+        Self {
+            kind,
+            tensor: tensor.cloned(),
+            key: key.cloned(),
+            message: loss.to_string(),
+        }
+    }
+
+    /// A file says something else under a key than one before it.
+    pub(crate) fn conflict(key: &str, file: &str) -> Self {
+        Self {
+            kind: "metadata",
+            tensor: None,
+            key: Some(key.to_owned()),
+            message: format!("the value in {file}: an earlier file says otherwise"),
+        }
+    }
+}

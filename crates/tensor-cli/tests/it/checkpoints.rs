@@ -1,0 +1,519 @@
+//! Checkpoints as Hugging Face lays them out: many files, chosen tensors, other dtypes, manifests.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use tensor_core::{Shape, Tensor, bf16};
+
+use crate::support::{Place, matrix, vector};
+
+fn floats(values: &[f32]) -> Tensor {
+    Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
+}
+
+/// A folder with a configuration, two files and their index.
+fn folder(place: &Place) {
+    place.write(
+        "whole.safetensors",
+        &[("format", "pt")],
+        &[
+            ("model.embed", &matrix()),
+            ("model.norm", &floats(&[1.0, 1.0 + 1.0 / 256.0, -3.0])),
+            ("model.steps", &vector()),
+        ],
+    );
+    place.good(&["split", "whole.safetensors", "hub/", "--max-shard-size", "40"]);
+    fs::write(place.path("hub/config.json"), "{}").unwrap();
+    fs::write(place.path("hub/tokenizer.json"), "{}").unwrap();
+}
+
+#[test]
+fn a_folder_is_a_file_for_every_command() {
+    let place = Place::new();
+    folder(&place);
+    let index = "hub/model.safetensors.index.json";
+    let second = "hub/model-00002-of-00002.safetensors";
+    assert!(place.path(index).exists() && place.path(second).exists());
+    for whole in ["hub", "hub/", index] {
+        assert_eq!(place.good(&["diff", "whole.safetensors", whole]), "", "{whole}");
+        let shown = place.good(&["inspect", whole]);
+        assert!(shown.contains(": safetensors, 2 files, "), "{shown}");
+        assert!(
+            shown.contains("FILE\n") && shown.contains("  model-00002-of-00002.safetensors\n"),
+            "{shown}"
+        );
+        assert!(
+            place
+                .good(&["verify", whole])
+                .contains(": good: safetensors, 3 tensors")
+        );
+    }
+    let shown = place.inspect("hub");
+    assert_eq!(shown["tensors"][2]["file"], second);
+    let sizes = [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+    .map(|name| fs::metadata(place.path("hub").join(name)).unwrap().len());
+    let index_size = fs::metadata(place.path(index)).unwrap().len();
+    assert_eq!(shown["file_bytes"], sizes[0] + sizes[1] + index_size);
+    place.good(&["convert", "hub", "one.zt"]);
+    place.good(&["merge", "hub", "-o", "merged.safetensors"]);
+    assert_eq!(
+        place.good(&["diff", "--metadata", "merged.safetensors", "whole.safetensors"]),
+        ""
+    );
+    place.good(&["extract", "hub", "model.steps", "-o", "steps.npy"]);
+    assert_eq!(place.inspect("steps.npy")["tensors"][0]["shape"], json!([4]));
+    // Divided in another way, in its own place: the old files go.
+    let told = place.good(&["convert", "hub", "hub/model.safetensors", "--max-shard-size", "1"]);
+    assert_eq!(
+        told,
+        "3 files, and their index hub/model.safetensors.index.json\n"
+    );
+    assert!(!place.path(second).exists());
+    assert_eq!(place.good(&["diff", "whole.safetensors", "hub"]), "");
+    // A name changes in its file and in the index.
+    place.good(&["rename", "hub", "model.steps", "steps"]);
+    assert!(place.good(&["inspect", "hub"]).contains("\nsteps "));
+    assert!(
+        place
+            .bad(&["rename", "hub", "steps", "model.norm"])
+            .contains("taken")
+    );
+    assert!(place.bad(&["set", "hub", "a=b"]).contains("one of its files"));
+    // What was not finished is no checkpoint.
+    fs::remove_file(place.path(index)).unwrap();
+    let refused = place.bad(&["inspect", "hub"]);
+    assert!(
+        refused.contains("not complete") && refused.contains("model.safetensors.index.json"),
+        "{refused}"
+    );
+}
+
+/// What PyTorch wrote before safetensors: an index and files of pickles, with a total size that is a double.
+#[test]
+fn checkpoints_of_pytorch_are_read() {
+    let place = Place::new();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fmt-torch/tests/corpus");
+    fs::create_dir(place.path("hub")).unwrap();
+    let (mut map, mut total) = (serde_json::Map::new(), 0.0);
+    for (number, source) in ["state.pt", "one.pt"].into_iter().enumerate() {
+        let file = format!("pytorch_model-{:05}-of-00002.bin", number + 1);
+        fs::copy(corpus.join(source), place.path("hub").join(&file)).unwrap();
+        for tensor in place.inspect(&format!("hub/{file}"))["tensors"]
+            .as_array()
+            .unwrap()
+        {
+            map.insert(tensor["name"].as_str().unwrap().to_owned(), json!(file));
+            total += tensor["data_bytes"].as_f64().unwrap();
+        }
+    }
+    let index = json!({ "metadata": { "total_size": total }, "weight_map": map });
+    fs::write(place.path("hub/pytorch_model.bin.index.json"), index.to_string()).unwrap();
+    place.good(&["convert", "hub", "model.safetensors"]);
+    assert_eq!(place.good(&["diff", "hub", "model.safetensors"]), "");
+    assert_eq!(
+        place.inspect("model.safetensors")["tensors"]
+            .as_array()
+            .unwrap()
+            .len(),
+        8
+    );
+    // Where both forms are there, safetensors are read, as Hugging Face's libraries do.
+    fs::rename(
+        place.path("model.safetensors"),
+        place.path("hub/model.safetensors"),
+    )
+    .unwrap();
+    assert_eq!(place.inspect("hub")["format"], "safetensors");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_made_of_private_files_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    folder(&place);
+    let second = place.path("hub/model-00002-of-00002.safetensors");
+    fs::set_permissions(second, fs::Permissions::from_mode(0o600)).unwrap();
+    place.good(&["convert", "hub", "a.safetensors"]);
+    place.good(&["split", "hub", "out/", "--max-shard-size", "40"]);
+    for name in [
+        "a.safetensors",
+        "out/model-00001-of-00002.safetensors",
+        "out/model.safetensors.index.json",
+    ] {
+        let mode = fs::metadata(place.path(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn targets_of_many_files() {
+    let place = Place::new();
+    folder(&place);
+    for (arguments, told) in [
+        (
+            &["convert", "whole.safetensors", "hub"][..],
+            "expected the name of a file, or --max-shard-size",
+        ),
+        (&["split", "whole.safetensors", "-"], "standard output"),
+        (
+            &[
+                "split",
+                "whole.safetensors",
+                ".",
+                "--max-shard-size",
+                "1",
+                "--to",
+                "npy",
+            ],
+            "names",
+        ),
+        (
+            &[
+                "split",
+                "--no-clobber",
+                "whole.safetensors",
+                "hub",
+                "--max-shard-size",
+                "40",
+            ],
+            "not to be replaced",
+        ),
+    ] {
+        let refused = place.bad(arguments);
+        assert!(refused.contains(told), "{arguments:?}: {refused}");
+    }
+    // Another format, told by the name that the whole would have.
+    place.good(&["split", "hub", "out/weights.tbuf", "--max-shard-size", "40"]);
+    assert!(place.path("out/weights-00001-of-00002.tbuf").exists());
+    assert_eq!(place.run(&["diff", "hub", "out"]).code, 0);
+    let report: Value = serde_json::from_str(&place.good(&[
+        "split",
+        "hub",
+        "json/",
+        "--to",
+        "ztensor",
+        "--max-shard-size",
+        "40",
+        "--json",
+    ]))
+    .unwrap();
+    assert_eq!(report["files"][0]["file"], "json/model-00001-of-00002.zt");
+    assert_eq!(report["index"], "json/model.zt.index.json");
+    assert_eq!(report["losses"][0]["key"], "format");
+    assert!(report["elapsed_ms"].is_number());
+}
+
+#[test]
+fn dtypes_change_on_the_way() {
+    let place = Place::new();
+    folder(&place);
+    let refused = place.bad(&["convert", "hub", "b.safetensors", "--dtype", "bf16"]);
+    assert!(
+        refused.contains("'model.steps'") && refused.contains("--keep-dtype") && refused.contains("i64"),
+        "{refused}"
+    );
+    place.good(&[
+        "convert",
+        "hub",
+        "b.safetensors",
+        "--dtype",
+        "bf16",
+        "--keep-dtype",
+        "*steps",
+    ]);
+    let shown = place.inspect("b.safetensors");
+    let dtypes: Vec<&str> = shown["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["dtype"].as_str().unwrap())
+        .collect();
+    assert_eq!(dtypes, ["bfloat16", "bfloat16", "int64"]);
+    // 1 + 1/256 is in the middle between 1 and the next number: the even one of the two.
+    place.good(&["extract", "b.safetensors", "model.norm", "-o", "norm.raw"]);
+    let expected = [1.0, 1.0, -3.0]
+        .map(|value| bf16::from_f32(value).to_le_bytes())
+        .concat();
+    assert_eq!(fs::read(place.path("norm.raw")).unwrap(), expected);
+    place.good(&[
+        "extract",
+        "hub",
+        "model.norm",
+        "--dtype",
+        "bf16",
+        "-o",
+        "norm.raw",
+    ]);
+    assert_eq!(fs::read(place.path("norm.raw")).unwrap(), expected);
+    place.good(&[
+        "extract",
+        "hub",
+        "model.embed",
+        "--rows",
+        "1:",
+        "--dtype",
+        "f64",
+        "-o",
+        "rows.npy",
+    ]);
+    assert_eq!(place.inspect("rows.npy")["tensors"][0]["dtype"], "float64");
+    let changed = [
+        "diff",
+        "--dtype",
+        "bf16",
+        "--keep-dtype",
+        "*steps",
+        "hub",
+        "b.safetensors",
+    ];
+    assert_eq!(place.good(&changed), "");
+    assert_eq!(place.run(&["diff", "hub", "b.safetensors"]).code, 1);
+
+    // What is beyond the range is named, and nothing is written.
+    place.write("large.safetensors", &[], &[("w", &floats(&[1e30, 2.0, -7e4]))]);
+    let refused = place.bad(&["convert", "large.safetensors", "h.safetensors", "--dtype", "f16"]);
+    assert!(refused.contains("2 numbers of tensor 'w'"), "{refused}");
+    assert!(!place.path("h.safetensors").exists());
+    let told = place.good(&[
+        "convert",
+        "large.safetensors",
+        "h.safetensors",
+        "--dtype",
+        "f16",
+        "--allow-loss=range",
+    ]);
+    assert_eq!(
+        told,
+        "lost: 2 numbers of tensor 'w', beyond the range of the dtype\n"
+    );
+    assert!(
+        place
+            .bad(&[
+                "extract",
+                "large.safetensors",
+                "w",
+                "--dtype",
+                "f16",
+                "-o",
+                "x.raw"
+            ])
+            .contains("2 numbers")
+    );
+    assert!(!place.path("x.raw").exists());
+    assert!(
+        place
+            .run(&["convert", "a", "b", "--dtype", "i8"])
+            .err
+            .contains("expected f16")
+    );
+}
+
+#[test]
+fn tensors_are_chosen_and_renamed() {
+    let place = Place::new();
+    folder(&place);
+    let names = |file: &str| -> Vec<String> {
+        let shown = place.inspect(file);
+        let tensors = shown["tensors"].as_array().unwrap().iter();
+        tensors
+            .map(|tensor| tensor["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    place.good(&[
+        "convert",
+        "hub",
+        "a.safetensors",
+        "--exclude",
+        "*.steps",
+        "--rename",
+        "model.*=>*",
+    ]);
+    assert_eq!(names("a.safetensors"), ["embed", "norm"]);
+    place.good(&[
+        "extract",
+        "hub",
+        "--include",
+        "re:(norm|steps)$",
+        "-o",
+        "b.safetensors",
+    ]);
+    assert_eq!(names("b.safetensors"), ["model.norm", "model.steps"]);
+    // The new names are those of the one, the old ones of the other: patterns see both files.
+    let same = place.good(&[
+        "diff",
+        "hub",
+        "a.safetensors",
+        "--rename",
+        "model.*=>*",
+        "--exclude",
+        "*steps",
+    ]);
+    assert_eq!(same, "");
+    for (pattern, told) in [
+        (["--include", "nothing*"], "fits no tensor"),
+        (["--rename", "model.{embed,norm}=>same"], "the new name is taken"),
+    ] {
+        let refused = place.bad(&["convert", "hub", "c.zt", pattern[0], pattern[1]]);
+        assert!(refused.contains(told), "{refused}");
+    }
+    assert_eq!(place.run(&["convert", "hub", "c.zt", "--include", "[a"]).code, 2);
+}
+
+#[test]
+fn manifests_are_the_same_for_the_same_tensors() {
+    let place = Place::new();
+    folder(&place);
+    let manifest = place.good(&["manifest", "hub"]);
+    place.good(&["convert", "whole.safetensors", "c.zt", "--compress"]);
+    assert_eq!(place.good(&["manifest", "c.zt"]), manifest);
+    let lines: Vec<&str> = manifest.lines().collect();
+    assert_eq!(lines[0], "tensor-manifest 1 sha256");
+    // In Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
+    assert_eq!(
+        lines[1],
+        "f45438785a6f73aa2e75ae4e54892ccd73f7dbb399f36b8c46010972764aa7ce  f32  [3,2]  \"model.embed\""
+    );
+    assert!(lines[4].ends_with("  content"), "{manifest}");
+    fs::write(place.path("m.txt"), &manifest).unwrap();
+    fs::write(place.path("m.json"), place.good(&["manifest", "--json", "hub"])).unwrap();
+    for file in ["m.txt", "m.json"] {
+        assert!(
+            place
+                .good(&["verify", "--manifest", file, "hub", "c.zt"])
+                .contains("c.zt: good")
+        );
+    }
+    place.write(
+        "d.safetensors",
+        &[],
+        &[
+            ("model.embed", &matrix()),
+            ("model.norm", &floats(&[1.0, 1.0, -3.0])),
+        ],
+    );
+    let run = place.run(&["verify", "--manifest", "m.txt", "d.safetensors"]);
+    assert_eq!(run.code, 1);
+    assert!(
+        run.out
+            .contains("error[Changed]: tensor 'model.norm' has another content\n"),
+        "{}",
+        run.out
+    );
+    assert!(
+        run.out
+            .contains("error[Changed]: tensor 'model.steps' is missing\n"),
+        "{}",
+        run.out
+    );
+    fs::write(place.path("m.txt"), manifest.replace("f32", "f64")).unwrap();
+    assert!(
+        place
+            .bad(&["verify", "--manifest", "m.txt", "hub"])
+            .starts_with("error[Corrupt]: m.txt")
+    );
+
+    let sums = place.good(&["manifest", "--files", "hub"]);
+    assert_eq!(sums.lines().count(), 3, "{sums}");
+    assert!(
+        sums.contains("  hub/model-00001-of-00002.safetensors\n"),
+        "{sums}"
+    );
+    let is_digest = |line: &str| {
+        line.split_once("  ")
+            .is_some_and(|(digest, _)| digest.len() == 64)
+    };
+    assert!(sums.lines().all(is_digest), "{sums}");
+}
+
+#[test]
+fn diff_exits_as_its_users_expect() {
+    let place = Place::new();
+    folder(&place);
+    place.write("other.zt", &[], &[("model.embed", &matrix())]);
+    assert_eq!(place.run(&["diff", "hub", "whole.safetensors"]).code, 0);
+    assert_eq!(place.run(&["diff", "hub", "other.zt"]).code, 1);
+    assert_eq!(place.run(&["diff", "hub", "nothing.zt"]).code, 2);
+    let told: Value = serde_json::from_str(&place.run(&["diff", "--json", "hub", "other.zt"]).out).unwrap();
+    assert_eq!(told["is_same"], false);
+    assert_eq!(told["differences"][0]["kind"], "only_in_first");
+    assert_eq!(told["notes"][0]["key"], "format");
+    let run = place.run(&["diff", "--json", "hub", "nothing.zt"]);
+    let told: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((run.code, &told["error"]["kind"]), (2, &json!("Io")));
+    assert_eq!(told["error"]["file"], "nothing.zt");
+}
+
+#[test]
+fn programs_are_told_in_json() {
+    let place = Place::new();
+    folder(&place);
+    let told = |arguments: &[&str]| -> Vec<Value> {
+        let run = place.run(arguments);
+        run.out
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let shown = told(&["inspect", "--json", "hub", "whole.safetensors"]);
+    assert_eq!((shown.len(), &shown[1]["file"]), (2, &json!("whole.safetensors")));
+    assert_eq!(shown[1]["tensors"][2]["data_bytes"], 32);
+    let verdict = told(&["verify", "--json", "hub"]);
+    assert_eq!(
+        (&verdict[0]["is_good"], &verdict[0]["tensors"]),
+        (&json!(true), &json!(3))
+    );
+    let written = told(&["convert", "--json", "whole.safetensors", "a.zt"]);
+    let size = fs::metadata(place.path("a.zt")).unwrap().len();
+    assert_eq!(written[0]["files"], json!([{"file": "a.zt", "file_bytes": size}]));
+    assert_eq!(written[0]["losses"][0]["kind"], "metadata");
+    assert_eq!(
+        told(&["extract", "--json", "hub", "model.norm", "-o", "n.npy"])[0]["tensors"],
+        1
+    );
+    assert_eq!(
+        told(&["rename", "--json", "a.zt", "model.norm", "n"])[0]["file"],
+        "a.zt"
+    );
+    assert_eq!(
+        told(&["set", "--json", "a.zt", "--tensor", "n", "k=v"])[0]["file"],
+        "a.zt"
+    );
+    assert_eq!(told(&["merge", "--json", "-o", "m.zt", "a.zt"])[0]["tensors"], 3);
+    // Numbers that JSON does not have are texts.
+    place.write("nan.npy", &[], &[("0", &floats(&[f32::INFINITY, f32::NAN]))]);
+    place.write("zero.npy", &[], &[("0", &floats(&[0.0, 0.0]))]);
+    let stats = told(&["inspect", "--json", "--stats", "nan.npy"])[0]["tensors"][0]["stats"].clone();
+    assert_eq!((&stats["max"], &stats["mean"]), (&json!("inf"), &Value::Null));
+    assert_eq!(
+        told(&["diff", "--json", "nan.npy", "zero.npy"])[0]["differences"][0]["farthest"],
+        "nan"
+    );
+    let failed = told(&["convert", "--json", "nothing", "a.zt"]);
+    assert_eq!(failed[0]["error"]["kind"], "Io");
+}
+
+#[test]
+fn what_merged_files_say_differently_is_told() {
+    let place = Place::new();
+    place.write("a.safetensors", &[("license", "MIT")], &[("a", &matrix())]);
+    place.write("b.safetensors", &[("license", "GPL")], &[("b", &matrix())]);
+    let told = place.good(&["merge", "-o", "c.safetensors", "a.safetensors", "b.safetensors"]);
+    assert_eq!(
+        told,
+        "lost: the metadata 'license' of b.safetensors: an earlier file says otherwise\n"
+    );
+    assert_eq!(place.inspect("c.safetensors")["metadata"]["license"], "MIT");
+    let refused = place.bad(&[
+        "merge",
+        "--strict",
+        "-o",
+        "d.safetensors",
+        "a.safetensors",
+        "b.safetensors",
+    ]);
+    assert!(refused.contains("different things under 'license'"), "{refused}");
+}

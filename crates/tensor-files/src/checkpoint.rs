@@ -1,0 +1,58 @@
+//! A file, or a checkpoint in many files, by its path.
+
+use std::path::{Path, PathBuf};
+
+use fmt_core::{Error, ReadOptions, TensorReader};
+
+use crate::{
+    composite::Composite,
+    open::open_file,
+    shards::{Checkpoint, find, open_index, read_index},
+};
+
+/// Opens a file of any format, whose tensors are read when they are asked for; or a checkpoint of many files, as one.
+///
+/// - A folder stands for the checkpoint in it: `model.safetensors` or its index, as Hugging Face's libraries lay them out.
+/// - An index (`NAME.index.json`) stands for the files that it names: [`open_shards`](crate::open_shards) has the rules.
+/// - A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits;
+///   one that does not is a lint.
+///
+/// # Errors
+/// As [`FileSource::open`](fmt_core::FileSource::open), [`detect`](crate::detect) and the format's reader; [`ErrorKind::NotAFile`](fmt_core::ErrorKind::NotAFile)
+/// for a folder with no checkpoint or several.
+pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
+    match find(path)? {
+        Checkpoint::File(path) => open_file(&path, options),
+        Checkpoint::Index(path) => Ok(Box::new(open_index(&path, options)?)),
+    }
+}
+
+/// As [`open`], with the name of the file that each tensor is in.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_composite(path: &Path, options: &ReadOptions) -> Result<Composite<'static>, Error> {
+    match find(path)? {
+        Checkpoint::File(path) => Ok(Composite::new(
+            path.display().to_string(),
+            open_file(&path, options)?,
+        )),
+        Checkpoint::Index(path) => open_index(&path, options),
+    }
+}
+
+/// The files that a path stands for as [`open`] takes it: the file itself, or an index and the files that it names.
+///
+/// # Errors
+/// As [`open`], for folders and indices. Files with tensors are not opened.
+pub fn checkpoint_files(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let index_path = match find(path)? {
+        Checkpoint::File(path) => return Ok(vec![path]),
+        Checkpoint::Index(path) => path,
+    };
+    let index = read_index(&index_path, &ReadOptions::default())?;
+    let folder = index_path.parent().unwrap_or(Path::new(""));
+    let files = index.files().into_iter().map(|file| folder.join(file));
+    let files = files.collect::<Vec<_>>();
+    Ok([vec![index_path], files].concat())
+}

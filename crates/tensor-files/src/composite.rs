@@ -1,0 +1,397 @@
+//! Tensors of one or more files as if they stood in one: merged, chosen, renamed, and watched while they are read.
+
+use std::{collections::HashMap, fmt, ops::Range};
+
+use fmt_core::{Entry, Error, ErrorKind, Lint, Metadata, TensorReader, TensorStream, Verification};
+use tensor_core::{Quoted, SparseCoo, Tensor};
+
+/// Tensors of one or more readers as one reader. Bytes come from where they are; names, order and metadata are its own.
+///
+/// ```
+/// use fmt_core::{Format, TensorReader};
+/// use tensor_files::Composite;
+/// # use fmt_core::{Plan, PlannedEntry};
+/// # use tensor_core::{DType, Shape, TensorSpec};
+///
+/// # fn main() -> Result<(), fmt_core::Error> {
+/// # let file = |name: &str| -> Result<Vec<u8>, fmt_core::Error> {
+/// #     let spec = TensorSpec::new(DType::U8, Shape::vector(1)).unwrap();
+/// #     let plan = Plan { entries: vec![PlannedEntry::dense(name, spec)], ..Plan::default() };
+/// #     let mut file = Vec::new();
+/// #     let mut writer = tensor_files::format("safetensors").unwrap().create(Box::new(&mut file), plan)?;
+/// #     writer.write(&[1])?;
+/// #     writer.finish()?;
+/// #     Ok(file)
+/// # };
+/// # let open = |file: Vec<u8>| tensor_files::format("safetensors").unwrap().open(std::sync::Arc::new(tensor_core::Bytes::from(file)), &Default::default());
+/// # let (first, second) = (open(file("w")?)?, open(file("b")?)?);
+/// let mut both = Composite::new("first.safetensors", first);
+/// both.add("second.safetensors", second)?;
+/// both.rename("b", "bias")?;
+/// assert_eq!(both.find("bias"), Some(1));
+/// assert_eq!(both.file_of(1), "second.safetensors");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Composite<'r> {
+    parts: Vec<Part<'r>>,
+    /// For each tensor the part and the index there.
+    places: Vec<(usize, usize)>,
+    entries: Vec<Entry>,
+    by_name: HashMap<String, usize>,
+    metadata: Metadata,
+    foreign_parts: Vec<String>,
+    lints: Vec<Lint>,
+    conflicts: Vec<(String, usize)>,
+    watch: Option<Watch<'r>>,
+}
+
+type Watch<'r> = Box<dyn Fn(u64) -> Result<(), Error> + Send + Sync + 'r>;
+
+struct Part<'r> {
+    label: String,
+    reader: Source<'r>,
+}
+
+/// A reader that a [`Composite`] owns or borrows.
+pub enum Source<'r> {
+    /// Its own.
+    Owned(Box<dyn TensorReader + 'r>),
+    /// Somebody else's.
+    Borrowed(&'r dyn TensorReader),
+}
+
+impl<'r> From<Box<dyn TensorReader + 'r>> for Source<'r> {
+    fn from(reader: Box<dyn TensorReader + 'r>) -> Self {
+        Self::Owned(reader)
+    }
+}
+
+impl<'r> From<&'r dyn TensorReader> for Source<'r> {
+    fn from(reader: &'r dyn TensorReader) -> Self {
+        Self::Borrowed(reader)
+    }
+}
+
+impl fmt::Debug for Source<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reader().format())
+    }
+}
+
+impl Source<'_> {
+    fn reader(&self) -> &dyn TensorReader {
+        match self {
+            Self::Owned(reader) => &**reader,
+            Self::Borrowed(reader) => *reader,
+        }
+    }
+}
+
+impl<'r> Composite<'r> {
+    /// All of one file. The label, such as the file's name, is for people.
+    pub fn new(label: impl Into<String>, reader: impl Into<Source<'r>>) -> Self {
+        let source = reader.into();
+        let all = 0..source.reader().entries().len();
+        Self::chosen(label, source, all)
+    }
+
+    /// Those tensors of one file whose indices are in a range.
+    pub(crate) fn chosen(
+        label: impl Into<String>,
+        reader: impl Into<Source<'r>>,
+        indices: Range<usize>,
+    ) -> Self {
+        let source = reader.into();
+        let file = source.reader();
+        let entries = file.entries()[indices.clone()].to_vec();
+        let mut chosen = Self {
+            places: indices.map(|index| (0, index)).collect(),
+            by_name: HashMap::new(),
+            metadata: file.metadata().clone(),
+            foreign_parts: file.foreign_parts().to_vec(),
+            lints: Vec::new(),
+            conflicts: Vec::new(),
+            watch: None,
+            entries,
+            parts: vec![Part {
+                label: label.into(),
+                reader: source,
+            }],
+        };
+        chosen.find_names_anew();
+        chosen
+    }
+
+    /// Adds another file's tensors behind those that are there. What the file says of itself is added too; where it says
+    /// something else under the same key the first word stays, see [`Composite::conflicts`].
+    ///
+    /// # Errors
+    /// As [`Composite::append`].
+    pub fn add(&mut self, label: impl Into<String>, reader: impl Into<Source<'r>>) -> Result<(), Error> {
+        self.append(Self::new(label, reader))
+    }
+
+    /// Adds all that another one has, as [`Composite::add`] does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Duplicate`] when a name is in both; nothing is added then.
+    pub fn append(&mut self, other: Self) -> Result<(), Error> {
+        let (first, offset) = (self.parts.len(), self.entries.len());
+        for entry in &other.entries {
+            if let Some(&own) = self.by_name.get(&entry.name) {
+                let error = Error::new(ErrorKind::Duplicate, "the name is in two of the files");
+                let found = format!("in {} as well", self.file_of(own));
+                return Err(error.of_tensor(&entry.name).found(found));
+            }
+        }
+        for (key, value) in &other.metadata {
+            let known = self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            if known != value {
+                self.conflicts.push((key.clone(), first));
+            }
+        }
+        let moved = |(key, part): (String, usize)| (key, part + first);
+        self.conflicts.extend(other.conflicts.into_iter().map(moved));
+        self.places
+            .extend(other.places.iter().map(|(part, index)| (part + first, *index)));
+        self.by_name.extend(
+            other
+                .by_name
+                .into_iter()
+                .map(|(name, index)| (name, index + offset)),
+        );
+        self.entries.extend(other.entries);
+        self.foreign_parts.extend(other.foreign_parts);
+        self.lints.extend(other.lints);
+        self.parts.extend(other.parts);
+        Ok(())
+    }
+
+    /// Keys under which a file says something else than one before it, with the file's label. The first file's value is
+    /// in [`TensorReader::metadata`].
+    pub fn conflicts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let label = |part: &usize| self.parts[*part].label.as_str();
+        self.conflicts
+            .iter()
+            .map(move |(key, part)| (key.as_str(), label(part)))
+    }
+
+    /// The labels of its files, in order.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.parts.iter().map(|part| part.label.as_str())
+    }
+
+    /// The label of the file that has a tensor.
+    ///
+    /// # Panics
+    /// When there is no such index.
+    #[must_use]
+    pub fn file_of(&self, index: usize) -> &str {
+        &self.parts[self.places[index].0].label
+    }
+
+    /// A tensor's name in its file, whatever it is called here.
+    ///
+    /// # Panics
+    /// When there is no such index.
+    #[must_use]
+    pub fn name_in_file(&self, index: usize) -> &str {
+        let (reader, own) = self.place(index);
+        &reader.entries()[own].name
+    }
+
+    /// Gives files other labels, such as their paths.
+    pub(crate) fn relabel(&mut self, label: impl Fn(&str) -> String) {
+        for part in &mut self.parts {
+            part.label = label(&part.label);
+        }
+    }
+
+    /// Keeps the tensors for which this is true, in their order.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
+        let kept: Vec<bool> = self.entries.iter().map(&mut keep).collect();
+        let mut of_places = kept.iter();
+        self.places.retain(|_| of_places.next().is_some_and(|keep| *keep));
+        let mut of_entries = kept.iter();
+        self.entries
+            .retain(|_| of_entries.next().is_some_and(|keep| *keep));
+        self.find_names_anew();
+    }
+
+    /// Gives tensors other names, all at the same time: two may change places.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Duplicate`] when two would have the same name. The names are what they were then.
+    pub fn rename_all(&mut self, mut name: impl FnMut(&str) -> Option<String>) -> Result<(), Error> {
+        let new: Vec<Option<String>> = self.entries.iter().map(|entry| name(&entry.name)).collect();
+        let mut taken: HashMap<&str, usize> = HashMap::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let name = new[index].as_deref().unwrap_or(&entry.name);
+            if let Some(other) = taken.insert(name, index)
+                && (new[index].is_some() || new[other].is_some())
+            {
+                let (first, second) = (&self.entries[other].name, &entry.name);
+                let error = Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(name);
+                return Err(error.found(format_args!("{} and {}", Quoted(first), Quoted(second))));
+            }
+        }
+        for (entry, new) in self.entries.iter_mut().zip(new) {
+            entry.name = new.unwrap_or(std::mem::take(&mut entry.name));
+        }
+        self.find_names_anew();
+        Ok(())
+    }
+
+    /// Gives one tensor another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor; as [`Composite::rename_all`].
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        if self.find(from).is_none() {
+            return Err(Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(from));
+        }
+        self.rename_all(|name| (name == from).then(|| to.to_owned()))
+    }
+
+    /// What the files say of themselves, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// Adds something odd to those of its files.
+    pub(crate) fn add_lint(&mut self, message: String) {
+        let (tensor, range) = (None, None);
+        self.lints.push(Lint {
+            message,
+            tensor,
+            range,
+        });
+    }
+
+    /// Tells how many bytes of tensors were read, each time some were; what it returns ends the reading.
+    #[must_use]
+    pub fn watched(mut self, watch: impl Fn(u64) -> Result<(), Error> + Send + Sync + 'r) -> Self {
+        self.watch = Some(Box::new(watch));
+        self
+    }
+
+    fn find_names_anew(&mut self) {
+        self.by_name.clear();
+        for (index, entry) in self.entries.iter().enumerate() {
+            self.by_name.entry(entry.name.clone()).or_insert(index);
+        }
+    }
+
+    fn place(&self, index: usize) -> (&dyn TensorReader, usize) {
+        let (part, index) = self.places[index];
+        (self.parts[part].reader.reader(), index)
+    }
+
+    fn seen(&self, bytes: u64) -> Result<(), Error> {
+        self.watch.as_ref().map_or(Ok(()), |watch| watch(bytes))
+    }
+}
+
+impl fmt::Debug for Composite<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files: Vec<&str> = self.files().collect();
+        f.debug_struct("Composite")
+            .field("files", &files)
+            .field("tensors", &self.entries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl TensorReader for Composite<'_> {
+    fn format(&self) -> &'static str {
+        self.parts[0].reader.reader().format()
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        let (reader, own) = self.place(index);
+        let tensor = reader.tensor(own)?;
+        self.seen(tensor.bytes().len() as u64)?;
+        Ok(tensor)
+    }
+
+    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
+        let (reader, own) = self.place(index);
+        let sparse = reader.sparse(own)?;
+        self.seen(self.entries[index].byte_len().unwrap_or(0))?;
+        Ok(sparse)
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let (reader, own) = self.place(index);
+        let tensor = reader.rows(own, rows)?;
+        self.seen(tensor.bytes().len() as u64)?;
+        Ok(tensor)
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let (reader, own) = self.place(index);
+        let inner = reader.stream(own)?;
+        Ok(match &self.watch {
+            None => inner,
+            Some(watch) => Box::new(Watched { inner, watch }),
+        })
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let (reader, own) = self.place(index);
+        reader.read_into(own, out)?;
+        self.seen(out.len() as u64)
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        let (reader, own) = self.place(index);
+        let verified = reader.verify(own)?;
+        self.seen(self.entries[index].byte_len().unwrap_or(0))?;
+        Ok(verified)
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        let mut lints = self.lints.clone();
+        for part in &self.parts {
+            let mut own = part.reader.reader().lints()?;
+            if self.parts.len() > 1 {
+                for lint in &mut own {
+                    lint.message = format!("{}: {}", part.label, lint.message);
+                }
+            }
+            lints.append(&mut own);
+        }
+        Ok(lints)
+    }
+
+    fn foreign_parts(&self) -> &[String] {
+        &self.foreign_parts
+    }
+}
+
+/// A stream whose bytes are told.
+struct Watched<'r> {
+    inner: Box<dyn TensorStream + 'r>,
+    watch: &'r Watch<'r>,
+}
+
+impl TensorStream for Watched<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        let len = self.inner.read(out)?;
+        (self.watch)(len as u64)?;
+        Ok(len)
+    }
+}

@@ -1,0 +1,348 @@
+//! Tensors as another dtype while they are read: floats rounded, quantised blocks as floats, or bits as they are.
+
+use std::{
+    io,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use fmt_core::{
+    Encoding, Entry, Error, ErrorKind, Format, Layout, Limits, Lint, Metadata, OpaqueDType, Plan,
+    PlannedEntry, StoredDType, TENSOR_STREAM_UNIT, TensorReader, TensorStream, Verification,
+};
+use tensor_core::{DType, DTypeKind, Shape, SparseCoo, Tensor, TensorSpec};
+
+use crate::{
+    cast::{Cast, CastStream},
+    loss::Loss,
+};
+
+/// A reader some of whose tensors have another dtype than in the file.
+///
+/// ```
+/// use fmt_core::TensorReader;
+/// use tensor_core::DType;
+/// # use fmt_core::{Plan, PlannedEntry};
+/// # use tensor_core::{Shape, TensorSpec};
+/// # fn main() -> Result<(), fmt_core::Error> {
+/// # let format = tensor_files::format("safetensors").unwrap();
+/// # let spec = TensorSpec::new(DType::F32, Shape::vector(1)).unwrap();
+/// # let plan = Plan { entries: vec![PlannedEntry::dense("w", spec)], ..Plan::default() };
+/// # let mut file = Vec::new();
+/// # let mut writer = format.create(Box::new(&mut file), plan)?;
+/// # writer.write(&1e9f32.to_le_bytes())?;
+/// # writer.finish()?;
+/// # let reader = format.open(std::sync::Arc::new(tensor_core::Bytes::from(file)), &Default::default())?;
+/// let halves = tensor_files::Recast::to_float(&*reader, DType::F16, |_| false)?;
+/// assert_eq!(halves.entries()[0].dtype.known(), Some(DType::F16));
+/// halves.tensor(0)?;
+/// // What is beyond the range of the dtype became infinite.
+/// assert_eq!(halves.losses().len(), 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Recast<'r> {
+    inner: &'r dyn TensorReader,
+    entries: Vec<Entry>,
+    changes: Vec<Change>,
+    /// For each tensor the finite numbers that became infinite, as far as it was read.
+    beyond: Vec<AtomicU64>,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    None,
+    /// The same bytes.
+    Bits,
+    Float(Cast),
+    #[cfg(feature = "gguf")]
+    Blocks(fmt_gguf::Dequantizer, Cast),
+}
+
+impl<'r> Recast<'r> {
+    /// Floats, and quantised blocks that are understood, as floats of one dtype; all but those that are to stay, by
+    /// index. Rounding is to nearest, ties to even.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for integers, bools, sparse tensors and elements that are copied only: they are to
+    /// stay. For a dtype that is no float.
+    pub fn to_float(
+        inner: &'r dyn TensorReader,
+        dtype: DType,
+        stays: impl Fn(usize) -> bool,
+    ) -> Result<Self, Error> {
+        if dtype.kind() != DTypeKind::Float {
+            let error = Error::new(ErrorKind::Unsupported, "the dtype to convert to");
+            return Err(error.expected("f16, bf16, f32 or f64").found(dtype));
+        }
+        let mut recast = Self::unchanged(inner);
+        let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
+        for (index, (entry, change)) in tensors.enumerate() {
+            if stays(index) || entry.dtype.known() == Some(dtype) {
+                continue;
+            }
+            *change = to_float(entry, dtype)?;
+            entry.dtype = StoredDType::Known(dtype);
+            entry.unsupported = None;
+            forget_bytes(entry);
+        }
+        Ok(recast)
+    }
+
+    /// Elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit.
+    pub fn as_bits(inner: &'r dyn TensorReader, format: &dyn Format) -> Self {
+        let takes = |entry: Option<PlannedEntry>| {
+            let plan = |entry| Plan {
+                entries: vec![entry],
+                ..Plan::default()
+            };
+            entry.is_some_and(|entry| format.create(Box::new(io::sink()), plan(entry)).is_ok())
+        };
+        let mut recast = Self::unchanged(inner);
+        let entries = recast.entries.iter_mut().zip(&mut recast.changes);
+        for (entry, change) in entries.filter(|(entry, _)| entry.layout == Layout::Dense) {
+            let bits = match &entry.dtype {
+                StoredDType::Opaque(dtype) => {
+                    let is_taken = takes(PlannedEntry::opaque("0", dtype.clone(), entry.shape.clone()));
+                    bytes_of(dtype, &entry.shape).filter(|_| !is_taken)
+                }
+                StoredDType::Known(dtype) => {
+                    let is_taken = takes(entry.spec().map(|spec| PlannedEntry::dense("0", spec)));
+                    let bits = bits_of(*dtype).filter(|_| !is_taken);
+                    bits.map(|bits| (bits, entry.shape.clone()))
+                }
+                StoredDType::Unknown(_) => None,
+            };
+            if let Some((dtype, shape)) = bits {
+                *change = Change::Bits;
+                (entry.dtype, entry.shape, entry.unsupported) = (StoredDType::Known(dtype), shape, None);
+            }
+        }
+        recast
+    }
+
+    fn unchanged(inner: &'r dyn TensorReader) -> Self {
+        let entries = inner.entries().to_vec();
+        Self {
+            changes: vec![Change::None; entries.len()],
+            beyond: entries.iter().map(|_| AtomicU64::new(0)).collect(),
+            entries,
+            inner,
+        }
+    }
+
+    /// What was lost in the tensors that were read: numbers beyond the range of their new dtype. A tensor that was read
+    /// twice is counted twice.
+    #[must_use]
+    pub fn losses(&self) -> Vec<Loss> {
+        let counts = self.beyond.iter().map(|count| count.load(Ordering::Relaxed));
+        let lost = self.entries.iter().zip(counts).filter(|(_, count)| *count > 0);
+        lost.map(|(entry, count)| Loss::Range(entry.name.clone(), count))
+            .collect()
+    }
+
+    /// A tensor's elements as they are now.
+    fn of_spec(
+        &self,
+        index: usize,
+        shape: Shape,
+        bytes: impl Into<tensor_core::Bytes>,
+    ) -> Result<Tensor, Error> {
+        let entry = &self.entries[index];
+        let unsupported =
+            || Error::new(ErrorKind::Unsupported, "the dtype has no values").of_tensor(&entry.name);
+        let dtype = entry.dtype.known().ok_or_else(unsupported)?;
+        let spec = TensorSpec::new(dtype, shape);
+        let tensor = spec.and_then(|spec| Tensor::new(spec, bytes));
+        tensor.map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).of_tensor(&entry.name))
+    }
+}
+
+/// How a tensor becomes one of a float dtype.
+fn to_float(entry: &Entry, dtype: DType) -> Result<Change, Error> {
+    let refused = |found: String| {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            format!("it cannot be converted to {dtype}"),
+        );
+        let error = error.of_tensor(&entry.name).found(found);
+        Err(error.expected("floats, or that it keeps its dtype (--keep-dtype)"))
+    };
+    if entry.layout != Layout::Dense {
+        return refused("a sparse tensor".to_owned());
+    }
+    match &entry.dtype {
+        StoredDType::Known(from) => match Cast::new(*from, dtype) {
+            Some(cast) => Ok(Change::Float(cast)),
+            None => refused(from.to_string()),
+        },
+        #[cfg(feature = "gguf")]
+        StoredDType::Opaque(blocks) => {
+            match (fmt_gguf::Dequantizer::of(blocks), Cast::new(DType::F32, dtype)) {
+                (Some(dequantizer), Some(cast)) => Ok(Change::Blocks(dequantizer, cast)),
+                _ => refused(blocks.to_string()),
+            }
+        }
+        other => refused(other.to_string()),
+    }
+}
+
+/// What the file says of a tensor's bytes says nothing of those that are made from them.
+fn forget_bytes(entry: &mut Entry) {
+    entry.encoding = Encoding::Raw;
+    entry.is_big_endian = false;
+    entry.checksum = None;
+}
+
+/// Elements or blocks that are copied only, as unsigned integers: of whole bytes one for each, else bytes along the last
+/// axis.
+fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
+    let (elements, bytes) = (u64::from(dtype.block_elements()), u64::from(dtype.block_bytes()));
+    if (elements, bytes) == (1, 1) {
+        return Some((DType::U8, shape.clone()));
+    }
+    let mut dims = shape.dims().to_vec();
+    let last = dims.last_mut()?;
+    *last = last
+        .is_multiple_of(elements)
+        .then(|| (*last / elements).checked_mul(bytes))??;
+    Some((DType::U8, Shape::new(&dims).ok()?))
+}
+
+/// The unsigned integer of a dtype's width.
+fn bits_of(dtype: DType) -> Option<DType> {
+    match dtype.size() {
+        1 => Some(DType::U8),
+        2 => Some(DType::U16),
+        4 => Some(DType::U32),
+        8 => Some(DType::U64),
+        _ => None,
+    }
+}
+
+impl TensorReader for Recast<'_> {
+    fn format(&self) -> &'static str {
+        self.inner.format()
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.inner.metadata()
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.inner.find(name)
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        if let Change::None = self.changes[index] {
+            return self.inner.tensor(index);
+        }
+        let entry = &self.entries[index];
+        let len = entry.byte_len().unwrap_or(u64::MAX);
+        let most = Limits::default().decoded_bytes;
+        let mut bytes = Vec::new();
+        let has_room = len <= most && bytes.try_reserve_exact(len as usize).is_ok();
+        if !has_room {
+            let error = Error::new(ErrorKind::TooLarge, "the converted tensor").of_tensor(&entry.name);
+            return Err(error.expected(format_args!("at most {most} bytes")).found(len));
+        }
+        bytes.resize(len as usize, 0);
+        self.read_into(index, &mut bytes)?;
+        self.of_spec(index, entry.shape.clone(), bytes)
+    }
+
+    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
+        self.inner.sparse(index)
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        match self.changes[index] {
+            Change::None => self.inner.rows(index, rows),
+            Change::Bits if self.inner.entries()[index].spec().is_some() => {
+                let tensor = self.inner.rows(index, rows)?;
+                self.of_spec(index, tensor.shape().clone(), tensor.into_bytes())
+            }
+            Change::Float(cast) => {
+                let tensor = self.inner.rows(index, rows)?;
+                let shape = tensor.shape().clone();
+                let beyond = &self.beyond[index];
+                let whole = Box::new(fmt_core::BytesStream::new(tensor.into_bytes()));
+                let len =
+                    shape.element_count() as usize * self.entries[index].dtype.known().map_or(0, DType::size);
+                let mut bytes = vec![0; len.next_multiple_of(TENSOR_STREAM_UNIT)];
+                let read = CastStream::new(whole, cast, beyond).read(&mut bytes)?;
+                bytes.truncate(read);
+                self.of_spec(index, shape, bytes)
+            }
+            // Blocks need not end with a row.
+            _ => {
+                let whole = self.tensor(index)?;
+                let (spec, range) = fmt_core::row_range(whole.spec(), rows)?;
+                let bytes = whole.into_bytes().slice(range.start as usize..range.end as usize);
+                self.of_spec(index, spec.shape().clone(), bytes)
+            }
+        }
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let inner = self.inner.stream(index)?;
+        let beyond = &self.beyond[index];
+        Ok(match self.changes[index] {
+            Change::None | Change::Bits => inner,
+            Change::Float(cast) => Box::new(CastStream::new(inner, cast, beyond)),
+            #[cfg(feature = "gguf")]
+            Change::Blocks(blocks, cast) => {
+                Box::new(CastStream::new(blocks.stream(inner, DType::F32)?, cast, beyond))
+            }
+        })
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        if let Change::None = self.changes[index] {
+            return self.inner.read_into(index, out);
+        }
+        let entry = &self.entries[index];
+        let wrong_length = |found: usize| {
+            let error =
+                Error::new(ErrorKind::SizeMismatch, "the length of the buffer").of_tensor(&entry.name);
+            error.expected(entry.byte_len().unwrap_or(u64::MAX)).found(found)
+        };
+        if entry.byte_len() != Some(out.len() as u64) {
+            return Err(wrong_length(out.len()));
+        }
+        let mut stream = self.stream(index)?;
+        let mut piece = vec![0; 64 << 10];
+        let mut filled = 0;
+        loop {
+            let read = stream.read(&mut piece)?;
+            if read == 0 {
+                break;
+            }
+            let part = out.get_mut(filled..filled + read);
+            part.ok_or_else(|| wrong_length(filled + read))?
+                .copy_from_slice(&piece[..read]);
+            filled += read;
+        }
+        if filled == out.len() {
+            Ok(())
+        } else {
+            Err(wrong_length(filled))
+        }
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        self.inner.verify(index)
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        self.inner.lints()
+    }
+
+    fn foreign_parts(&self) -> &[String] {
+        self.inner.foreign_parts()
+    }
+}

@@ -1,0 +1,215 @@
+//! The index: `{"metadata": {"total_size": 123}, "weight_map": {"name": "model-00001-of-00002.safetensors"}}`.
+
+use std::{collections::BTreeMap, fmt, path::Path};
+
+use fmt_core::{Error, ErrorKind};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor},
+};
+use serde_json::{Map, Value};
+use tensor_core::Quoted;
+
+/// Which tensor stands in which of a checkpoint's files.
+///
+/// ```
+/// use tensor_files::ShardIndex;
+///
+/// let json = br#"{"metadata": {"total_size": 8}, "weight_map": {"w": "a-00001-of-00002.safetensors"}}"#;
+/// let index = ShardIndex::from_json(json)?;
+/// assert_eq!(index.file_of("w"), Some("a-00001-of-00002.safetensors"));
+/// // Files are beside the index or below it.
+/// assert!(ShardIndex::from_json(br#"{"weight_map": {"w": "../other.safetensors"}}"#).is_err());
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShardIndex {
+    /// `total_size`, the bytes of all tensors, and what else tools leave there.
+    #[serde(default)]
+    metadata: Map<String, Value>,
+    #[serde(deserialize_with = "without_duplicates")]
+    weight_map: BTreeMap<String, String>,
+}
+
+impl ShardIndex {
+    /// How the name of an index ends.
+    pub(crate) const ENDING: &'static str = ".index.json";
+
+    /// An index for tensors, each with the name of its file.
+    pub(crate) fn new(weight_map: BTreeMap<String, String>, total_size: u64) -> Self {
+        let metadata = [("total_size".to_owned(), total_size.into())]
+            .into_iter()
+            .collect();
+        Self { metadata, weight_map }
+    }
+
+    /// Reads an index.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] when it is not such JSON, [`ErrorKind::Duplicate`] when a name stands in it twice,
+    /// [`ErrorKind::BadName`] when a file's name leads elsewhere.
+    pub fn from_json(json: &[u8]) -> Result<Self, Error> {
+        let index: Self = serde_json::from_slice(json).map_err(|error| {
+            let kind = match error.to_string().starts_with(TWICE) {
+                true => ErrorKind::Duplicate,
+                false => ErrorKind::Malformed,
+            };
+            let error = Error::new(kind, format!("the index of the checkpoint's files: {error}"));
+            error.expected(r#"{"weight_map": {"NAME": "FILE", ...}}"#)
+        })?;
+        for (name, file) in &index.weight_map {
+            if !leads_below(file) {
+                let error = Error::new(ErrorKind::BadName, "the file that the index names for it");
+                let error = error
+                    .of_tensor(name)
+                    .expected("a file beside the index or below it");
+                return Err(error.found(Quoted(file)));
+            }
+        }
+        if index.weight_map.is_empty() {
+            return Err(Error::new(ErrorKind::Malformed, "the index names no tensor"));
+        }
+        Ok(index)
+    }
+
+    /// The index as JSON, the same for the same content.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Strings, and maps with strings for keys, can be written whatever they hold.
+        let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+
+    /// The name of the file that has a tensor.
+    #[must_use]
+    pub fn file_of(&self, tensor: &str) -> Option<&str> {
+        self.weight_map.get(tensor).map(String::as_str)
+    }
+
+    /// The same with another name for one of the tensors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
+    pub fn renamed(mut self, from: &str, to: &str) -> Result<Self, Error> {
+        let file = self.weight_map.remove(from);
+        let file = file
+            .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(from))?;
+        if self.weight_map.insert(to.to_owned(), file).is_some() {
+            return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
+        }
+        Ok(self)
+    }
+
+    /// Each tensor's name and that of its file, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
+        let map = self.weight_map.iter();
+        map.map(|(name, file)| (name.as_str(), file.as_str()))
+    }
+
+    /// The names of all files, each once, sorted.
+    #[must_use]
+    pub fn files(&self) -> Vec<&str> {
+        let mut files: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// The bytes that the index claims all tensors take. Some tools count in parts of bytes, so it is a double.
+    pub(crate) fn total_size(&self) -> Option<f64> {
+        self.metadata.get("total_size")?.as_f64()
+    }
+
+    /// What else the index says of the checkpoint, as far as it is text.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let metadata = self.metadata.iter();
+        metadata.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+    }
+}
+
+/// Whether a file's name stays below the folder that it is relative to, on every system.
+fn leads_below(file: &str) -> bool {
+    use std::path::Component;
+    let mut components = Path::new(file).components();
+    !file.is_empty()
+        && !file.contains(['\\', '\0', ':'])
+        && !file.starts_with('/')
+        && components.all(|component| matches!(component, Component::Normal(_)))
+}
+
+const TWICE: &str = "the tensor's name stands there twice";
+
+/// A map in which every key stands once; serde's own keeps the last of several.
+fn without_duplicates<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Once;
+
+    impl<'de> Visitor<'de> for Once {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map from tensors to files")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            let mut map = BTreeMap::<String, String>::new();
+            while let Some((name, file)) = from.next_entry::<String, String>()? {
+                if let Some(known) = map.get(&name) {
+                    let what = format!(
+                        "{TWICE}: {}, in {} and {}",
+                        Quoted(&name),
+                        Quoted(known),
+                        Quoted(&file)
+                    );
+                    return Err(serde::de::Error::custom(what));
+                }
+                map.insert(name, file);
+            }
+            Ok(map)
+        }
+    }
+
+    from.deserialize_map(Once)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_index_is_refused() {
+        for (json, kind) in [
+            ("[]", ErrorKind::Malformed),
+            ("{}", ErrorKind::Malformed),
+            (r#"{"weight_map": {}}"#, ErrorKind::Malformed),
+            (r#"{"weight_map": {"w": 1}}"#, ErrorKind::Malformed),
+            (r#"{"weight_map": {"w": "a", "w": "b"}}"#, ErrorKind::Duplicate),
+            (r#"{"weight_map": {"w": ""}}"#, ErrorKind::BadName),
+            (r#"{"weight_map": {"w": "../a"}}"#, ErrorKind::BadName),
+            (r#"{"weight_map": {"w": "a/../../b"}}"#, ErrorKind::BadName),
+            (r#"{"weight_map": {"w": "/etc/passwd"}}"#, ErrorKind::BadName),
+            (r#"{"weight_map": {"w": "C:\\a"}}"#, ErrorKind::BadName),
+            (r#"{"weight_map": {"w": "a\u0000"}}"#, ErrorKind::BadName),
+        ] {
+            assert_eq!(
+                ShardIndex::from_json(json.as_bytes()).unwrap_err().kind(),
+                kind,
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_index_is_written_as_it_is_read() {
+        let map = [("b", "y"), ("a", "x")].map(|(name, file)| (name.to_owned(), file.to_owned()));
+        let index = ShardIndex::new(map.into_iter().collect(), 12);
+        let json = index.to_json();
+        assert_eq!(
+            json,
+            "{\n  \"metadata\": {\n    \"total_size\": 12\n  },\n  \"weight_map\": {\n    \"a\": \"x\",\n    \"b\": \"y\"\n  }\n}\n"
+        );
+        assert_eq!(ShardIndex::from_json(json.as_bytes()).unwrap(), index);
+        assert_eq!(index.files(), ["x", "y"]);
+        assert_eq!(index.total_size(), Some(12.0));
+    }
+}

@@ -1,0 +1,315 @@
+//! A checkpoint into many files and their index.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    ops::{ControlFlow, Range},
+    path::{Path, PathBuf},
+};
+
+use fmt_core::{AtomicFile, Entry, Error, ErrorKind, Format, TensorReader};
+
+use super::{
+    find::{part_of, whole_of},
+    index::ShardIndex,
+};
+use crate::{
+    composite::Composite,
+    convert::{Adapted, ConvertOptions, Progress, convert, refuse, remove_names_beside},
+    loss::Loss,
+};
+
+/// How a checkpoint is divided.
+///
+/// ```
+/// let options = tensor_files::ShardOptions::at_most(5_000_000_000);
+/// assert_eq!(options.max_bytes, 5_000_000_000);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ShardOptions {
+    /// Bytes of tensors in one file. A larger tensor has a file of its own.
+    pub max_bytes: u64,
+}
+
+impl ShardOptions {
+    /// With at most so many bytes of tensors in each file.
+    #[must_use]
+    pub fn at_most(max_bytes: u64) -> Self {
+        Self { max_bytes }
+    }
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sharded {
+    /// The files with tensors, in order.
+    pub files: Vec<PathBuf>,
+    /// The index; none when one file was enough.
+    pub index: Option<PathBuf>,
+    /// The length of all files with tensors, in bytes.
+    pub len: u64,
+    /// What they do not hold.
+    pub losses: Vec<Loss>,
+}
+
+/// Writes tensors into as many files as it takes, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`, and an
+/// index `NAME.EXTENSION.index.json`; or into one file of just that name if that is enough.
+///
+/// Tensors keep their order. All files are written before the first gets its name, and the index is the last. Files of the
+/// index that is replaced, which the new one does not name, are removed. A process that is killed meanwhile leaves the
+/// old checkpoint, or files without an index, which [`open`](crate::open()) refuses. The folder is made if there is none.
+///
+/// # Errors
+/// As [`convert`]; [`ErrorKind::Exists`] when the folder has a checkpoint of the same name in the other form: one file
+/// where there will be many, or the other way round.
+pub fn convert_sharded(
+    reader: &dyn TensorReader,
+    target: &dyn Format,
+    path: &Path,
+    shards: &ShardOptions,
+    options: &ConvertOptions<'_>,
+) -> Result<Sharded, Error> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let is_made = !folder.exists();
+    fs::create_dir_all(folder).map_err(|error| Error::io("the folder cannot be made", error))?;
+    let written = write(reader, target, path, shards, options);
+    if written.is_err() && is_made {
+        // It stays if there is something in it.
+        let _ = fs::remove_dir(folder);
+    }
+    written
+}
+
+fn write(
+    reader: &dyn TensorReader,
+    target: &dyn Format,
+    path: &Path,
+    shards: &ShardOptions,
+    options: &ConvertOptions<'_>,
+) -> Result<Sharded, Error> {
+    let names = Names::new(path)?;
+    let parts = divided(reader.entries(), shards.max_bytes);
+    names.check_other_form(parts.len())?;
+    if parts.len() == 1 {
+        let converted = convert(reader, target, path, options)?;
+        return Ok(Sharded {
+            files: vec![path.to_owned()],
+            index: None,
+            len: converted.len,
+            losses: converted.losses,
+        });
+    }
+    if options.output.is_new && names.index.exists() {
+        return Err(Error::new(
+            ErrorKind::Exists,
+            "the index exists and is not to be replaced",
+        ));
+    }
+    let (mut losses, mut adapted) = (Vec::<Loss>::new(), Vec::new());
+    for range in &parts {
+        let part = Composite::chosen("", reader, range.clone());
+        let own = Adapted::new(&part, target, options);
+        for loss in &own.losses {
+            // Every file loses the same of what is said of the whole.
+            let is_of_whole = matches!(loss, Loss::Names | Loss::Metadata(_) | Loss::ForeignPart(_));
+            if !is_of_whole || !losses.contains(loss) {
+                losses.push(loss.clone());
+            }
+        }
+        adapted.push((part, own));
+    }
+    if losses.contains(&Loss::Names) {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "an index needs names, and the format keeps none",
+        );
+        return Err(error.found(target.id()));
+    }
+    refuse(&losses, target, options.allow_loss)?;
+
+    let (mut complete, mut files, mut len, mut done) = (Vec::new(), Vec::new(), 0, 0);
+    let mut weight_map = BTreeMap::new();
+    let total = reader
+        .entries()
+        .iter()
+        .filter_map(Entry::byte_len)
+        .fold(0, u64::saturating_add);
+    for (number, (part, adapted)) in adapted.iter().enumerate() {
+        let name = names.part(number, parts.len());
+        let file_path = names.folder.join(&name);
+        let mut file = AtomicFile::create_with(&file_path, &options.output)?;
+        let tell = |progress: Progress| match options.on_progress {
+            Some(tell) => tell(Progress {
+                done: done + progress.done,
+                total,
+            }),
+            None => ControlFlow::Continue(()),
+        };
+        let own_options = ConvertOptions {
+            output: options.output.clone(),
+            on_progress: Some(&tell),
+            ..*options
+        };
+        len += adapted.write(part, target, &mut file, &own_options)?;
+        let beside = adapted.names_beside(part, &file_path)?;
+        complete.push((file.complete()?, beside.map(AtomicFile::complete).transpose()?));
+        let planned = adapted.tensors().map(|index| &part.entries()[index]);
+        for entry in planned {
+            done += entry.byte_len().unwrap_or(0);
+            weight_map.insert(entry.name.clone(), name.clone());
+        }
+        files.push(file_path);
+    }
+    let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
+    refuse(&late, target, options.allow_loss)?;
+    losses.extend(late);
+
+    let replaced = names.replaced_files();
+    let mut index = AtomicFile::create_with(&names.index, &options.output)?;
+    let written = index.write_all(ShardIndex::new(weight_map, done).to_json().as_bytes());
+    written.map_err(|error| Error::io("the index cannot be written", error))?;
+    let index = index.complete()?;
+    // From here until the new index is there, the folder holds no checkpoint.
+    remove(&names.index)?;
+    for ((file, beside), path) in complete.into_iter().zip(&files) {
+        remove_names_beside(target, path)?;
+        file.publish()?;
+        if let Some(beside) = beside {
+            beside.publish()?;
+        }
+    }
+    index.publish()?;
+    for old in replaced.iter().filter(|old| !files.contains(old)) {
+        remove_names_beside(target, old)?;
+        remove(old)?;
+    }
+    Ok(Sharded {
+        files,
+        index: Some(names.index),
+        len,
+        losses,
+    })
+}
+
+/// Which tensors go together: as many as fit, in their order.
+fn divided(entries: &[Entry], max_bytes: u64) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut filled = 0u64;
+    for (index, entry) in entries.iter().enumerate() {
+        let len = entry.byte_len().unwrap_or(0);
+        let all = filled.saturating_add(len);
+        match parts.last_mut() {
+            Some(last) if all <= max_bytes || len == 0 => {
+                last.end = index + 1;
+                filled = all;
+            }
+            _ => {
+                parts.push(index..index + 1);
+                filled = len;
+            }
+        }
+    }
+    if parts.is_empty() {
+        parts.push(0..0);
+    }
+    parts
+}
+
+/// How the files of a checkpoint are called.
+struct Names {
+    folder: PathBuf,
+    /// What it would be called as one file.
+    whole: String,
+    index: PathBuf,
+}
+
+impl Names {
+    fn new(path: &Path) -> Result<Self, Error> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.filter(|name| name.rsplit_once('.').is_some_and(|(stem, _)| !stem.is_empty()));
+        let name = name.ok_or_else(|| {
+            let error = Error::new(ErrorKind::BadName, "what the files are to be called");
+            error.expected("a name with an extension, such as model.safetensors")
+        })?;
+        let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        Ok(Self {
+            index: folder.join(format!("{name}{}", ShardIndex::ENDING)),
+            whole: name.to_owned(),
+            folder,
+        })
+    }
+
+    fn part(&self, number: usize, count: usize) -> String {
+        let (stem, extension) = self.whole.rsplit_once('.').unwrap_or((&self.whole, ""));
+        part_of(stem, extension, number + 1, count)
+    }
+
+    /// Fails when the folder has one file where there will be many, or many where there will be one: which of the two
+    /// holds would not be clear afterwards.
+    fn check_other_form(&self, parts: usize) -> Result<(), Error> {
+        let other = match parts {
+            1 => self.index.clone(),
+            _ => self.folder.join(&self.whole),
+        };
+        if !other.exists() {
+            return Ok(());
+        }
+        let error = Error::new(
+            ErrorKind::Exists,
+            "the folder has a checkpoint of this name in another form",
+        );
+        Err(error
+            .expected("another folder or name, or that file gone")
+            .found(other.display()))
+    }
+
+    /// The files of the checkpoint that is replaced, as far as they are called as such files are.
+    fn replaced_files(&self) -> Vec<PathBuf> {
+        let index = fs::read(&self.index)
+            .ok()
+            .and_then(|json| ShardIndex::from_json(&json).ok());
+        let files = index.iter().flat_map(ShardIndex::files);
+        let own = files.filter(|file| whole_of(file).as_deref() == Some(&self.whole));
+        own.map(|file| self.folder.join(file)).collect()
+    }
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(
+            format!("{}, which is replaced, cannot be removed", path.display()),
+            error,
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fmt_core::StoredDType;
+    use tensor_core::{DType, Shape};
+
+    use super::*;
+
+    #[test]
+    fn files_are_filled_in_order() {
+        let entry = |len| {
+            Entry::new(
+                String::new(),
+                StoredDType::Known(DType::U8),
+                Shape::vector(len),
+                0..len,
+            )
+        };
+        let parts = |lens: &[u64]| divided(&lens.iter().map(|len| entry(*len)).collect::<Vec<_>>(), 10);
+        assert_eq!(parts(&[]).len(), 1);
+        assert_eq!(parts(&[4, 6]).first(), Some(&(0..2)));
+        assert_eq!(parts(&[4, 6, 1]), [0..2, 2..3]);
+        assert_eq!(parts(&[99, 1, 99, 0]), [0..1, 1..2, 2..4]);
+        assert_eq!(parts(&[5, 99, 5]), [0..1, 1..2, 2..3]);
+    }
+}
