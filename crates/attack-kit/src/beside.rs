@@ -32,6 +32,9 @@ pub struct Seen {
     pub failed: u64,
     /// Asking whether the server is live took at most this long, connecting included.
     pub slowest_live: Duration,
+    /// A thread of this process that sleeps was woken at most so much too late: what the machine itself adds to
+    /// [`Seen::slowest_live`].
+    pub slowest_wake: Duration,
     /// How often it was not said to be live.
     pub not_live: u64,
     /// How long this was looked at.
@@ -53,11 +56,12 @@ struct Counts {
     refused: AtomicU64,
     failed: AtomicU64,
     slowest_live: AtomicU64,
+    slowest_wake: AtomicU64,
     not_live: AtomicU64,
 }
 
 /// Two clients over HTTP, two over gRPC, which ask for one small inference after the other, and one that asks every 10 ms
-/// whether the server is live. They end when this is dropped.
+/// whether the server is live; beside them a thread that only sleeps. They end when this is dropped.
 pub struct Beside {
     counts: Arc<Counts>,
     since: Instant,
@@ -78,6 +82,10 @@ impl Beside {
                 let counts = counts.clone();
                 move || ask_whether_live(target.http, &counts)
             }),
+            thread::spawn({
+                let counts = counts.clone();
+                move || sleep_and_wake(&counts)
+            }),
         ];
         Self {
             counts,
@@ -94,6 +102,7 @@ impl Beside {
             refused: take(&self.counts.refused),
             failed: take(&self.counts.failed),
             slowest_live: Duration::from_nanos(take(&self.counts.slowest_live)),
+            slowest_wake: Duration::from_nanos(take(&self.counts.slowest_wake)),
             not_live: take(&self.counts.not_live),
             time: self.since.elapsed(),
         };
@@ -227,6 +236,17 @@ fn ask_whether_live(address: SocketAddr, counts: &Counts) {
         let time = start.elapsed().as_nanos() as u64;
         counts.slowest_live.fetch_max(time, Ordering::Relaxed);
         thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sees how late the system wakes a thread whose time has come.
+fn sleep_and_wake(counts: &Counts) {
+    const SLEEP: Duration = Duration::from_millis(2);
+    while !counts.is_done() {
+        let start = Instant::now();
+        thread::sleep(SLEEP);
+        let late = start.elapsed().saturating_sub(SLEEP).as_nanos() as u64;
+        counts.slowest_wake.fetch_max(late, Ordering::Relaxed);
     }
 }
 

@@ -9,12 +9,14 @@ use std::{
 
 use anyhow::{Context, Result};
 use attack_kit::{
-    Beside, Scale, Seen, Server, Tally, budget_used, models,
+    Beside, Scale, Server, Tally, budget_used, models,
     rows::{self, Row},
-    run as run_attack,
+    run_in_background,
 };
 use clap::Args;
 use tokio::{task::JoinSet, time::timeout};
+
+use crate::promise::{self, Broken};
 
 /// What is attacked, and for how long.
 #[derive(Args)]
@@ -40,14 +42,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs all attacks and prints a line for each; false when any broke a promise.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    println!("{}", promise::text());
     println!(
-        "the most memory above the idle server may be {} MiB",
-        Scale::FULL.bound() >> 20
+        "| attack | answers | most above idle | slowest sign of life (a sleeping thread woke too late by) | good clients' \
+         rate | refused, failed, not live | budget after | promise |"
     );
-    println!(
-        "| attack | answers | peak above idle | slowest sign of life | good clients' rate | failed | budget after |"
-    );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let wanted = |name: &str| options.only.as_ref().is_none_or(|only| name.contains(only));
     let mut is_good = true;
     for row in rows::all().iter().filter(|row| wanted(&row.name)) {
@@ -58,6 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         rows.retain(|row| !row.is_flood);
         is_good &= attack(options, "all of them at once", &rows)?;
     }
+    println!("the promise was {}", if is_good { "held" } else { "broken" });
     Ok(is_good)
 }
 
@@ -81,73 +82,65 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     sleep(QUIET);
     let before = beside.take();
     let tally = Tally::default();
-    let prepared: Vec<_> = rows
-        .iter()
-        .map(|row| (row.start)(target, Scale::FULL, tally.clone()))
-        .collect();
-    server.reset_peak()?;
-    let idle = server.resident()?;
-    beside.take();
-
-    run_attack(async {
-        let mut attacks = JoinSet::new();
-        for attack in prepared {
-            attacks.spawn_local(attack);
+    let idle = run_in_background(|| {
+        let prepared: Vec<_> = rows
+            .iter()
+            .map(|row| (row.start)(target, Scale::FULL, tally.clone()))
+            .collect();
+        let idle = server.reset_peak().and_then(|()| server.resident());
+        beside.take();
+        async move {
+            let mut attacks = JoinSet::new();
+            for attack in prepared {
+                attacks.spawn_local(attack);
+            }
+            // Whatever still holds connections then leaves.
+            let all = async { while attacks.join_next().await.is_some() {} };
+            let _ = timeout(Duration::from_secs(options.seconds), all).await;
+            idle
         }
-        // Whatever still holds connections then leaves.
-        let all = async { while attacks.join_next().await.is_some() {} };
-        let _ = timeout(Duration::from_secs(options.seconds), all).await;
-    })?;
+    })??;
     let during = beside.take();
-    let budget = settled_budget(&server);
     drop(beside);
+    let budget = settled_budget(&server);
     let peak = server.peak().map(|peak| peak.saturating_sub(idle));
-    let keeps_rate = !rows.iter().any(|row| row.is_flood);
-    let verdict = report(name, &tally, peak, before, during, budget, keeps_rate);
-    Ok(verdict)
-}
 
-/// The budget in use once the clients have left: zero, or what is left when patience ends.
-fn settled_budget(server: &Server) -> Result<u64> {
-    let start = Instant::now();
-    loop {
-        let used = budget_used(server.target().http).context("asking for metrics")?;
-        // The good clients beside use some of it.
-        if used < 4096 || start.elapsed() > PATIENCE {
-            return Ok(used);
-        }
-        sleep(Duration::from_millis(20));
-    }
-}
-
-fn report(
-    name: &str,
-    tally: &Tally,
-    peak: Result<usize>,
-    before: Seen,
-    during: Seen,
-    budget: Result<u64>,
-    keeps_rate: bool,
-) -> bool {
     let share = during.rate() / before.rate();
-    let is_good = peak.as_ref().is_ok_and(|peak| *peak <= Scale::FULL.bound())
-        && budget.as_ref().is_ok_and(|used| *used < 4096)
-        && during.not_live == 0
-        && during.failed == 0
-        && (share >= 0.5 || !keeps_rate);
+    let mut broken = Broken::default();
+    broken.memory(peak.as_ref().ok().copied());
+    broken.clients(&during);
+    if !rows.iter().any(|row| row.is_flood) {
+        broken.share(share);
+    }
+    broken.unless(budget.as_ref().is_ok_and(|used| *used == 0), "budget");
     let peak = peak.map_or_else(|error| format!("{error:#}"), |peak| format!("{} MiB", peak >> 20));
     let budget = budget.map_or_else(|_| "-".to_owned(), |used| used.to_string());
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
     println!(
-        "| {name} | {tally} | {peak} | {:.0} ms (before: {:.0} ms) | {:.0} of {:.0} a second ({:.0} %) | {} refused, {} failed, {} not live | {budget} |{}",
-        during.slowest_live.as_secs_f64() * 1e3,
-        before.slowest_live.as_secs_f64() * 1e3,
+        "| {name} | {tally} | {peak} | {:.0} ms ({:.0}); before {:.0} ms ({:.0}) | {:.0} of {:.0} a second ({:.0} %) | {}, \
+         {}, {} | {budget} | {broken} |",
+        milliseconds(during.slowest_live),
+        milliseconds(during.slowest_wake),
+        milliseconds(before.slowest_live),
+        milliseconds(before.slowest_wake),
         during.rate(),
         before.rate(),
         share * 100.0,
         during.refused,
         during.failed,
         during.not_live,
-        if is_good { "" } else { " **broken**" },
     );
-    is_good
+    Ok(broken.is_empty())
+}
+
+/// The budget in use once all clients have left: zero, or what is left when patience ends.
+fn settled_budget(server: &Server) -> Result<u64> {
+    let start = Instant::now();
+    loop {
+        let used = budget_used(server.target().http).context("asking for metrics")?;
+        if used == 0 || start.elapsed() > PATIENCE {
+            return Ok(used);
+        }
+        sleep(Duration::from_millis(20));
+    }
 }

@@ -9,7 +9,7 @@ use h2::{
     RecvStream, SendStream,
     client::{self, SendRequest},
 };
-use http::{HeaderMap, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tokio::{net::TcpStream, task::JoinHandle};
 
 /// Which of the two inference methods is called.
@@ -129,6 +129,11 @@ impl Grpc {
         Ok(Self { send, driver })
     }
 
+    /// Waits until the connection is closed.
+    pub async fn closed(&mut self) {
+        let _ = (&mut self.driver).await;
+    }
+
     /// Begins a call; the caller sends messages and reads.
     ///
     /// # Errors
@@ -138,24 +143,26 @@ impl Grpc {
         method: Method,
         is_compressed: bool,
     ) -> Result<(client::ResponseFuture, SendStream<Bytes>)> {
-        let encoding = if is_compressed { "gzip" } else { "identity" };
-        self.begin_with(method, "grpc-encoding", encoding).await
+        let encoding = HeaderValue::from_static(if is_compressed { "gzip" } else { "identity" });
+        let headers = HeaderMap::from_iter([(HeaderName::from_static("grpc-encoding"), encoding)]);
+        self.begin_with(method, &headers).await
     }
 
-    /// Begins a call with one more header.
+    /// Begins a call with more headers.
     ///
     /// # Errors
     /// If the connection is closed.
     pub async fn begin_with(
         &self,
         method: Method,
-        name: &str,
-        value: &str,
+        headers: &HeaderMap,
     ) -> Result<(client::ResponseFuture, SendStream<Bytes>)> {
-        let request = Request::post(format!("http://127.0.0.1{}", method.path()))
+        let mut request = Request::post(format!("http://127.0.0.1{}", method.path()))
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header(name, value);
+            .header("te", "trailers");
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
         let mut send = self.send.clone().ready().await?;
         Ok(send.send_request(request.body(())?, false)?)
     }

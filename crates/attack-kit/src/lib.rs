@@ -29,7 +29,7 @@ pub mod protobuf;
 pub mod rows;
 mod server;
 
-use std::{future::Future, io};
+use std::{future::Future, io, panic::resume_unwind, thread};
 
 use tokio::{runtime::Builder, task::LocalSet};
 
@@ -44,4 +44,24 @@ pub use server::{Server, Target, signal, workers};
 pub fn run<T>(future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     Ok(LocalSet::new().block_on(&runtime, future))
+}
+
+/// Makes an attack and runs it on a thread of low priority: attackers have machines of their own, so their work should not
+/// take the processors of the server and of its good clients.
+///
+/// # Errors
+/// If the system gives no runtime.
+pub fn run_in_background<F>(attack: impl FnOnce() -> F + Send) -> io::Result<F::Output>
+where
+    F: Future<Output: Send>,
+{
+    thread::scope(|scope| {
+        let attacking = scope.spawn(|| {
+            // On Linux this is a thread's matter, elsewhere the whole process's.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::nice(10);
+            run(attack())
+        });
+        attacking.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }

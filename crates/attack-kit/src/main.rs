@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "these programs print their figures")]
 
 mod full;
+mod promise;
 mod soak;
 
 use std::process::ExitCode;

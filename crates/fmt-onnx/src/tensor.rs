@@ -7,8 +7,7 @@ use tensor_core::{DType, Shape};
 
 use crate::{
     dtype::{STRING, dtype_of},
-    model::{COST, entry},
-    wire::{Value, Walk, malformed, message},
+    wire::{COST, Value, Walk, entry, malformed, message},
 };
 
 /// What the model says of a weight.

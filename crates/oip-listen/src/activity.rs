@@ -1,8 +1,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
-use crate::{Limits, Protocol, send_pace::SendPace};
+use crate::{Limits, Protocol, connections::Occupant, send_pace::SendPace};
 
 /// What happens on one connection, as far as patience with it is concerned.
 ///
@@ -14,6 +14,8 @@ pub(crate) struct Activity(Arc<Shared>);
 struct Shared {
     limits: Limits,
     state: Mutex<State>,
+    /// Somebody else needs the connection's place.
+    asked_to_close: Notify,
 }
 
 #[derive(Debug)]
@@ -30,6 +32,8 @@ struct State {
     had_request: bool,
     /// Whether a request was answered before all of it was read, so that the connection ends.
     has_unread_request: bool,
+    /// Whether it was asked to make room for another connection.
+    is_asked_to_close: bool,
     /// Answers that are being sent.
     sending: Vec<Sending>,
     next_response: u64,
@@ -71,13 +75,27 @@ impl Activity {
             head_since: None,
             had_request: false,
             has_unread_request: false,
+            is_asked_to_close: false,
             sending: Vec::new(),
             next_response: 0,
         };
         Self(Arc::new(Shared {
             limits: limits.clone(),
             state: Mutex::new(state),
+            asked_to_close: Notify::new(),
         }))
+    }
+
+    /// Waits until it is asked to make room.
+    pub(crate) async fn asked_to_close(&self) {
+        self.0.asked_to_close.notified().await;
+    }
+
+    /// Whether a connection that was asked to make room still has nothing to do. Otherwise it stays.
+    pub(crate) fn may_close(&self) -> bool {
+        let mut state = self.lock();
+        state.is_asked_to_close = state.open_requests == 0 && state.sending.is_empty();
+        state.is_asked_to_close
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -103,9 +121,9 @@ impl Activity {
         self.lock().has_unread_request
     }
 
-    /// Whether a request is in work.
-    pub(crate) fn has_open_requests(&self) -> bool {
-        self.lock().open_requests > 0
+    /// Requests in work.
+    pub(crate) fn open_requests(&self) -> usize {
+        self.lock().open_requests
     }
 
     /// A request's head is complete. Returns the number under which its answer is known.
@@ -230,6 +248,19 @@ impl Activity {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Occupant for Activity {
+    fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        let is_idle = state.open_requests == 0 && state.sending.is_empty() && !state.is_asked_to_close;
+        is_idle.then_some(state.idle_since)
+    }
+
+    fn ask_to_close(&self) {
+        self.lock().is_asked_to_close = true;
+        self.0.asked_to_close.notify_one();
     }
 }
 

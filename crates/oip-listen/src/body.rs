@@ -11,7 +11,10 @@ use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, Sleep, sleep_until},
+};
 
 use crate::{Limits, Protocol, activity::Activity, leftover::Leftover};
 
@@ -169,13 +172,16 @@ const fn piece_len(protocol: Protocol) -> usize {
 pub(crate) struct Report {
     activity: Activity,
     response: u64,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Report {
-    pub(crate) fn new(activity: &Activity) -> Self {
+    /// Of an answer that keeps its room until it is over.
+    pub(crate) fn new(activity: &Activity, room: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             activity: activity.clone(),
             response: activity.request_started(),
+            _room: room,
         }
     }
 }

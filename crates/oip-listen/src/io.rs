@@ -1,4 +1,4 @@
-//! A connection's stream, watched for the client's leaving and for writes that make no progress.
+//! A connection's stream, watched for the client's leaving, for writes that make no progress and for floods.
 
 use std::{
     io,
@@ -14,7 +14,12 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use crate::{activity::Activity, send_pace::SendPace};
+use crate::{
+    Protocol,
+    activity::Activity,
+    frames::{Frames, GO_AWAY},
+    send_pace::SendPace,
+};
 
 pin_project! {
     /// A connection that reports what it reads, and fails when the other side takes too little for too long.
@@ -22,6 +27,12 @@ pin_project! {
         #[pin]
         stream: TcpStream,
         activity: Activity,
+        // Over HTTP/2.
+        frames: Option<Frames>,
+        // What was read since others had their turn, in bytes.
+        work: usize,
+        // Whether the last write was whole, so that a frame may be written behind it.
+        is_write_whole: bool,
         pace: SendPace,
         // Runs while a write cannot go on.
         #[pin]
@@ -37,6 +48,13 @@ pin_project! {
         has_ended: bool,
     }
 }
+
+/// So much is read before others have their turn. A client that always has something to read would otherwise keep a thread
+/// for as long as the runtime lets it, which is many megabytes.
+const TURN: usize = 64 << 10;
+
+/// A frame costs as much as so many bytes.
+const FRAME: usize = 256;
 
 /// A client that closes its side has gone, or has just said all it wants to say: nobody can tell. For so long a request
 /// in work is given the benefit of the doubt; then it is given up.
@@ -55,12 +73,15 @@ enum Lingering {
 }
 
 impl WatchedStream {
-    pub(crate) fn new(stream: TcpStream, activity: Activity) -> Self {
+    pub(crate) fn new(stream: TcpStream, protocol: Protocol, activity: Activity) -> Self {
         let now = Instant::now();
         let (stall, linger, end_grace) = (sleep_until(now), sleep_until(now), sleep_until(now));
         Self {
             stream,
             activity,
+            frames: (protocol == Protocol::Http2).then(|| Frames::new(now)),
+            work: 0,
+            is_write_whole: true,
             pace: SendPace::default(),
             stall,
             stalled_since: None,
@@ -75,11 +96,20 @@ impl WatchedStream {
     fn watch(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
+        len: usize,
         write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut this = self.project();
         let limits = this.activity.limits();
         let result = write(this.stream, cx);
+        let written = match &result {
+            Poll::Ready(Ok(written)) => *written,
+            _ => 0,
+        };
+        *this.is_write_whole = written == len;
+        if let Some(frames) = this.frames {
+            frames.written(written);
+        }
         if let Poll::Ready(written) = result {
             if let (Some(since), Ok(written)) = (this.stalled_since.take(), &written) {
                 this.pace.taken(*written, since.elapsed(), limits);
@@ -103,15 +133,36 @@ impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
         if !*this.has_ended {
+            if *this.work >= TURN {
+                *this.work = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let before = buf.filled().len();
-            ready!(this.stream.poll_read(cx, buf))?;
+            let Poll::Ready(result) = this.stream.as_mut().poll_read(cx, buf) else {
+                *this.work = 0;
+                return Poll::Pending;
+            };
+            result?;
             let read = buf.filled().len() - before;
             if read > 0 || buf.remaining() == 0 {
                 this.activity.read(read);
+                *this.work += read;
+                if let Some(frames) = this.frames {
+                    let Ok(count) = frames.read(&buf.filled()[before..], Instant::now()) else {
+                        if *this.is_write_whole {
+                            let _ = this.stream.try_write(&GO_AWAY);
+                        }
+                        return Poll::Ready(Err(io::Error::other(
+                            "the client sends frames that carry nothing",
+                        )));
+                    };
+                    *this.work += count * FRAME;
+                }
                 return Poll::Ready(Ok(()));
             }
             *this.has_ended = true;
-            let grace = if this.activity.has_open_requests() {
+            let grace = if this.activity.open_requests() > 0 {
                 END_GRACE
             } else {
                 Duration::ZERO
@@ -125,7 +176,7 @@ impl AsyncRead for WatchedStream {
 
 impl AsyncWrite for WatchedStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.watch(cx, |stream, cx| stream.poll_write(cx, buf))
+        self.watch(cx, buf.len(), |stream, cx| stream.poll_write(cx, buf))
     }
 
     fn poll_write_vectored(
@@ -133,7 +184,8 @@ impl AsyncWrite for WatchedStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.watch(cx, |stream, cx| stream.poll_write_vectored(cx, bufs))
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        self.watch(cx, len, |stream, cx| stream.poll_write_vectored(cx, bufs))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -169,4 +221,45 @@ impl AsyncWrite for WatchedStream {
         }
         this.linger.poll(cx).map(Ok)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, io::Write};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::Limits;
+
+    /// However much there is to read, others have their turn.
+    #[tokio::test]
+    async fn reading_pauses_for_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let activity = Activity::new(Protocol::Http2, &Limits::default());
+        let mut stream = Box::pin(WatchedStream::new(stream, Protocol::Http2, activity));
+        // Frames of no payload but for the preface, so many that their number ends the turn and not their bytes.
+        let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
+        client.write_all(&frames).unwrap();
+        let (mut read, mut pauses) = (0, 0);
+        while read < frames.len() {
+            let mut room = [0; 1000];
+            let mut buf = ReadBuf::new(&mut room);
+            let polled = poll_fn(|cx| Poll::Ready(stream.as_mut().poll_read(cx, &mut buf))).await;
+            match polled {
+                Poll::Ready(result) => result.unwrap(),
+                Poll::Pending => {
+                    pauses += usize::from(read > 2000);
+                    tokio::task::yield_now().await;
+                }
+            }
+            read += buf.filled().len();
+        }
+        assert!(pauses > 0, "all was read in one turn");
+    }
+
+    const HEADERS: u8 = 1;
 }

@@ -15,7 +15,11 @@
 //! | reads its answer slowly | [`Limits::min_send_rate`], [`Limits::send_rate_grace`] |
 //! | sends a body that the service does not read (HTTP/1) | a small rest is read, else the answer has `Connection: close` |
 //! | vanishes without a word (HTTP/2) | [`Limits::ping_interval`] |
-//! | opens more connections than there should be | [`Limits::connections`]: new ones wait |
+//! | opens more connections than there should be | [`Limits::connections`]: the idlest is closed for a new one, else that waits |
+//! | opens more streams than there should be | [`Limits::max_streams`], [`Limits::streams`]: new ones are refused |
+//! | sends and does not wait for what it sent to be read | [`Limits::windows`] |
+//! | floods a connection with frames of HTTP/2 that carry nothing | the connection is closed with `ENHANCE_YOUR_CALM` |
+//! | keeps the server busy with what it sends | its connection lets others go first after each 64 KiB or 256 frames |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
 //!
 //! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's
@@ -45,16 +49,21 @@
 
 mod activity;
 mod body;
+mod connections;
+mod frames;
 mod io;
 mod leftover;
 mod limits;
 mod protocol;
 mod send_pace;
 mod serve;
+mod shares;
 mod shutdown;
 
 pub use body::{RequestBody, ResponseBody};
-pub use limits::{ConnectionCap, Limits};
+pub use connections::ConnectionCap;
+pub use limits::Limits;
 pub use protocol::Protocol;
 pub use serve::{listen, serve};
+pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;

@@ -1,6 +1,6 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use crate::{ConnectionCap, StreamCap, Windows};
 
 /// How long clients may take for each thing they do, and how many there may be.
 ///
@@ -39,7 +39,13 @@ pub struct Limits {
     pub connections: ConnectionCap,
     /// Streams at once on one HTTP/2 connection (100).
     pub max_streams: u32,
-    /// Bytes of an HTTP/2 request's headers once decoded (16 KiB).
+    /// Streams of an HTTP/2 connection that need no room in [`Limits::streams`] (2).
+    pub assured_streams: usize,
+    /// All other streams at once, over all connections that share this (1024).
+    pub streams: StreamCap,
+    /// Memory for bytes that are received over HTTP/2 and not read yet (32 MiB), beside 64 KiB for each connection.
+    pub windows: Windows,
+    /// Bytes of an HTTP/2 request's headers once decoded (8 KiB), as most gRPC servers have it.
     pub max_header_list_bytes: u32,
     /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
     pub max_head_bytes: usize,
@@ -69,20 +75,11 @@ impl Default for Limits {
             ping_interval: Duration::from_secs(20),
             connections: ConnectionCap::new(10_240),
             max_streams: 100,
-            max_header_list_bytes: 16 << 10,
+            assured_streams: 2,
+            streams: StreamCap::new(1024),
+            windows: Windows::new(32 << 20),
+            max_header_list_bytes: 8 << 10,
             max_head_bytes: 64 << 10,
         }
-    }
-}
-
-/// How many connections there may be at once, over all listeners that share it.
-#[derive(Clone, Debug)]
-pub struct ConnectionCap(pub(crate) Arc<Semaphore>);
-
-impl ConnectionCap {
-    /// A cap of so many connections.
-    #[must_use]
-    pub fn new(connections: usize) -> Self {
-        Self(Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))))
     }
 }

@@ -4,6 +4,7 @@ use std::{
     io,
     net::SocketAddr,
     pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,7 +21,6 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::OwnedSemaphorePermit,
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
@@ -30,15 +30,10 @@ use crate::{
     Limits, Protocol, RequestBody, ResponseBody, Shutdown,
     activity::{Activity, Verdict},
     body::Report,
+    connections::Place,
     io::WatchedStream,
     leftover::Leftover,
 };
-
-/// Bytes that a client of HTTP/2 may have sent on a connection before the service reads them: 256 KiB.
-///
-/// They are counted nowhere, so there must be few. A connection whose way there and back takes 1 ms carries 256 MiB/s.
-/// Longer frames would be no faster, and those other than DATA are not bounded by the window but by their length.
-const UNREAD: u32 = 256 << 10;
 
 /// Opens a listening socket.
 ///
@@ -48,7 +43,8 @@ const UNREAD: u32 = 256 << 10;
 /// # Errors
 /// When the address is taken, or not one of this machine's.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    const QUEUE: u32 = 1024;
+    /// Beyond that the system drops what clients send to connect, and they try again after a second. It may allow less.
+    const QUEUE: u32 = 4096;
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()
     } else {
@@ -80,35 +76,44 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let mut connections = JoinSet::new();
-    let start = |connections: &mut JoinSet<bool>, stream, permit| {
+    let start = |connections: &mut JoinSet<bool>, stream, room| {
         let connection = Connection::new(protocol, limits.clone(), shutdown.clone());
-        connections.spawn(connection.serve(stream, service.clone(), permit));
+        let place = limits
+            .connections
+            .enter(room, Arc::new(connection.activity.clone()));
+        connections.spawn(connection.serve(stream, service.clone(), place));
         // Those that are over are forgotten now, else they would be kept until the end.
         while connections.try_join_next().is_some() {}
     };
+    // The cap is kept by not accepting: clients beyond it wait in the system's queue, all but this one.
+    let mut waiting = None;
     let accepting = async {
         loop {
-            // The cap is kept by not accepting: clients beyond it wait in the system's queue.
-            let Ok(permit) = limits.connections.0.clone().acquire_owned().await else {
-                return;
-            };
-            let stream = accept(&listener).await;
-            start(&mut connections, stream, permit);
+            waiting = Some(accept(&listener).await);
+            let room = limits.connections.room().await;
+            if let Some(stream) = waiting.take() {
+                start(&mut connections, stream, room);
+            }
         }
     };
     tokio::select! {
         () = accepting => {}
         () = shutdown.draining() => {}
     }
+    if let Some(stream) = waiting
+        && let Some(room) = limits.connections.try_room()
+    {
+        start(&mut connections, stream, room);
+    }
     // Clients that the system has already connected must not be turned away. Asked directly, since the runtime may not
     // have heard of them yet.
     if let Ok(listener) = listener.into_std() {
-        while let Ok(permit) = limits.connections.0.clone().try_acquire_owned()
+        while let Some(room) = limits.connections.try_room()
             && let Ok((stream, _)) = listener.accept()
             && stream.set_nonblocking(true).is_ok()
             && let Ok(stream) = TcpStream::from_std(stream)
         {
-            start(&mut connections, stream, permit);
+            start(&mut connections, stream, room);
         }
     }
     let mut cut = 0;
@@ -162,7 +167,7 @@ impl Connection {
     }
 
     /// Serves the connection to its end; false when it had to be cut for a shutdown.
-    async fn serve<S, B>(self, stream: TcpStream, service: S, _permit: OwnedSemaphorePermit) -> bool
+    async fn serve<S, B>(self, stream: TcpStream, service: S, _place: Place) -> bool
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send,
@@ -172,23 +177,35 @@ impl Connection {
     {
         // Answers are written in one piece; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
-        let stream = WatchedStream::new(stream, self.activity.clone());
+        let stream = WatchedStream::new(stream, self.protocol, self.activity.clone());
         let (activity, limits, shutdown) =
             (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
         let protocol = self.protocol;
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let report = Report::new(&activity);
+            let room = match protocol {
+                Protocol::Http2 if activity.open_requests() >= limits.assured_streams => {
+                    limits.streams.take().map(Some)
+                }
+                Protocol::Http1 | Protocol::Http2 => Some(None),
+            };
+            let started = room.map(|room| {
+                let report = Report::new(&activity, room);
+                let (head, body) = request.into_parts();
+                let is_http1 = head.version < Version::HTTP_2;
+                // Over HTTP/2, and behind a body that has ended, the next request does not wait for this one.
+                let leftover = (is_http1 && !body.is_end_stream()).then(Leftover::default);
+                // A client that asks before it sends its body will not send it after another answer.
+                let will_send = !head.headers.contains_key(EXPECT);
+                let body = RequestBody::new(body, head.uri.path(), &limits, leftover.clone());
+                let answer = service.clone().call(Request::from_parts(head, body));
+                (report, is_http1, leftover, will_send, answer)
+            });
             let (shutdown, activity) = (shutdown.clone(), activity.clone());
-            let (head, body) = request.into_parts();
-            let is_http1 = head.version < Version::HTTP_2;
-            // Over HTTP/2, and behind a body that has ended, the next request does not wait for this one.
-            let leftover = (is_http1 && !body.is_end_stream()).then(Leftover::default);
-            // A client that asks before it sends its body will not send it after another answer.
-            let will_send = !head.headers.contains_key(EXPECT);
-            let body = RequestBody::new(body, head.uri.path(), &limits, leftover.clone());
-            let answer = service.clone().call(Request::from_parts(head, body));
             async move {
-                let answer = answer.await?;
+                let Some((report, is_http1, leftover, will_send, answer)) = started else {
+                    return Err(h2::Error::from(h2::Reason::REFUSED_STREAM));
+                };
+                let Ok(answer) = answer.await;
                 let is_read = match leftover {
                     Some(leftover) => leftover.read(will_send).await,
                     None => true,
@@ -202,7 +219,7 @@ impl Connection {
                         .headers_mut()
                         .insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                Ok::<_, Infallible>(response)
+                Ok(response)
             }
         });
         match self.protocol {
@@ -216,18 +233,20 @@ impl Connection {
             }
             Protocol::Http2 => {
                 let limits = &self.limits;
+                let window = limits.windows.take();
                 let connection = http2::Builder::new(TokioExecutor::new())
                     .timer(TokioTimer::new())
                     .keep_alive_interval(limits.ping_interval)
                     .keep_alive_timeout(limits.ping_interval)
                     .max_concurrent_streams(limits.max_streams)
                     .max_header_list_size(limits.max_header_list_bytes)
-                    // What a client sends before the service reads it is counted nowhere.
-                    .initial_stream_window_size(UNREAD)
-                    .initial_connection_window_size(UNREAD)
-                    .max_frame_size(UNREAD)
+                    .initial_stream_window_size(window.bytes())
+                    .initial_connection_window_size(window.bytes())
+                    .max_frame_size(window.frame())
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
-                self.watch(connection, http2::Connection::graceful_shutdown).await
+                let is_served = self.watch(connection, http2::Connection::graceful_shutdown).await;
+                drop(window);
+                is_served
             }
         }
     }
@@ -238,7 +257,7 @@ impl Connection {
         C: Future<Output = Result<(), hyper::Error>>,
     {
         let mut connection = pin!(connection);
-        let mut is_closing = false;
+        let (mut is_closing, mut is_making_room) = (false, false);
         let mut wake = Instant::now();
         let mut draining = pin!(self.close_for_shutdown());
         loop {
@@ -253,8 +272,25 @@ impl Connection {
                     is_closing = true;
                     close(connection.as_mut());
                 }
+                () = self.activity.asked_to_close(), if !is_closing => {
+                    /// In this time a good client has heard of it.
+                    const GRACE: Duration = Duration::from_millis(500);
+                    if self.activity.may_close() {
+                        tracing::debug!("an idle connection makes room for another");
+                        is_closing = true;
+                        is_making_room = true;
+                        close(connection.as_mut());
+                        wake = Instant::now() + GRACE;
+                    }
+                }
                 () = self.shutdown.cutting() => return false,
-                () = sleep_until(wake) => match self.activity.verdict(Instant::now()) {
+                () = sleep_until(wake), if is_making_room => {
+                    if self.activity.open_requests() == 0 {
+                        return true;
+                    }
+                    is_making_room = false;
+                }
+                () = sleep_until(wake), if !is_making_room => match self.activity.verdict(Instant::now()) {
                     Verdict::WaitUntil(deadline) => wake = deadline,
                     Verdict::Close if !is_closing => {
                         is_closing = true;

@@ -58,7 +58,7 @@ impl BackendConfig {
     }
 
     /// The server's backends, by the files they load. Models of all of them can have processes of their own; only those
-    /// that bring code, which ONNX files do and tensor files do not, have them by a word for all.
+    /// that bring code, which ONNX files do, trees and tensor files do not, have them by a word for all.
     pub(crate) fn isolated(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         let found = self.with_library_found();
         let isolation = |brings_code: bool| {
@@ -68,7 +68,7 @@ impl BackendConfig {
                 .memory_limit(self.memory_limit)
         };
         let backends = found.plain()?.into_iter().map(|backend| {
-            let isolation = isolation(backend.name() != "tensors");
+            let isolation = isolation(!matches!(backend.name(), "forest" | "tensors"));
             Arc::new(IsolatedBackend::new(backend, isolation)) as Arc<dyn Backend>
         });
         Ok(backends.collect())
@@ -96,6 +96,8 @@ impl BackendConfig {
             // First, since a folder with a model often has its weights beside it.
             #[cfg(feature = "onnx")]
             Arc::new(onnx(self.onnxruntime.as_deref())?),
+            #[cfg(feature = "forest")]
+            Arc::new(backend_forest::ForestBackend::new()),
             #[cfg(feature = "tensors")]
             Arc::new(
                 backend_tensors::TensorsBackend::new()

@@ -17,8 +17,8 @@ use crate::spare_buffers::SpareBuffers;
 /// Large buffers that requests have done with are kept for the next ones, up to a quarter of the budget; what is kept and
 /// what is used never exceed the budget together. [`ByteBudget::trim`] frees what is not needed.
 ///
-/// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, which therefore find room while large
-/// ones hold all they can get.
+/// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, and those of more than 64 KiB a sixteenth. So
+/// small requests find room while large ones hold all they can get.
 ///
 /// ```
 /// use oip_service::ByteBudget;
@@ -41,7 +41,10 @@ struct Shared {
 }
 
 /// Bytes up to which a request is small and may use the whole budget.
-const SMALL: u64 = 1 << 20;
+const SMALL: u64 = 64 << 10;
+
+/// Bytes up to which a request is not large.
+const MEDIUM: u64 = 1 << 20;
 
 impl ByteBudget {
     /// A budget of so many bytes.
@@ -86,8 +89,8 @@ impl ByteBudget {
         }
     }
 
-    /// Takes bytes for a request that holds `held` already.
-    pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
+    /// Takes bytes for a request that holds `held` already and is known to need `expected`.
+    pub(crate) fn reserve(&self, held: u64, bytes: u64, expected: u64) -> Result<(), ServiceError> {
         let Shared { limit, used, spare } = &*self.0;
         let whole = held.saturating_add(bytes);
         if whole > *limit {
@@ -98,8 +101,14 @@ impl ByteBudget {
         }
         let more = |used: u64| {
             // A large request that is alone may use everything: it takes no room from anybody.
-            let is_restricted = whole > SMALL && used > held;
-            let allowed = if is_restricted { limit - limit / 8 } else { *limit };
+            let is_alone = used <= held;
+            let left_to_smaller = match whole.max(expected) {
+                _ if is_alone => 0,
+                ..=SMALL => 0,
+                ..=MEDIUM => limit / 16,
+                _ => limit / 8,
+            };
+            let allowed = limit - left_to_smaller;
             used.checked_add(bytes).filter(|used| *used <= allowed)
         };
         match used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
@@ -143,13 +152,26 @@ mod tests {
 
     #[test]
     fn large_requests_leave_room_for_small_ones() {
-        let budget = ByteBudget::new(16 * SMALL);
-        let large: Vec<_> = (0..7).map(|_| budget.take(2 * SMALL).unwrap()).collect();
-        assert_eq!(budget.take(2 * SMALL).unwrap_err().code(), ErrorCode::Overloaded);
-        let small = [budget.take(SMALL).unwrap(), budget.take(SMALL).unwrap()];
+        let budget = ByteBudget::new(16 * MEDIUM);
+        let large: Vec<_> = (0..7).map(|_| budget.take(2 * MEDIUM).unwrap()).collect();
+        assert_eq!(budget.take(2 * MEDIUM).unwrap_err().code(), ErrorCode::Overloaded);
+        let medium = budget.take(MEDIUM).unwrap();
+        assert_eq!(budget.take(MEDIUM).unwrap_err().code(), ErrorCode::Overloaded);
+        let small: Vec<_> = (0..16).map(|_| budget.take(SMALL).unwrap()).collect();
         assert_eq!(budget.take(1).unwrap_err().code(), ErrorCode::Overloaded);
-        drop((large, small));
+        drop((large, medium, small));
         // A request that is alone may be as large as the budget.
-        assert!(budget.take(16 * SMALL).is_ok());
+        assert!(budget.take(16 * MEDIUM).is_ok());
+    }
+
+    /// A request that has only begun counts as what it says it will be.
+    #[test]
+    fn large_requests_leave_room_from_their_first_byte_on() {
+        let budget = ByteBudget::new(16 * MEDIUM);
+        let _held = budget.take(14 * MEDIUM).unwrap();
+        let (honest, other) = (Lease::without_deadline(&budget), Lease::without_deadline(&budget));
+        honest.expect(2 * MEDIUM);
+        assert_eq!(honest.charge(1).unwrap_err().code(), ErrorCode::Overloaded);
+        assert!(other.charge(1).is_ok());
     }
 }

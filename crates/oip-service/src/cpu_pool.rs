@@ -230,7 +230,7 @@ impl Queue {
 fn yield_to_others() {
     // On Linux this is a thread's matter, elsewhere the whole process's.
     #[cfg(target_os = "linux")]
-    let _ = rustix::process::nice(5);
+    let _ = rustix::process::nice(10);
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> ServiceError {

@@ -2,11 +2,13 @@
 
 use std::{future::Future, rc::Rc, time::Duration};
 
+use anyhow::Result;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     grpc::{Framed, Grpc, Method, write_message},
-    http1::Http,
+    http1::{Http, SMALL_ECHO, infer_path},
     models::ECHO,
     protobuf::infer,
     rows::{Scale, Tally},
@@ -15,6 +17,9 @@ use crate::{
 
 /// How many connections there are.
 const CONNECTIONS: usize = 200;
+
+/// How many there are where each does little.
+const MANY: usize = 1000;
 
 /// Connections that send heads of HTTP/1 without end, as long as the server takes, and then wait.
 pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
@@ -41,27 +46,109 @@ pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
 
 /// Connections of HTTP/2 with 100 streams each, whose heads are as long as they may be and whose messages do not come.
 pub async fn long_heads_of_streams(target: Target, _: Scale, tally: Tally) {
-    let filler = Rc::new("y".repeat(15_000));
+    let long = HeaderMap::from_iter([(HeaderName::from_static("x-filler"), value(&"y".repeat(7_000)))]);
+    heads_of_streams(target, tally, Method::Unary, long).await;
+}
+
+/// The same with as many headers of one byte as a head may have.
+pub async fn crowded_heads_of_streams(target: Target, _: Scale, tally: Tally) {
+    let names = (0..200).filter_map(|number| HeaderName::try_from(format!("x{number}")).ok());
+    let crowd = names.map(|name| (name, value("y"))).collect();
+    heads_of_streams(target, tally, Method::Stream, crowd).await;
+}
+
+fn value(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""))
+}
+
+async fn heads_of_streams(target: Target, tally: Tally, method: Method, headers: HeaderMap) {
+    let headers = Rc::new(headers);
     let mut clients = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let (filler, tally) = (filler.clone(), tally.clone());
+        let (headers, tally) = (headers.clone(), tally.clone());
         clients.spawn_local(async move {
             let Ok(grpc) = Grpc::connect(target.grpc).await else {
                 return tally.add("no connection");
             };
             let mut streams = Vec::new();
             for _ in 0..100 {
-                match grpc.begin_with(Method::Unary, "x-filler", &filler).await {
+                match grpc.begin_with(method, &headers).await {
                     Ok(stream) => streams.push(stream),
                     Err(_) => return tally.add("closed"),
                 }
             }
             tally.add("100 streams");
-            for (response, _) in streams {
-                if response.await.is_err() {
-                    return tally.add("closed");
+            // They stay open, whatever they are answered.
+            let answers = streams.iter_mut().map(|(response, _)| response);
+            for answer in answers {
+                match answer.await {
+                    Ok(_) => tally.add("an answer"),
+                    Err(_) => return tally.add("closed"),
                 }
             }
+            sleep(Duration::from_secs(3600)).await;
+        });
+    }
+    while clients.join_next().await.is_some() {}
+}
+
+/// Connections of both transports that have asked once and then idle.
+pub async fn idle_connections(target: Target, _: Scale, tally: Tally) {
+    let mut clients = JoinSet::new();
+    for number in 0..2 * MANY {
+        let tally = tally.clone();
+        clients.spawn_local(async move {
+            let connected = match number % 2 {
+                0 => idle_http(target).await.is_ok(),
+                _ => idle_grpc(target).await.is_ok(),
+            };
+            tally.add(if connected { "closed" } else { "no answer" });
+        });
+    }
+    while clients.join_next().await.is_some() {}
+}
+
+/// Asks once, then waits until the server closes.
+async fn idle_http(target: Target) -> Result<()> {
+    let mut http = Http::connect(target.http).await?;
+    http.post(&infer_path(ECHO), "", SMALL_ECHO.as_bytes()).await?;
+    http.receive().await?;
+    http.peek().await?;
+    Ok(())
+}
+
+/// The same over gRPC.
+async fn idle_grpc(target: Target) -> Result<()> {
+    let mut grpc = Grpc::connect(target.grpc).await?;
+    let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
+    grpc.call(Method::Unary, &message).await?;
+    grpc.closed().await;
+    Ok(())
+}
+
+/// Connections that each send small requests on a stream of `ModelStreamInfer` until the server's windows are full, and
+/// never read an answer.
+pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
+    let message = Framed::plain(&infer(ECHO, Some(("x", &[7; 2000]))));
+    let mut clients = JoinSet::new();
+    for _ in 0..MANY {
+        let (message, tally) = (message.clone(), tally.clone());
+        clients.spawn_local(async move {
+            let Ok(grpc) = Grpc::connect_with_window(target.grpc, 1).await else {
+                return tally.add("no connection");
+            };
+            let Ok((response, mut stream)) = grpc.begin(Method::Stream, false).await else {
+                return tally.add("closed");
+            };
+            let mut sent = 0u64;
+            while write_message(&mut stream, &message).await.is_ok() {
+                sent += 1;
+                if sent == 100 {
+                    tally.add("100 messages");
+                }
+            }
+            drop(response);
+            tally.add("reset");
         });
     }
     while clients.join_next().await.is_some() {}

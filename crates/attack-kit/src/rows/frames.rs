@@ -22,6 +22,8 @@ pub struct Flood {
     /// A piece, by its number.
     piece: fn(u32) -> Vec<u8>,
     is_http1: bool,
+    /// Whether the server closes the connection for it: no good client sends so much of it.
+    pub is_ended: bool,
 }
 
 /// All of them.
@@ -39,42 +41,49 @@ pub const FLOODS: &[Flood] = &[
             .concat()
         },
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "CONTINUATION without end",
         start: || [preface(), frame(HEADERS, 0, 1, &headers(UNARY))].concat(),
         piece: |_| frame(CONTINUATION, 0, 1, &header("x-filler", &"y".repeat(1000))),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "empty CONTINUATION frames",
         start: || [preface(), frame(HEADERS, 0, 1, &headers(UNARY))].concat(),
         piece: |_| frame(CONTINUATION, 0, 1, &[]),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "SETTINGS frames",
         start: preface,
         piece: |_| frame(SETTINGS, 0, 0, &[]),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "PING frames",
         start: preface,
         piece: |_| frame(PING, 0, 0, &[0; 8]),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "WINDOW_UPDATE frames",
         start: || [preface(), frame(HEADERS, END_HEADERS, 1, &headers(STREAM))].concat(),
         piece: |_| frame(WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes()),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "PRIORITY frames",
         start: preface,
         piece: |number| frame(PRIORITY, 0, 2 * (number % 1_000_000) + 1, &[0, 0, 0, 0, 1]),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "DATA frames of one byte",
@@ -89,18 +98,21 @@ pub const FLOODS: &[Flood] = &[
         },
         piece: |_| frame(DATA, 0, 1, b"\x78"),
         is_http1: false,
+        is_ended: true,
     },
     Flood {
         name: "padded DATA frames of one byte",
         start: || [preface(), frame(HEADERS, END_HEADERS, 1, &headers(STREAM))].concat(),
         piece: |_| frame(DATA, PADDED, 1, &[&[255u8, 0][..], &[0; 255]].concat()),
         is_http1: false,
+        is_ended: false,
     },
     Flood {
         name: "empty messages in a stream",
         start: || [preface(), frame(HEADERS, END_HEADERS, 1, &headers(STREAM))].concat(),
         piece: |_| frame(DATA, 0, 1, &[0; 500]),
         is_http1: false,
+        is_ended: false,
     },
     Flood {
         name: "unknown methods",
@@ -114,18 +126,21 @@ pub const FLOODS: &[Flood] = &[
             )
         },
         is_http1: false,
+        is_ended: false,
     },
     Flood {
         name: "pipelined requests whose answers are not read",
         start: Vec::new,
         piece: |_| b"GET /v2 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".to_vec(),
         is_http1: true,
+        is_ended: false,
     },
     Flood {
         name: "pipelined requests for metrics whose answers are not read",
         start: Vec::new,
         piece: |_| b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".to_vec(),
         is_http1: true,
+        is_ended: false,
     },
     Flood {
         name: "chunks of one byte",
@@ -135,12 +150,14 @@ pub const FLOODS: &[Flood] = &[
         },
         piece: |_| b"1\r\n \r\n".to_vec(),
         is_http1: true,
+        is_ended: false,
     },
     Flood {
         name: "deep JSON",
         start: Vec::new,
         piece: |_| post(r#"{"inputs":[],"parameters":{"a":"#, &"[".repeat(8000)),
         is_http1: true,
+        is_ended: false,
     },
     Flood {
         name: "many JSON parameters",
@@ -153,6 +170,7 @@ pub const FLOODS: &[Flood] = &[
             )
         },
         is_http1: true,
+        is_ended: false,
     },
 ];
 

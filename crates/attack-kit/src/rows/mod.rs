@@ -18,7 +18,10 @@ use std::{
 use crate::server::Target;
 
 pub use bodies::{drip, gzip_crowd, gzip_crowd_that_leaves};
-pub use connections::{long_heads, long_heads_of_streams, unread_conversations};
+pub use connections::{
+    crowded_heads_of_streams, idle_connections, long_heads, long_heads_of_streams, unread_conversations,
+    unread_requests,
+};
 pub use decoding::{BOMBS, Bomb, bomb};
 pub use frames::{FLOODS, Flood, flood};
 pub use readers::{slow_json, slow_streams, unread_echoes};
@@ -119,7 +122,7 @@ pub struct Row {
     /// alone, so that on a small machine their rate says little.
     pub is_flood: bool,
     /// Makes what is sent; the attack begins when the future is first polled.
-    pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack>,
+    pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack + Send + Sync>,
 }
 
 /// All attacks.
@@ -127,7 +130,7 @@ pub struct Row {
 pub fn all() -> Vec<Row> {
     fn row<F: Future<Output = ()> + 'static>(
         name: impl Into<String>,
-        start: impl Fn(Target, Scale, Tally) -> F + 'static,
+        start: impl Fn(Target, Scale, Tally) -> F + Send + Sync + 'static,
     ) -> Row {
         Row {
             name: name.into(),
@@ -147,7 +150,12 @@ pub fn all() -> Vec<Row> {
         }
     }
     rows.push(row("slow readers of JSON", slow_json));
-    rows.push(row("streams with a window opened 1 byte/s", slow_streams));
+    for method in [Method::Unary, Method::Stream] {
+        let name = format!("streams with a window opened 1 byte/s ({method:?})");
+        rows.push(row(name, move |target, _, tally| {
+            slow_streams(target, tally, method)
+        }));
+    }
     rows.push(row("binary echoes that are not read", unread_echoes));
     rows.push(row("gzip bodies", gzip_crowd));
     rows.push(row("gzip bodies of clients that leave", gzip_crowd_that_leaves));
@@ -155,6 +163,12 @@ pub fn all() -> Vec<Row> {
     rows.push(row("conversations that are not read", unread_conversations));
     rows.push(row("heads without end", long_heads));
     rows.push(row("streams with long heads", long_heads_of_streams));
+    rows.push(row(
+        "streams with heads of many headers",
+        crowded_heads_of_streams,
+    ));
+    rows.push(row("requests that wait to be read", unread_requests));
+    rows.push(row("idle connections", idle_connections));
     rows.push(Row {
         options: &["--system-shared-memory"],
         ..row("tensors in shared memory", shared_memory)

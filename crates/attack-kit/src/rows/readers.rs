@@ -46,7 +46,7 @@ async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
 }
 
 /// One connection of HTTP/2 with 100 streams that each ask for a large tensor, and open their windows by a byte a second.
-pub async fn slow_streams(target: Target, _: Scale, tally: Tally) {
+pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
     let Ok(grpc) = Grpc::connect_with_window(target.grpc, 1).await else {
         return tally.add("no connection");
     };
@@ -57,7 +57,7 @@ pub async fn slow_streams(target: Target, _: Scale, tally: Tally) {
         let (grpc, message, tally) = (grpc.clone(), message.clone(), tally.clone());
         streams.spawn_local(async move {
             loop {
-                let Ok(response) = grpc.send(Method::Unary, &message).await else {
+                let Ok(response) = grpc.send(method, &message).await else {
                     return tally.add("closed");
                 };
                 let Ok(response) = response.await else {

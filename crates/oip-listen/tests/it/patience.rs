@@ -213,7 +213,7 @@ fn ht_48_a_storm_of_resets() {
     server.canary();
 }
 
-/// LC-12: clients beyond the cap wait for their turn.
+/// LC-12: clients beyond the cap wait for their turn while all others are busy.
 #[test]
 fn lc_12_connections_beyond_the_cap_wait() {
     let server = Server::start(
@@ -224,16 +224,17 @@ fn lc_12_connections_beyond_the_cap_wait() {
         }),
     );
     let mut open: Vec<_> = (0..3)
-        .map(|_| server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"))
+        .map(|_| server.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"))
         .collect();
-    open.iter_mut()
-        .for_each(|stream| drop(read_answer(stream, "hello")));
+    thread::sleep(PATIENCE);
     let mut waiting = server.send("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     waiting.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(waiting.read(&mut [0]).is_err(), "served beyond the cap");
     drop(open.pop());
     waiting.set_read_timeout(Some(20 * PATIENCE)).unwrap();
     assert!(read_to_end(&mut waiting).ends_with("hello"));
+    open.iter_mut()
+        .for_each(|stream| drop(read_answer(stream, "slow")));
 }
 
 /// GR-09: what is no HTTP/2 on an HTTP/2 port.

@@ -78,7 +78,8 @@ fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     let place = Place::new();
     let inode = |name: &str| std::fs::metadata(place.path(name)).unwrap().ino();
     place.write("a.safetensors", &[], &[("w", &matrix())]);
-    place.good(&["set", "a.safetensors", "license=apache-2.0 and a few words more"]);
+    let license = format!("license={}", "many words ".repeat(20));
+    place.good(&["set", "a.safetensors", &license]);
     // That was written anew, with room for more.
     let before = inode("a.safetensors");
     place.good(&["set", "a.safetensors", "format=pt"]);

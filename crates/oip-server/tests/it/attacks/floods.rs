@@ -10,8 +10,11 @@ use super::Attacked;
 fn floods() {
     let attacked = Attacked::start(&[]);
     for kind in FLOODS {
-        attacked.survives(kind.name, Duration::from_secs(2), |target, _, tally| {
+        let (tally, _) = attacked.survives(kind.name, Duration::from_secs(2), |target, _, tally| {
             flood(target, tally, kind)
         });
+        if kind.is_ended {
+            assert!(tally.count("closed") > 0, "{}: {tally}", kind.name);
+        }
     }
 }

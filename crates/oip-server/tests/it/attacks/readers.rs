@@ -26,7 +26,11 @@ fn readers_of_large_json_answers_who_read_a_byte_a_second() {
 #[test]
 fn streams_of_one_connection_whose_windows_open_by_a_byte_a_second() {
     let attacked = Attacked::start(&[]);
-    attacked.survives("slow streams", ATTACK, slow_streams);
+    for method in [Method::Unary, Method::Stream] {
+        attacked.survives("slow streams", ATTACK, |target, _, tally| {
+            slow_streams(target, tally, method)
+        });
+    }
 }
 
 #[test]

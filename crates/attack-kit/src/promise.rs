@@ -1,0 +1,74 @@
+//! What docs/reliability.md promises of a server under attack, and whether it was held.
+
+use std::{fmt, time::Duration};
+
+use attack_kit::{Scale, Seen};
+
+/// The longest that a sign of life may take.
+const LONGEST_LIVE: Duration = Duration::from_millis(50);
+/// The part of their rate that good clients keep.
+const LEAST_SHARE: f64 = 0.5;
+
+/// The promise, in words.
+pub(crate) fn text() -> String {
+    format!(
+        "promised: at most {} MiB above the idle server; a sign of life within {} ms, and what the machine takes to wake a \
+         sleeping thread; good clients keep {} % of their rate (not measured beside floods), none fails; the memory \
+         budget is free afterwards",
+        Scale::FULL.bound() >> 20,
+        LONGEST_LIVE.as_millis(),
+        LEAST_SHARE * 100.0,
+    )
+}
+
+/// Which parts of the promise were broken.
+#[derive(Default)]
+pub(crate) struct Broken(Vec<&'static str>);
+
+impl Broken {
+    /// The most memory above the idle server; an error if the server was killed for it.
+    pub(crate) fn memory(&mut self, peak: Option<usize>) {
+        self.unless(peak.is_some_and(|peak| peak <= Scale::FULL.bound()), "memory");
+    }
+
+    /// What good clients saw.
+    pub(crate) fn clients(&mut self, seen: &Seen) {
+        let late = seen.slowest_live.saturating_sub(seen.slowest_wake);
+        self.unless(late <= LONGEST_LIVE, "sign of life");
+        self.unless(seen.not_live == 0, "live");
+        self.unless(seen.failed == 0, "good clients answered");
+    }
+
+    /// The part of their rate that good clients kept.
+    pub(crate) fn share(&mut self, share: f64) {
+        self.unless(share >= LEAST_SHARE, "good clients' rate");
+    }
+
+    /// Whether something else that is promised was held.
+    pub(crate) fn unless(&mut self, is_held: bool, part: &'static str) {
+        if !is_held {
+            self.0.push(part);
+        }
+    }
+
+    /// What was broken elsewhere was broken here.
+    pub(crate) fn add(&mut self, other: Self) {
+        for part in other.0 {
+            self.unless(self.0.contains(&part), part);
+        }
+    }
+
+    /// Whether all of it was held.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [] => formatter.write_str("held"),
+            broken => write!(formatter, "**broken: {}**", broken.join(", ")),
+        }
+    }
+}
