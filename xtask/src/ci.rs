@@ -182,6 +182,33 @@ fn check_other_target() -> Result<()> {
     cargo::run(&arguments, FLAGS)
 }
 
+/// Pages that read tensors. What reads files must compile where addresses have 32 bits and there is no file system.
+const WEB_TARGET: &str = "wasm32-unknown-unknown";
+
+/// Checks `tensor-core` and the readers for the web, where its standard library is installed. zTensor needs zstd's C code.
+fn check_web_target() -> Result<()> {
+    if !cargo::has_target(WEB_TARGET)? {
+        println!(
+            "   skipped: the standard library of {WEB_TARGET} is not installed (rustup target add {WEB_TARGET})"
+        );
+        return Ok(());
+    }
+    let readers = [
+        "tensor-core",
+        "fmt-core",
+        "fmt-btf",
+        "fmt-gguf",
+        "fmt-npy",
+        "fmt-safetensors",
+        "fmt-tbuf",
+        "fmt-torch",
+    ];
+    let packages = readers.iter().flat_map(|package| ["--package", package]);
+    let arguments = ["check", "--lib", "--quiet", "--target", WEB_TARGET];
+    let arguments: Vec<&str> = arguments.into_iter().chain(packages).collect();
+    cargo::run(&arguments, FLAGS)
+}
+
 /// Runs all checks, one after the other, and stops at the first that fails.
 pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
@@ -190,6 +217,7 @@ pub(crate) fn run() -> Result<()> {
         step(check.name, || cargo::run(check.arguments, FLAGS))?;
     }
     step(OTHER_TARGET, check_other_target)?;
+    step(WEB_TARGET, check_web_target)?;
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

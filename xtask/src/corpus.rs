@@ -7,8 +7,14 @@ use crate::cargo;
 /// Writes the corpora, and judges them; `cargo test` compares what is committed with the code.
 pub(crate) fn run() -> Result<()> {
     for package in ["fmt-btf", "fmt-tbuf", "fmt-ztensor"] {
-        let arguments = ["test", "--quiet", "--package", package, "--test", "it", "corpus"];
-        cargo::run(&arguments, &[("UPDATE_CORPUS", "1")])?;
+        update(package, "corpus")?;
     }
-    Ok(())
+    // Versions 1 and 2 of zTensor have corpora of their own.
+    update("fmt-ztensor", "objects::cases")
+}
+
+/// Runs the tests of a package that judge a corpus, and have them write it.
+fn update(package: &str, tests: &str) -> Result<()> {
+    let arguments = ["test", "--quiet", "--package", package, "--test", "it", tests];
+    cargo::run(&arguments, &[("UPDATE_CORPUS", "1")])
 }

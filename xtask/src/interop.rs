@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, workspace};
+use crate::{cargo, interop_ztensor, workspace};
 
 /// Which Python to use, and what to run.
 #[derive(Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Drive the program `tensor` with files of NumPy, safetensors, gguf and, if the virtual environment has it, PyTorch,
-    /// instead of the servers
+    /// and the readers of zTensor with files of four versions of its package, instead of the servers
     #[arg(long)]
     files: bool,
 }
@@ -40,6 +40,13 @@ const ENVIRONMENT: &str = "target/interop-venv";
 pub(crate) fn run(options: &Options) -> Result<()> {
     let python = environment(&options.python)?;
     if options.files {
+        if options
+            .only
+            .as_deref()
+            .is_none_or(|only| "ztensor".contains(only))
+        {
+            interop_ztensor::run(&options.python)?;
+        }
         return run_files(&python, options);
     }
     cargo::run(

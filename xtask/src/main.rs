@@ -13,6 +13,7 @@ mod circles;
 mod codegen;
 mod corpus;
 mod interop;
+mod interop_ztensor;
 mod python;
 mod rustfmt;
 mod schemas;
@@ -53,7 +54,8 @@ enum Task {
     Attack(attack::AttackOptions),
     /// Mix good and hostile clients, loads, kills and restarts for a long time; fails when anything is lost or grows
     Soak(attack::SoakOptions),
-    /// Drive the servers with the clients of others, in Python; needs Python 3 and a network for the first run
+    /// Drive the servers with the clients of others, in Python, or read files of others; needs Python 3 and a network for the
+    /// first run
     Interop(interop::Options),
     /// Hold the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
     Zoo(zoo::Options),

@@ -119,19 +119,14 @@ impl Lowering<'_> {
             let node = self.node(node, &scope, &used)?;
             lowered.node.push(node);
         }
-        let mut outputs = HashSet::new();
         for output in &graph.output {
-            // Some exporters name an output twice. It is one value, and is served once.
-            if !outputs.insert(output.name.as_str()) {
-                continue;
-            }
             let source = self.name(&scope, &output.name)?;
             // Only nodes' outputs: tract takes neither inputs nor what stands outside of an inner graph.
             let name = self.value_name();
             lowered
                 .node
                 .push(self.output(source, name.clone(), outer.is_none()));
-            lowered.output.push(value(name, None));
+            lowered.output.push(declared(name, output.r#type.as_ref()));
         }
         Ok(lowered)
     }
@@ -213,6 +208,8 @@ impl Lowering<'_> {
         let number = self.labels.len();
         self.labels.push(label.clone());
         let domain = canonical_domain(&node.domain);
+        let opset = self.opsets.get(domain).copied();
+        let (domain, opset) = ops::resolved(domain, &node.op_type, opset);
 
         let mut input = Vec::with_capacity(node.input.len());
         for name in &node.input {
@@ -240,7 +237,6 @@ impl Lowering<'_> {
             attribute,
             ..pb::NodeProto::default()
         };
-        let opset = self.opsets.get(domain).copied();
         ops::check(&lowered, domain, &node.op_type, opset).map_err(|error| error.within(&label))?;
         Ok(lowered)
     }
@@ -341,6 +337,31 @@ fn value(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInf
         r#type: tensor,
         doc_string: String::new(),
     }
+}
+
+/// An output with what the file says of it, which only loops without iterations go by.
+fn declared(name: String, r#type: Option<&crate::proto::TypeProto>) -> pb::ValueInfoProto {
+    use crate::proto::{tensor_shape_proto::dimension, type_proto};
+    let mut info = value(name, r#type);
+    let shape = match r#type.and_then(|r#type| r#type.value.as_ref()) {
+        Some(type_proto::Value::TensorType(tensor)) => tensor.shape.as_ref(),
+        _ => None,
+    };
+    if let (Some(shape), Some(pb::type_proto::Value::TensorType(tensor))) = (
+        shape,
+        info.r#type.as_mut().and_then(|r#type| r#type.value.as_mut()),
+    ) {
+        let dims = shape.dim.iter().map(|dim| match dim.value {
+            Some(dimension::Value::DimValue(size)) => size.max(0),
+            _ => 0,
+        });
+        let dim = dims.map(|size| pb::tensor_shape_proto::Dimension {
+            denotation: String::new(),
+            value: Some(pb::tensor_shape_proto::dimension::Value::DimValue(size)),
+        });
+        tensor.shape = Some(pb::TensorShapeProto { dim: dim.collect() });
+    }
+    info
 }
 
 /// Contents of a type that tract has.

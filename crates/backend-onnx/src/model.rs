@@ -78,6 +78,7 @@ impl Backend for OnnxBackend {
         let mut model = decode::model(&source.content)?;
         external::take_in(&mut model, &source.beside)?;
         rewrite::cut_zip_maps(&mut model);
+        rewrite::drop_repeated_outputs(&mut model);
         let (loaded, name): (Box<dyn Model>, _) = match runtime {
             Some(runtime) => {
                 let threads = threads(&cx.config)?;

@@ -92,30 +92,25 @@ impl Planner {
     }
 
     fn plan(&self, shapes: Vec<TVec<TDim>>) -> Result<Plan, ServiceError> {
-        let _limit = time_limit::start(MAX_PLANNING);
-        let prepared = self.prepare(shapes);
-        let runnable = prepared.map_err(|error| unprepared(error, &self.labels))?;
-        refuse_unsound(&runnable, &self.labels)?;
-        Ok(Plan {
-            sizes: free_sizes(&runnable, &self.labels)?,
-            input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
-            runnable,
-        })
-    }
-
-    fn prepare(&self, shapes: Vec<TVec<TDim>>) -> TractResult<Arc<TypedRunnableModel>> {
         let mut graph = self.graph.clone();
         for (index, (port, shape)) in self.signature.inputs.iter().zip(shapes).enumerate() {
             let datum_type = dtype::to_tract(port.datatype).unwrap_or(DatumType::F32);
-            graph.set_input_fact(index, InferenceFact::dt_shape(datum_type, shape))?;
+            let fact = InferenceFact::dt_shape(datum_type, shape);
+            graph
+                .set_input_fact(index, fact)
+                .map_err(|error| unprepared(error, &self.labels))?;
         }
-        let mut typed = graph.into_typed()?;
-        time_limit::check()?;
-        typed.declutter()?;
-        time_limit::check()?;
-        typed.optimize()?;
-        typed.into_runnable()
+        Plan::make(graph, &self.labels)
     }
+}
+
+fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
+    let mut typed = graph.into_typed()?;
+    time_limit::check()?;
+    typed.declutter()?;
+    time_limit::check()?;
+    typed.optimize()?;
+    typed.into_runnable()
 }
 
 /// How long the making of one plan may take.
@@ -131,6 +126,18 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// A plan of a graph whose inputs have types and shapes.
+    pub(crate) fn make(graph: InferenceModel, labels: &[String]) -> Result<Self, ServiceError> {
+        let _limit = time_limit::start(MAX_PLANNING);
+        let runnable = prepare(graph).map_err(|error| unprepared(error, labels))?;
+        refuse_unsound(&runnable, labels)?;
+        Ok(Self {
+            sizes: free_sizes(&runnable, labels)?,
+            input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
+            runnable,
+        })
+    }
+
     /// What is known of the outputs.
     pub(crate) fn outputs(&self) -> Result<Vec<TypedFact>, ServiceError> {
         let model = self.runnable.model();
@@ -209,7 +216,7 @@ impl fmt::Display for Cancelled {
 impl std::error::Error for Cancelled {}
 
 /// A run's error, as the client's fault where it is.
-fn failed(error: TractError) -> ServiceError {
+pub(crate) fn failed(error: TractError) -> ServiceError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
     let answer = match reason {
         Some(BadInput(reason)) => {
@@ -246,7 +253,7 @@ fn free_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<Fr
 }
 
 /// Says which node tract stopped at, if it does, and whether it is tract that cannot go on.
-fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
+pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
     let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());

@@ -1,5 +1,7 @@
 //! What of a file is changed before a runtime has it.
 
+use std::collections::HashSet;
+
 use crate::{
     proto::{
         AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
@@ -53,6 +55,14 @@ pub(crate) fn cut_zip_maps(model: &mut ModelProto) {
             version: 13,
             ..Default::default()
         });
+    }
+}
+
+/// Leaves of outputs that are named twice the first: it is one value, and is served once.
+pub(crate) fn drop_repeated_outputs(model: &mut ModelProto) {
+    if let Some(graph) = &mut model.graph {
+        let mut names = HashSet::new();
+        graph.output.retain(|output| names.insert(output.name.clone()));
     }
 }
 
@@ -145,6 +155,28 @@ mod tests {
         let before = kept.graph.clone();
         cut_zip_maps(&mut kept);
         assert_eq!(kept.graph, before);
+    }
+
+    #[test]
+    fn an_output_that_is_named_twice_is_one() {
+        let mut twice = model(vec![]);
+        let graph = twice.graph.as_mut().unwrap();
+        let other = ValueInfoProto {
+            name: "z".to_owned(),
+            ..ValueInfoProto::default()
+        };
+        let again = graph.output[0].clone();
+        graph.output.extend([other, again]);
+        drop_repeated_outputs(&mut twice);
+        let names: Vec<&str> = twice
+            .graph
+            .as_ref()
+            .unwrap()
+            .output
+            .iter()
+            .map(|output| &*output.name)
+            .collect();
+        assert_eq!(names, ["y", "z"]);
     }
 
     #[test]

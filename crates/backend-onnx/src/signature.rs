@@ -53,12 +53,6 @@ impl Signature {
         Self::of(&model, graph)
     }
 
-    /// Leaves of outputs that are named twice the first.
-    pub(crate) fn remove_repeated_outputs(&mut self) {
-        let mut names = HashSet::new();
-        self.outputs.retain(|port| names.insert(port.name.clone()));
-    }
-
     /// The signature of a decoded file.
     pub(crate) fn of(model: &ModelProto, graph: &GraphProto) -> Result<Self, ServiceError> {
         const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;

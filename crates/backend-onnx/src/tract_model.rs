@@ -7,19 +7,22 @@ use std::{
 };
 
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata};
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
+};
 use tensor_core::{Quoted, Shape};
 use tract_onnx::prelude::{TValue, TVec};
 
 use crate::{
     configured_dims, convert,
     dims::NamedDims,
-    dtype, lower, output_metadata,
+    dtype, expand, lower, output_metadata,
     plan::{Plan, Planner},
-    proto::{self, ModelProto},
+    proto::{self, GraphProto, ModelProto},
     shape_plans::ShapePlans,
-    signature::Signature,
+    signature::{Port, Signature},
     size,
+    steps::{self, Failure, Steps},
     tract_limit::TractLimit,
     trial::{self, Fill},
 };
@@ -36,6 +39,8 @@ enum Plans {
     /// Whatever the sizes are, but for shapes that it failed for.
     Symbolic(Plan, Option<ShapePlans>),
     ByShape(ShapePlans),
+    /// For what no single plan serves.
+    Steps(Steps),
 }
 
 impl OnnxModel {
@@ -44,17 +49,16 @@ impl OnnxModel {
         model: &ModelProto,
         cx: &LoadContext,
     ) -> Result<Self, ServiceError> {
+        let expanded = expand::expanded(model)?;
+        let model = expanded.as_ref().unwrap_or(model);
         let graph = model
             .graph
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let mut signature = Signature::of(model, graph)?;
         configured_dims::fix(&mut signature, &cx.config);
-        signature.remove_repeated_outputs();
-        let lowered = lower::lower(graph, &signature.opsets)?;
-        let planner = Planner::new(signature, lowered)?;
-        let named_dims = NamedDims::of(&planner.signature().inputs);
-        let (plans, inputs, outputs) = Plans::new(planner, cx)?;
+        let named_dims = NamedDims::of(&signature.inputs);
+        let (plans, inputs, outputs) = Plans::of(graph, signature, cx)?;
         let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
             .with_versions([source.version.clone()]);
         Ok(Self {
@@ -88,6 +92,7 @@ impl Model for OnnxModel {
         self.named_dims.check(&shapes)?;
         let outputs = match &self.plans {
             Plans::ByShape(plans) => plans.get(&shapes, cancel)?.run(inputs, cancel)?,
+            Plans::Steps(steps) => steps.run(inputs, cancel).map_err(Failure::answer)?,
             Plans::Symbolic(plan, None) => plan.run(inputs, cancel)?,
             Plans::Symbolic(_, Some(plans)) if plans.has(&shapes) => {
                 plans.get(&shapes, cancel)?.run(inputs, cancel)?
@@ -120,15 +125,42 @@ const MAX_TRIAL: Duration = Duration::from_secs(60);
 type Described = (Plans, Vec<TensorMetadata>, Vec<TensorMetadata>);
 
 impl Plans {
+    /// The simplest that answers.
+    fn of(graph: &GraphProto, signature: Signature, cx: &LoadContext) -> Result<Described, ServiceError> {
+        let lowered = lower::lower(graph, &signature.opsets)?;
+        if lowered.model.graph.as_ref().is_some_and(steps::are_needed) {
+            return Self::by_steps(Steps::new(signature, lowered)?, cx);
+        }
+        let planned = Planner::new(signature.clone(), lowered).and_then(|planner| Self::new(planner, cx));
+        planned.or_else(|error| {
+            if !is_limit(&error) {
+                return Err(error);
+            }
+            let stepped = lower::lower(graph, &signature.opsets)
+                .and_then(|lowered| Steps::new(signature, lowered))
+                .and_then(|steps| Self::by_steps(steps, cx));
+            // The first reason is about the simpler plan; the other one stands behind it.
+            stepped.map_err(|later| {
+                let message = error.message().to_owned();
+                ServiceError::new(error.code(), message).caused_by(TractLimit::because(Box::new(later)))
+            })
+        })
+    }
+
+    fn by_steps(steps: Steps, cx: &LoadContext) -> Result<Described, ServiceError> {
+        let signature = steps.signature();
+        let inputs = described(&signature.inputs)?;
+        let shapes = trial::shapes(&signature.inputs);
+        let answer = answers(signature, &shapes, &trial_token(cx), |_| Ok(&steps))?;
+        let outputs = answer.describe(signature)?;
+        Ok((Self::Steps(steps), inputs, outputs))
+    }
+
     /// Plans that answered made-up inputs, and what is said of the inputs and outputs.
     fn new(planner: Planner, cx: &LoadContext) -> Result<Described, ServiceError> {
         let ports = &planner.signature().inputs;
-        let inputs = ports
-            .iter()
-            .map(output_metadata::of_input)
-            .collect::<Result<_, _>>()?;
-        let end = Instant::now() + MAX_TRIAL;
-        let trial = CancelToken::new(Some(cx.deadline.map_or(end, |deadline| deadline.min(end))));
+        let inputs = described(ports)?;
+        let trial = trial_token(cx);
         let shapes = trial::shapes(ports);
         let symbolic = catch_unwind(AssertUnwindSafe(|| planner.symbolic()));
         let symbolic = symbolic.unwrap_or_else(|_| Err(panicked()));
@@ -136,7 +168,7 @@ impl Plans {
             .iter()
             .all(|port| port.dims.iter().flatten().all(|dim| dim.fixed().is_some()));
         match symbolic {
-            Ok(plan) => match answers(&planner, &shapes, &trial, |_| Ok(&plan)) {
+            Ok(plan) => match answers(planner.signature(), &shapes, &trial, |_| Ok(&plan)) {
                 Ok(_) => {
                     let outputs = outputs_of(&planner, &plan)?;
                     let others = (!is_fixed).then(|| ShapePlans::new(planner));
@@ -157,15 +189,10 @@ impl Plans {
         trial: &CancelToken,
         cx: &LoadContext,
     ) -> Result<Described, ServiceError> {
-        let answer = answers(&planner, shapes, trial, |shapes| {
+        let answer = answers(planner.signature(), shapes, trial, |shapes| {
             planner.concrete(shapes).map(Arc::new)
         })?;
-        let signature = planner.signature();
-        let sizes = output_metadata::free_sizes(&signature.inputs, &answer.shapes);
-        let outputs = signature.outputs.iter().zip(&answer.outputs);
-        let outputs = outputs
-            .map(|(port, (datatype, shape))| output_metadata::of_trial(port, *datatype, shape, &sizes))
-            .collect::<Result<_, _>>()?;
+        let outputs = answer.describe(planner.signature())?;
         let plans = ShapePlans::new(planner);
         for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, &cx.config) {
             plans.get(&shapes, trial)?;
@@ -183,21 +210,85 @@ fn outputs_of(planner: &Planner, plan: &Plan) -> Result<Vec<TensorMetadata>, Ser
         .collect()
 }
 
+/// Datatype and dimensions of an output, as far as they are known.
+type Seen = (Option<DataType>, Vec<Option<u64>>);
+
 /// What a plan answered to made-up inputs.
 struct Answer {
     shapes: Vec<Shape>,
-    outputs: Vec<(Option<oip_types::DataType>, Vec<Option<u64>>)>,
+    outputs: Vec<Seen>,
+}
+
+impl Answer {
+    /// What is said of the outputs.
+    fn describe(&self, signature: &Signature) -> Result<Vec<TensorMetadata>, ServiceError> {
+        let sizes = output_metadata::free_sizes(&signature.inputs, &self.shapes);
+        let outputs = signature.outputs.iter().zip(&self.outputs);
+        outputs
+            .map(|(port, (datatype, shape))| output_metadata::of_trial(port, *datatype, shape, &sizes))
+            .collect()
+    }
+}
+
+fn described(inputs: &[Port]) -> Result<Vec<TensorMetadata>, ServiceError> {
+    inputs.iter().map(output_metadata::of_input).collect()
+}
+
+fn trial_token(cx: &LoadContext) -> CancelToken {
+    let end = Instant::now() + MAX_TRIAL;
+    CancelToken::new(Some(cx.deadline.map_or(end, |deadline| deadline.min(end))))
+}
+
+/// What can be tried with made-up inputs.
+trait Tried {
+    fn run(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, ServiceError>;
+
+    /// What is known of the outputs where nothing was computed.
+    fn outputs(&self) -> Result<Vec<Seen>, ServiceError>;
+}
+
+impl Tried for Plan {
+    fn run(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, ServiceError> {
+        Plan::run(self, inputs, cancel)
+    }
+
+    fn outputs(&self) -> Result<Vec<Seen>, ServiceError> {
+        let facts = Plan::outputs(self)?;
+        let outputs = facts.iter().map(|fact| {
+            let dims = fact
+                .shape
+                .iter()
+                .map(|dim| dim.to_i64().ok().and_then(|dim| u64::try_from(dim).ok()));
+            (dtype::from_tract(fact.datum_type), dims.collect())
+        });
+        Ok(outputs.collect())
+    }
+}
+
+impl Tried for Steps {
+    fn run(&self, inputs: TVec<TValue>, cancel: &CancelToken) -> Result<TVec<TValue>, ServiceError> {
+        Steps::run(self, inputs, cancel).map_err(Failure::trial)
+    }
+
+    fn outputs(&self) -> Result<Vec<Seen>, ServiceError> {
+        let ports = self.signature().outputs.iter();
+        let outputs = ports.map(|port| {
+            let rank = port.dims.as_ref().map_or(0, Vec::len);
+            (Some(port.datatype), vec![None; rank])
+        });
+        Ok(outputs.collect())
+    }
 }
 
 /// Runs made-up inputs until one is answered. That the values make no sense to the model is an answer too, if there
 /// is no other.
-fn answers<P: std::ops::Deref<Target = Plan>>(
-    planner: &Planner,
+fn answers<P: std::ops::Deref<Target: Tried>>(
+    signature: &Signature,
     shapes: &[Vec<Shape>],
     trial: &CancelToken,
     plan: impl Fn(&[Shape]) -> Result<P, ServiceError>,
 ) -> Result<Answer, ServiceError> {
-    let ports = &planner.signature().inputs;
+    let ports = &signature.inputs;
     let mut first_error = None;
     let mut refusal = None;
     for shapes in shapes {
@@ -233,7 +324,10 @@ fn answers<P: std::ops::Deref<Target = Plan>>(
                     ) =>
                 {
                     if refusal.is_none() {
-                        refusal = Some(from_facts(shapes, &plan)?);
+                        refusal = Some(Answer {
+                            shapes: shapes.clone(),
+                            outputs: plan.outputs()?,
+                        });
                     }
                 }
                 Err(error) => {
@@ -257,22 +351,6 @@ fn answers<P: std::ops::Deref<Target = Plan>>(
             error.message()
         ))
         .caused_by(TractLimit::because(Box::new(error))),
-    })
-}
-
-/// What a plan says of its outputs, where nothing was computed.
-fn from_facts(shapes: &[Shape], plan: &Plan) -> Result<Answer, ServiceError> {
-    let facts = plan.outputs()?;
-    let outputs = facts.iter().map(|fact| {
-        let dims = fact
-            .shape
-            .iter()
-            .map(|dim| dim.to_i64().ok().and_then(|dim| u64::try_from(dim).ok()));
-        (dtype::from_tract(fact.datum_type), dims.collect())
-    });
-    Ok(Answer {
-        shapes: shapes.to_vec(),
-        outputs: outputs.collect(),
     })
 }
 

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, fmt, ops::Range};
 
 use tensor_core::{DType, Shape, TensorSpec};
 
-use crate::OpaqueDType;
+use crate::{Attributes, OpaqueDType};
 
 /// What a file says about itself as a whole, by key.
 pub type Metadata = BTreeMap<String, String>;
@@ -27,8 +27,8 @@ pub struct Entry {
     pub range: Range<u64>,
     /// Its checksum as the file has it.
     pub checksum: Option<String>,
-    /// What else the file says about it, as text by key.
-    pub attributes: BTreeMap<String, String>,
+    /// What else the file says about it.
+    pub attributes: Attributes,
     /// Why it cannot be read, if it cannot: it is listed nevertheless.
     pub unsupported: Option<String>,
 }
@@ -46,7 +46,7 @@ impl Entry {
             is_big_endian: false,
             range,
             checksum: None,
-            attributes: BTreeMap::new(),
+            attributes: Attributes::default(),
             unsupported: None,
         }
     }

@@ -112,6 +112,13 @@ impl Error {
         self
     }
 
+    /// Says within what it is, in front of what it is about.
+    #[must_use]
+    pub fn within(mut self, place: &str) -> Self {
+        self.0.what = format!("{place}: {}", self.0.what);
+        self
+    }
+
     /// Says what should have been there.
     #[must_use]
     pub fn expected(mut self, expected: impl fmt::Display) -> Self {

@@ -15,6 +15,7 @@
 
 mod append_file;
 mod atomic_file;
+mod attributes;
 mod cursor;
 mod entry;
 mod error;
@@ -38,6 +39,7 @@ mod writer;
 
 pub use append_file::AppendFile;
 pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions};
+pub use attributes::Attributes;
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};

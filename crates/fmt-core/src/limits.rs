@@ -19,6 +19,8 @@ pub struct Limits {
     pub name_bytes: u64,
     /// Nesting of index values that are passed over (32).
     pub depth: u64,
+    /// Attributes of one tensor, or of the file itself (65,536).
+    pub fields: u64,
     /// Bytes that one decompressed or converted tensor may take (4 GiB).
     pub decoded_bytes: u64,
     /// Base-2 logarithm of the largest zstd window (27: 128 MiB).
@@ -33,6 +35,7 @@ impl Default for Limits {
             rank: 64,
             name_bytes: 64 << 10,
             depth: 32,
+            fields: 1 << 16,
             decoded_bytes: 4 << 30,
             window_log: 27,
         }

@@ -4,18 +4,16 @@ use std::ops::Range;
 
 use crate::{ByteSource, Error, Lint, holes, source_error};
 
-/// Zero bytes between tensors up to this many are taken for alignment.
-const PADDING: u64 = 4096;
 /// Bytes of a hole that are looked at at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Lints about the parts of `within` that no range covers: bytes that are not zero, and more zeros than alignment
-/// explains. `rule` is the rule of the format's page, which the messages name.
+/// Lints about the parts of `within` that no range covers: bytes that are not zero, and more zeros than the `padding`
+/// that alignment explains. `rule` is the rule of the format's page, which the messages name.
 ///
 /// ```
 /// use bytes::Bytes;
 /// let file = Bytes::from_static(b"head1234\0\0hidden\0\0");
-/// let lints = fmt_core::lint_holes(&file, &[4..8], 4..18, "T12")?;
+/// let lints = fmt_core::lint_holes(&file, &[4..8], 4..18, 4096, "T12")?;
 /// assert_eq!((lints.len(), lints[0].range.clone()), (1, Some(10..16)));
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
@@ -26,6 +24,7 @@ pub fn lint_holes(
     source: &dyn ByteSource,
     ranges: &[Range<u64>],
     within: Range<u64>,
+    padding: u64,
     rule: &str,
 ) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
@@ -33,7 +32,7 @@ pub fn lint_holes(
     for hole in holes(ranges, within) {
         let (kind, range) = match marks(source, &hole, &mut buffer)? {
             Some(marks) => ("bytes that are not zero", marks),
-            None if hole.end - hole.start > PADDING => ("zero bytes", hole),
+            None if hole.end - hole.start > padding => ("zero bytes", hole),
             None => continue,
         };
         lints.push(Lint {

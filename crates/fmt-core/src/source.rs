@@ -186,6 +186,12 @@ impl ByteSource for FileSource {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
     }
 
+    /// Where there are no files (WebAssembly), none can be opened, and so none can be read.
+    #[cfg(not(any(unix, windows)))]
+    fn read_into(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     #[cfg(windows)]
     fn read_into(&self, mut offset: u64, mut out: &mut [u8]) -> io::Result<()> {
         while !out.is_empty() {

@@ -7,7 +7,7 @@ use fmt_core::{ByteSource, Error, ErrorKind, Limits};
 use crate::{
     dtype::name_of,
     tensor::Weight,
-    wire::{Value, Walk, malformed, message},
+    wire::{COST, Value, Walk, entry, malformed, message},
 };
 
 /// What a model says of itself.
@@ -135,9 +135,6 @@ fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> R
     Ok(())
 }
 
-/// What keeping something small takes, at least.
-pub(crate) const COST: u64 = 256;
-
 /// Counts a node's operator, and those of the graphs inside it.
 fn node(walk: &mut Walk<'_>, mut rest: Range<u64>, summary: &mut Summary, depth: u64) -> Result<(), Error> {
     if depth > walk.limits().depth {
@@ -195,20 +192,6 @@ fn opset(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, u64), Err
         "ai.onnx".clone_into(&mut domain);
     }
     Ok((domain, version))
-}
-
-/// Key and value.
-pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
-    walk.charge(COST)?;
-    let mut pair = (String::new(), String::new());
-    while let Some((number, value)) = walk.field(&mut rest)? {
-        match number {
-            1 => pair.0 = walk.text(&value, "the key of a property")?,
-            2 => pair.1 = walk.text(&value, "the value of a property")?,
-            _ => {}
-        }
-    }
-    Ok(pair)
 }
 
 fn port(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<Port, Error> {

@@ -1,14 +1,13 @@
 //! One weight: what the model says of it, and where its elements stand.
 
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
 use fmt_core::{ByteSource, Encoding, Entry, Error, ErrorKind, Limits, StoredDType};
 use tensor_core::{DType, Shape};
 
 use crate::{
     dtype::{STRING, dtype_of},
-    model::{COST, entry},
-    wire::{Value, Walk, malformed, message},
+    wire::{COST, Value, Walk, entry, malformed, message},
 };
 
 /// What the model says of a weight.
@@ -131,9 +130,8 @@ impl Weight {
             if size(&entry.range) != len {
                 return Err(mismatch(size(&entry.range)));
             }
-            entry
-                .attributes
-                .insert("file".to_owned(), external.location.clone());
+            let file = ("file".to_owned(), external.location.clone());
+            entry.attributes = BTreeMap::from([file]).into();
             return Ok((entry, Stored::Elsewhere(external)));
         }
         if let Some(raw) = self.raw {

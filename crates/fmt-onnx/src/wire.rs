@@ -175,6 +175,23 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// What keeping something small takes, at least.
+pub(crate) const COST: u64 = 256;
+
+/// Key and value.
+pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
+    walk.charge(COST)?;
+    let mut pair = (String::new(), String::new());
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match number {
+            1 => pair.0 = walk.text(&value, "the key of a property")?,
+            2 => pair.1 = walk.text(&value, "the value of a property")?,
+            _ => {}
+        }
+    }
+    Ok(pair)
+}
+
 /// The range of a message.
 pub(crate) fn message(value: &Value, what: &str) -> Result<Range<u64>, Error> {
     match value {

@@ -9,13 +9,22 @@ use crate::{
     layout::{DATA_START, VERSION, tensor_id},
 };
 
+/// Zero bytes between tensors up to this many are taken for alignment.
+const PADDING: u64 = 4096;
+
 /// `place` is where the index stands.
 pub(crate) fn of(index: &Index, place: &Range<u64>, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     of_index(index, place, &mut lints);
     of_tensors(index, &mut lints);
     let ranges: Vec<Range<u64>> = index.entries.iter().map(|entry| entry.range.clone()).collect();
-    lints.extend(lint_holes(source, &ranges, DATA_START..place.start, "T12")?);
+    lints.extend(lint_holes(
+        source,
+        &ranges,
+        DATA_START..place.start,
+        PADDING,
+        "T12",
+    )?);
     Ok(lints)
 }
 

@@ -98,6 +98,17 @@ impl<'a> Items<'a> {
         Some(found)
     }
 
+    /// Passes over the next item if it is null.
+    pub(crate) fn null(&mut self) -> bool {
+        match self.rest {
+            [0xf6, rest @ ..] => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8], Error> {
         let Some((taken, rest)) = self.rest.split_at_checked(len) else {
             let error = Error::new(ErrorKind::Malformed, format!("{what} is cut off")).rule("Z25");

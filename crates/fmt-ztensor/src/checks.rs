@@ -1,23 +1,9 @@
 //! What the values of an entry must be.
 
-use std::collections::BTreeMap;
-
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
 use tensor_core::{DType, Quoted, Shape, SpecError};
 
-use crate::{
-    layout::ALIGNMENT,
-    value::{CborValue, CustomField},
-};
-
-/// Custom fields as text: texts as they are, anything else in diagnostic notation.
-pub(crate) fn attributes(fields: &[CustomField]) -> BTreeMap<String, String> {
-    let show = |value: &CborValue| value.as_text().unwrap_or_else(|| value.to_string());
-    fields
-        .iter()
-        .map(|field| (field.key().to_owned(), show(field.value())))
-        .collect()
-}
+use crate::layout::ALIGNMENT;
 
 pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
     match (&entry.layout, &entry.dtype, &entry.encoding) {

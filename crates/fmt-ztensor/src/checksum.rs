@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use fmt_core::{Entry, Error, ErrorKind};
+use fmt_core::{Error, ErrorKind};
 use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::Xxh3Default;
 
 /// A kind of checksum.
 ///
@@ -27,6 +28,8 @@ pub(crate) enum Claim {
     Crc32c(u32),
     // Kept apart, since few tensors have one.
     Sha256(Box<[u8; 32]>),
+    /// 64 bits, of version 2.
+    Xxh3(u64),
     /// Of a kind that is not known, which is no error (Z5).
     Unknown,
 }
@@ -60,11 +63,31 @@ impl Claim {
         }
     }
 
+    /// The same for version 2: `xxh3:` or `sha256:` and lower-case digits.
+    pub(crate) fn parse_digest(text: &str) -> Result<Self, &'static str> {
+        let is_lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        let expected = "an algorithm, a colon, and lower-case hexadecimal digits";
+        let (algorithm, hex) = text.split_once(':').ok_or(expected)?;
+        if algorithm.is_empty() || hex.is_empty() || !hex.bytes().all(is_lower) {
+            return Err(expected);
+        }
+        match algorithm {
+            "xxh3" if hex.len() == 16 => u64::from_str_radix(hex, 16).map(Self::Xxh3).map_err(|_| expected),
+            "xxh3" => Err("xxh3: and 16 hexadecimal digits"),
+            "sha256" => {
+                let value = sha256_of(hex.as_bytes()).ok_or("sha256: and 64 hexadecimal digits")?;
+                Ok(Self::Sha256(Box::new(value)))
+            }
+            _ => Ok(Self::Unknown),
+        }
+    }
+
     /// Bytes of the text that [`fmt::Display`] gives.
     pub(crate) fn text_len(&self) -> usize {
         match self {
             Self::Crc32c(_) => 9 + 8,
             Self::Sha256(_) => 7 + 64,
+            Self::Xxh3(_) => 5 + 16,
             Self::Unknown => 0,
         }
     }
@@ -83,6 +106,7 @@ impl Claim {
                 let digits = value.iter().flat_map(|byte| [byte >> 4, byte & 15]);
                 text.extend(digits.map(|value| digit(value.into()).to_ascii_lowercase()));
             }
+            Self::Xxh3(value) => text.extend_from_slice(format!("xxh3:{value:016x}").as_bytes()),
             Self::Unknown => {}
         }
     }
@@ -92,6 +116,7 @@ impl Claim {
         match self {
             Self::Crc32c(_) => Some(Hasher::new(ChecksumKind::Crc32c)),
             Self::Sha256(_) => Some(Hasher::new(ChecksumKind::Sha256)),
+            Self::Xxh3(_) => Some(Hasher::Xxh3(Box::default())),
             Self::Unknown => None,
         }
     }
@@ -128,11 +153,12 @@ impl fmt::Display for Claim {
 }
 
 /// A checksum that is being computed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Hasher {
     Crc32c(u32),
     // 112 bytes beside 4; most files have the other kind.
     Sha256(Box<Sha256>),
+    Xxh3(Box<Xxh3Default>),
 }
 
 impl Hasher {
@@ -147,6 +173,7 @@ impl Hasher {
         match self {
             Self::Crc32c(value) => *value = crc32c::crc32c_append(*value, bytes),
             Self::Sha256(state) => state.update(bytes),
+            Self::Xxh3(state) => state.update(bytes),
         }
     }
 
@@ -154,15 +181,9 @@ impl Hasher {
         match self {
             Self::Crc32c(value) => Claim::Crc32c(value),
             Self::Sha256(state) => Claim::Sha256(Box::new((*state).finalize().into())),
+            Self::Xxh3(state) => Claim::Xxh3(state.digest()),
         }
     }
-}
-
-/// What an entry says about the bytes of its blob, and what to hash them with.
-pub(crate) fn claim_of(entry: &Entry) -> Option<(Claim, Hasher)> {
-    let claim = Claim::parse(entry.checksum.as_deref()?).ok()?;
-    let hasher = claim.hasher()?;
-    Some((claim, hasher))
 }
 
 #[cfg(test)]

@@ -83,6 +83,15 @@ pub(crate) fn decode(
 
 /// Whether a blob could hold so many bytes at all.
 pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), Error> {
+    // Places in a blob are addresses, which have 32 bits on some machines.
+    if usize::try_from(stored).is_err() {
+        let error = Error::new(ErrorKind::TooLarge, "the compressed data")
+            .at(start)
+            .rule("Z12");
+        return Err(error
+            .expected(format_args!("at most {} bytes on this machine", usize::MAX))
+            .found(stored));
+    }
     let most = stored.saturating_mul(MOST_PER_BYTE);
     if decoded <= most {
         return Ok(());

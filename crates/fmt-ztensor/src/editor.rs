@@ -42,7 +42,7 @@ use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, 
 ///
 /// let reader = ZtensorReader::from_path(&path)?;
 /// assert_eq!(reader.entries().len(), 2);
-/// assert_eq!(reader.entries()[0].attributes["unit"], "m/s");
+/// assert_eq!(reader.entries()[0].attributes.to_map()["unit"], "m/s");
 ///
 /// // The same without a copy of the data:
 /// let mut writer = ZtensorEditor::open(&path)?.append_in_place()?;
@@ -112,8 +112,12 @@ impl ZtensorEditor {
     /// # Errors
     /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "fields are values, as in the options of tensors"
+    )]
     pub fn set_field(&mut self, tensor: &str, field: CustomField) -> Result<(), Error> {
-        self.ledger.set_field(tensor, field)
+        self.ledger.set_field(tensor, &field)
     }
 
     /// Removes a custom field of a tensor and returns its value, if it had one.

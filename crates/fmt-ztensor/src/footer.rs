@@ -67,12 +67,12 @@ fn check_magic(head: &[u8]) -> Result<(), Error> {
     let (kind, expected) = if head.starts_with(FAMILY_V2) {
         (
             ErrorKind::BadVersion,
-            "ZTEN0001; this is version 2 of zTensor, which the crate `ztensor` reads",
+            "ZTEN0001; this is version 2 of zTensor, which has a reader of its own",
         )
     } else if version.is_some_and(is_numbered) {
         (
             ErrorKind::BadVersion,
-            "ZTEN0001; this is another version of zTensor",
+            "ZTEN0001; this is another version of zTensor (1.x has a reader of its own)",
         )
     } else {
         (ErrorKind::BadMagic, "ZTEN0001")

@@ -222,12 +222,13 @@ impl<B: Look> Pieces<B> {
                 3 => return Err(corrupt(at, "a block of a frame has the reserved type")),
                 _ => block as usize >> 3,
             };
-            at += 3 + size;
+            // Where addresses have 32 bits, a blob may end with the last of them.
+            at = at.saturating_add(3 + size);
             if block & 1 != 0 {
                 break;
             }
         }
-        at += if head.has_checksum { 4 } else { 0 };
+        at = at.saturating_add(if head.has_checksum { 4 } else { 0 });
         if at > len {
             return Err(corrupt(len, "a frame is cut off"));
         }

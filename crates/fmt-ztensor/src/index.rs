@@ -11,11 +11,12 @@ use tensor_core::{Quoted, Shape};
 
 use crate::{
     cbor::{Items, describe},
-    checks::{attributes, check_end, check_offset, check_size, too_many, unsupported},
+    checks::{check_end, check_offset, check_size, too_many, unsupported},
     checksum::Claim,
+    fields::{Fields, FieldsBuilder},
     layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
     names::Names,
-    value::{CborValue, CustomField},
+    value::CborValue,
 };
 
 /// What an index says, all of it proven.
@@ -30,7 +31,7 @@ pub(crate) struct Index {
 /// What an entry says beyond what all formats say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
-    pub(crate) fields: Box<[CustomField]>,
+    pub(crate) fields: Fields,
     pub(crate) layout: StoredLayout,
     /// Whether the bytes are said to be stored most significant first, if anything is said about it.
     pub(crate) says_big: Option<bool>,
@@ -163,7 +164,7 @@ struct Draft<'a> {
     layout: Option<&'a [u8]>,
     endianness: Option<(u64, Cow<'a, str>)>,
     checksum: Option<(u64, Cow<'a, str>)>,
-    custom: Vec<(Cow<'a, str>, &'a [u8])>,
+    custom: FieldsBuilder,
 }
 
 impl<'a> Draft<'a> {
@@ -194,13 +195,13 @@ impl<'a> Draft<'a> {
                 };
                 let read = match Key::of(key.as_bytes()) {
                     Some(key) => self.value(items, key, at, limits),
-                    None => self.custom(items, key, limits),
+                    None => self.custom(items, &key, limits),
                 };
                 read.map_err(|error| self.about_this(error))?;
             }
             rest = rest.map(|rest| rest - 1);
         }
-        self.check_custom_keys()
+        Ok(())
     }
 
     /// Says which tensor an error is about, as far as that is known.
@@ -232,22 +233,17 @@ impl<'a> Draft<'a> {
         Err(twice(what).at(key_at))
     }
 
-    fn custom(&mut self, items: &mut Items<'a>, key: Cow<'a, str>, limits: &Limits) -> Result<(), Error> {
+    fn custom(&mut self, items: &mut Items<'a>, key: &str, limits: &Limits) -> Result<(), Error> {
+        let at = items.position();
         let value = items.skip(limits.depth, "the value of a custom field")?;
-        self.custom.push((key, value));
+        if self.custom.len() as u64 >= limits.fields {
+            let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").at(at);
+            return Err(error
+                .expected(format_args!("at most {}, the limit", limits.fields))
+                .rule("Z12"));
+        }
+        self.custom.push(key, value);
         Ok(())
-    }
-
-    fn check_custom_keys(&self) -> Result<(), Error> {
-        if self.custom.len() < 2 {
-            return Ok(());
-        }
-        let mut keys: Vec<&str> = self.custom.iter().map(|(key, _)| &**key).collect();
-        keys.sort_unstable();
-        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(twice(pair[0]).at(self.at)),
-            None => Ok(()),
-        }
     }
 
     /// Proves what the entry says, and moves it to the end of the index.
@@ -292,7 +288,8 @@ impl<'a> Draft<'a> {
         }
 
         let is_big = dtype.is_some_and(|dtype| dtype.size() > 1) && says_big == Some(true);
-        let fields = self.fields();
+        let fields = std::mem::take(&mut self.custom).finish();
+        let fields = fields.map_err(|key| twice(&key).at(at))?;
         let dtype = match dtype {
             Some(dtype) => StoredDType::Known(dtype),
             None => StoredDType::Unknown(dtype_name.into_owned()),
@@ -306,9 +303,7 @@ impl<'a> Draft<'a> {
         entry.is_big_endian = encoding == Encoding::Raw && is_big;
         entry.encoding = encoding;
         entry.checksum = self.checksum.take().map(|(_, text)| text.into_owned());
-        if !fields.is_empty() {
-            entry.attributes = attributes(&fields);
-        }
+        entry.attributes = fields.attributes();
         entry.unsupported = unsupported(&entry, is_big);
         index.entries.push(entry);
         index.details.push(Details {
@@ -317,17 +312,6 @@ impl<'a> Draft<'a> {
             says_big,
         });
         Ok(())
-    }
-
-    fn fields(&mut self) -> Box<[CustomField]> {
-        if self.custom.is_empty() {
-            return Box::default();
-        }
-        let custom = std::mem::take(&mut self.custom).into_iter();
-        let field = |(key, value): (Cow<'_, str>, &[u8])| {
-            CustomField::new_unchecked(key.into_owned(), CborValue::new_unchecked(value))
-        };
-        custom.map(field).collect()
     }
 
     fn says_big(&self) -> Result<Option<bool>, Error> {
@@ -378,7 +362,7 @@ fn unsigned(items: &mut Items<'_>, what: &str) -> Result<u64, Error> {
 /// For messages.
 const SHAPE: &str = "shape";
 
-fn shape(items: &mut Items<'_>, limits: &Limits) -> Result<Shape, Error> {
+pub(crate) fn shape(items: &mut Items<'_>, limits: &Limits) -> Result<Shape, Error> {
     let at = items.position();
     let count = match items.header(SHAPE)? {
         Header::Array(count) => count,

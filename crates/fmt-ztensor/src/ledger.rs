@@ -7,6 +7,7 @@ use tensor_core::{Quoted, Shape, TensorSpec};
 use crate::{
     CborValue, CustomField, TensorOptions, WriteOptions,
     checksum::Claim,
+    fields::Fields,
     index::Details,
     kind::{Kind, OtherKind},
     layout::{BIG, Key, LITTLE, ZSTD},
@@ -35,7 +36,7 @@ pub(crate) struct Record {
     pub(crate) checksum: Checksum,
     shape: Shape,
     kind: Kind,
-    fields: Vec<CustomField>,
+    fields: Fields,
 }
 
 /// What an entry says of its bytes.
@@ -66,8 +67,6 @@ impl Record {
 
     fn index_bound(&self) -> u64 {
         let text = |text: &str| text.len() as u64 + 18;
-        let fields = self.fields.iter();
-        let fields = fields.map(|field| text(field.key()) + field.value().as_bytes().len() as u64);
         let layout = self.kind.layout().map_or(0, <[u8]>::len) as u64;
         let checksum = match &self.checksum {
             Checksum::Text(checksum) => text(checksum),
@@ -75,7 +74,7 @@ impl Record {
         };
         let shape = 9 * self.shape.rank() as u64;
         let kind = text(self.kind.dtype_name()) + text(self.kind.encoding_name()) + layout;
-        Self::BOUND + text(&self.name) + shape + kind + checksum + fields.sum::<u64>()
+        Self::BOUND + text(&self.name) + shape + kind + checksum + self.fields.as_bytes().len() as u64
     }
 }
 
@@ -117,7 +116,7 @@ impl Ledger {
                     layout: details.layout.clone(),
                     says_big: details.says_big,
                 })),
-                fields: details.fields.to_vec(),
+                fields: details.fields.clone(),
             })?;
         }
         Ok(ledger)
@@ -135,7 +134,7 @@ impl Ledger {
         options: &TensorOptions,
     ) -> Result<usize, Error> {
         self.check(name, spec).map_err(|error| error.of_tensor(name))?;
-        check_options(spec, options).map_err(|error| error.of_tensor(name))?;
+        check_options(spec, options, self.limits.fields).map_err(|error| error.of_tensor(name))?;
         let is_multi_byte = spec.dtype().size() > 1;
         let data_bound = self.data_bound.checked_add(spec.byte_len());
         let data_bound = data_bound.filter(|bound| *bound <= i64::MAX as u64);
@@ -156,7 +155,7 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: (options.big_endian && is_multi_byte).then_some(true),
             },
-            fields: options.fields.clone(),
+            fields: options.fields.iter().cloned().collect(),
         };
         self.push(record)?;
         self.data_bound = data_bound;
@@ -203,7 +202,7 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: target.kind.says_big(),
             },
-            fields: Vec::new(),
+            fields: Fields::default(),
         };
         self.push(record)
     }
@@ -301,30 +300,35 @@ impl Ledger {
     }
 
     /// Sets a custom field in its place, or behind the others.
-    pub(crate) fn set_field(&mut self, name: &str, field: CustomField) -> Result<(), Error> {
+    pub(crate) fn set_field(&mut self, name: &str, field: &CustomField) -> Result<(), Error> {
         let number = self.number(name)?;
-        let bound =
-            |field: &CustomField| field.key().len() as u64 + 18 + field.value().as_bytes().len() as u64;
         let fields = &self.records[number].fields;
-        let place = fields.iter().position(|old| old.key() == field.key());
-        let old = place.map_or(0, |place| bound(&fields[place]));
-        let new = self.index_bound - old + bound(&field);
-        self.check_bounds(new, self.records.len() as u64)
-            .map_err(|error| error.of_tensor(name))?;
-        self.index_bound = new;
-        let fields = &mut self.records[number].fields;
-        match place {
-            Some(place) => fields[place] = field,
-            None => fields.push(field),
+        let (fields, old) = fields.with(field.key(), Some(field.value()));
+        let limit = self.limits.fields;
+        if fields.len() as u64 > limit && old.is_none() {
+            let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").rule("Z12");
+            return Err(error
+                .of_tensor(name)
+                .expected(format_args!("at most {limit}, what readers take")));
         }
+        self.set_fields(number, fields)
+            .map_err(|error| error.of_tensor(name))
+    }
+
+    fn set_fields(&mut self, number: usize, fields: Fields) -> Result<(), Error> {
+        let old = self.records[number].fields.as_bytes().len() as u64;
+        let bound = self.index_bound - old + fields.as_bytes().len() as u64;
+        self.check_bounds(bound, self.records.len() as u64)?;
+        self.index_bound = bound;
+        self.records[number].fields = fields;
         Ok(())
     }
 
     pub(crate) fn remove_field(&mut self, name: &str, key: &str) -> Result<Option<CborValue>, Error> {
         let number = self.number(name)?;
-        let fields = &mut self.records[number].fields;
-        let place = fields.iter().position(|field| field.key() == key);
-        Ok(place.map(|place| fields.remove(place).value().clone()))
+        let (fields, old) = self.records[number].fields.with(key, None);
+        self.set_fields(number, fields)?;
+        Ok(old)
     }
 
     /// The index as it stands in a file: definite lengths, shortest integers, keys in a fixed order (Z2).
@@ -390,10 +394,7 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
             claim.push_to(out);
         }
     }
-    for field in &record.fields {
-        text(out, field.key());
-        out.extend_from_slice(field.value().as_bytes());
-    }
+    out.extend_from_slice(record.fields.as_bytes());
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
@@ -401,7 +402,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn check_options(spec: &TensorSpec, options: &TensorOptions) -> Result<(), Error> {
+fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Result<(), Error> {
     if let Some(compression) = &options.compression {
         compression.check()?;
         if options.big_endian && spec.dtype().size() > 1 {
@@ -413,6 +414,12 @@ fn check_options(spec: &TensorSpec, options: &TensorOptions) -> Result<(), Error
                 .expected("either raw or least significant byte first")
                 .rule("Z7"));
         }
+    }
+    if options.fields.len() as u64 > most {
+        let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").rule("Z12");
+        return Err(error
+            .expected(format_args!("at most {most}, what readers take"))
+            .found(options.fields.len()));
     }
     let mut keys: Vec<&str> = options.fields.iter().map(CustomField::key).collect();
     keys.sort_unstable();

@@ -1,4 +1,4 @@
-//! zTensor 0.1 files: tensors at multiples of 64 bytes, raw or in Zstandard frames, and a CBOR index at the end.
+//! zTensor files. Version 0.1 is read and written: tensors at multiples of 64 bytes, raw or in Zstandard frames, and a CBOR index at the end.
 //!
 //! docs/formats/ztensor.md describes the format byte for byte and gives a reason for every decision that its
 //! specification leaves open; errors carry the number of the rule that is broken ([`fmt_core::Error::broken_rule`]).
@@ -9,6 +9,7 @@
 //! | [`ZtensorWriter`] | a file that is being written, to anything that takes bytes |
 //! | [`ZtensorEditor`] | names and custom fields changed and tensors appended, without writing the data anew |
 //! | [`Ztensor`] | the format for tools that deal with all formats alike |
+//! | [`ObjectsReader`], [`Ztensor1`], [`Ztensor2`] | versions 1.x and 2.x, which have little more in common with 0.1 than the name: reading |
 //!
 //! # Reading
 //!
@@ -93,12 +94,15 @@
 //! # }
 //! ```
 
+mod blob;
 mod cbor;
 mod checks;
 mod checksum;
 mod compress;
 mod decode;
+mod deterministic;
 mod editor;
+mod fields;
 mod footer;
 mod format;
 mod frames;
@@ -109,6 +113,7 @@ mod layout;
 mod ledger;
 mod lints;
 mod names;
+mod objects;
 mod options;
 mod parallel;
 mod reader;
@@ -121,6 +126,7 @@ mod writer;
 pub use checksum::ChecksumKind;
 pub use editor::{ZtensorEditor, recover};
 pub use format::Ztensor;
+pub use objects::{ObjectsReader, Ztensor1, Ztensor2};
 pub use options::{Compression, TensorOptions, WriteOptions};
 pub use reader::ZtensorReader;
 pub use value::{CborValue, CustomField};

@@ -6,6 +6,9 @@ use fmt_core::{ByteSource, Encoding, Error, Layout, Lint, StoredDType, lint_hole
 
 use crate::{checksum::Claim, index::Index, layout::MAGIC};
 
+/// Zero bytes between tensors up to this many are taken for alignment.
+const PADDING: u64 = 4096;
+
 /// `index_start` is where the index begins.
 pub(crate) fn of(index: &Index, index_start: u64, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
@@ -15,6 +18,7 @@ pub(crate) fn of(index: &Index, index_start: u64, source: &dyn ByteSource) -> Re
         source,
         &ranges,
         MAGIC.len() as u64..index_start,
+        PADDING,
         "Z10",
     )?);
     Ok(lints)

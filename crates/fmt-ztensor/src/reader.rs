@@ -7,16 +7,14 @@ use fmt_core::{
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
-    checksum::claim_of,
-    decode::{Decoding, check_ratio, decode, memory, zeroed},
-    footer::{locate_index, read_into},
-    hashed::{CHUNK, read_and_hash},
+    blob::{Blob, ChecksumOf},
+    decode::Decoding,
+    footer::locate_index,
     index::{Details, Index},
     layout::{FORMAT, TAIL},
     lints,
     parallel::default_threads,
     rows::ProvenTables,
-    stream::{Compressed, Stored, swap},
     value::CustomField,
 };
 
@@ -126,13 +124,13 @@ impl ZtensorReader {
         self
     }
 
-    /// The custom fields of a tensor, in the file's order.
+    /// The custom fields of a tensor, in the file's order, taken apart now.
     ///
     /// # Panics
     /// When there is no such index.
     #[must_use]
-    pub fn fields(&self, index: usize) -> &[CustomField] {
-        &self.index.details[index].fields
+    pub fn fields(&self, index: usize) -> Vec<CustomField> {
+        self.index.details[index].fields.to_vec()
     }
 
     /// Where in the file the index stands. All data lies before it.
@@ -143,14 +141,6 @@ impl ZtensorReader {
 
     pub(crate) fn details(&self) -> &[Details] {
         &self.index.details
-    }
-
-    fn decoding(&self) -> Decoding<'_> {
-        Decoding {
-            source: &*self.source,
-            limits: &self.limits,
-            threads: self.threads,
-        }
     }
 
     /// Dtype and shape of a tensor that can be read.
@@ -168,127 +158,25 @@ impl ZtensorReader {
         Ok((entry, spec))
     }
 
-    /// Copies raw bytes as they stand in the file and holds them against their checksum.
-    fn read_stored(&self, entry: &Entry, out: &mut [u8]) -> Result<(), Error> {
-        let start = entry.range.start;
-        let Some((claim, hasher)) = claim_of(entry) else {
-            return read_into(&*self.source, start, out, "the data");
-        };
-        let found = read_and_hash(&*self.source, start, out, hasher, self.threads)?;
-        claim.check(&found).map_err(|error| error.at(start))
-    }
-
-    /// The bytes of a tensor that is stored compressed, held against its checksum.
-    fn blob(&self, entry: &Entry) -> Result<Bytes, Error> {
-        let blob = read_range(&*self.source, entry.range.clone(), "the compressed data")?;
-        if let Some((claim, mut hasher)) = claim_of(entry) {
-            hasher.update(&blob);
-            claim
-                .check(&hasher.finish())
-                .map_err(|error| error.at(entry.range.start))?;
+    /// The bytes of a tensor that can be read.
+    fn blob<'a>(&'a self, entry: &'a Entry, spec: &TensorSpec) -> Blob<'a> {
+        Blob {
+            decoding: Decoding {
+                source: &*self.source,
+                limits: &self.limits,
+                threads: self.threads,
+            },
+            range: entry.range.clone(),
+            len: spec.byte_len(),
+            is_zstd: entry.encoding == Encoding::Zstd,
+            swapped: match entry.is_big_endian {
+                true => spec.dtype().size(),
+                false => 1,
+            },
+            checksum: entry.checksum.as_deref(),
+            checksum_is_of: ChecksumOf::Stored,
+            is_zero_or_one: false,
         }
-        Ok(blob)
-    }
-
-    /// Reads, decodes and swaps into memory of the right length; says whether frames had checksums of their own.
-    fn fill(&self, entry: &Entry, spec: &TensorSpec, out: &mut [u8]) -> Result<bool, Error> {
-        if entry.encoding == Encoding::Zstd {
-            let start = entry.range.start;
-            check_ratio(entry.stored_size(), out.len() as u64, start)?;
-            let blob = self.blob(entry)?;
-            return decode(&blob, start, out, &self.limits, self.threads);
-        }
-        self.read_stored(entry, out)?;
-        if entry.is_big_endian {
-            swap(out, spec.dtype().size());
-        }
-        Ok(false)
-    }
-
-    /// Whether the tensor's elements stand in the file as they are in memory.
-    fn is_plain(entry: &Entry) -> bool {
-        entry.encoding == Encoding::Raw && !entry.is_big_endian
-    }
-
-    fn tensor_of(&self, entry: &Entry, spec: TensorSpec) -> Result<Tensor, Error> {
-        let is_copied = !self.source.is_in_memory();
-        if Self::is_plain(entry) && !(is_copied && claim_of(entry).is_some()) {
-            return joined(spec, read_range(&*self.source, entry.range.clone(), "the data")?);
-        }
-        let mut memory = if Self::is_plain(entry) {
-            // The file has as many bytes as it says; that is limit enough.
-            zeroed(spec.byte_len())?
-        } else {
-            memory(spec.byte_len(), &self.limits)?
-        };
-        self.fill(entry, &spec, &mut memory)?;
-        joined(spec, memory.into())
-    }
-
-    /// Rows `rows` of all that there are, of a tensor that is not plain.
-    fn converted_rows(
-        &self,
-        index: usize,
-        spec: &TensorSpec,
-        part: TensorSpec,
-        range: Range<u64>,
-    ) -> Result<Tensor, Error> {
-        let entry = &self.index.entries[index];
-        if entry.encoding == Encoding::Raw {
-            let mut memory = memory(part.byte_len(), &self.limits)?;
-            let at = entry.range.start + range.start;
-            read_into(&*self.source, at, &mut memory, "the data")?;
-            swap(&mut memory, part.dtype().size());
-            return joined(part, memory.into());
-        }
-        let by_table = self
-            .proven_tables
-            .read(self.decoding(), index, entry, spec.byte_len(), range.clone());
-        if let Some(bytes) = by_table? {
-            return joined(part, bytes);
-        }
-        let whole = self.tensor_of(entry, spec.clone())?.into_bytes();
-        // As large as the tensor in memory, whose bytes these are.
-        joined(part, whole.slice(range.start as usize..range.end as usize))
-    }
-
-    fn verify_raw(&self, entry: &Entry) -> Result<Verification, Error> {
-        let Some((claim, mut hasher)) = claim_of(entry) else {
-            return Ok(match &entry.checksum {
-                Some(text) => Verification::UnknownChecksum(text.clone()),
-                None => Verification::Unchecked,
-            });
-        };
-        let range = entry.range.clone();
-        if self.source.is_in_memory() {
-            hasher.update(&read_range(&*self.source, range.clone(), "the data")?);
-        } else {
-            let mut buffer = vec![0; CHUNK];
-            let mut at = range.start;
-            while at < range.end {
-                let len = usize::try_from(range.end - at).map_or(CHUNK, |rest| rest.min(CHUNK));
-                read_into(&*self.source, at, &mut buffer[..len], "the data")?;
-                hasher.update(&buffer[..len]);
-                at += len as u64;
-            }
-        }
-        claim
-            .check(&hasher.finish())
-            .map_err(|error| error.at(range.start))?;
-        Ok(Verification::Ok)
-    }
-
-    fn verify_zstd(&self, entry: &Entry, spec: &TensorSpec) -> Result<Verification, Error> {
-        let mut stream = Compressed::new(self.decoding(), entry, spec)?;
-        let len = usize::try_from(spec.byte_len()).map_or(CHUNK, |len| len.clamp(1, CHUNK));
-        let mut buffer = vec![0; len.next_multiple_of(fmt_core::TENSOR_STREAM_UNIT)];
-        while stream.read(&mut buffer)? > 0 {}
-        let have_checksums = stream.have_checksums();
-        Ok(match &entry.checksum {
-            _ if have_checksums || claim_of(entry).is_some() => Verification::Ok,
-            Some(text) => Verification::UnknownChecksum(text.clone()),
-            None => Verification::Unchecked,
-        })
     }
 }
 
@@ -317,47 +205,38 @@ impl TensorReader for ZtensorReader {
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         let (entry, spec) = self.readable(index)?;
-        self.tensor_of(entry, spec)
+        let bytes = self.blob(entry, &spec).bytes();
+        bytes
+            .and_then(|bytes| joined(spec, bytes))
             .map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         let (entry, spec) = self.readable(index)?;
-        let (part, range) =
-            row_range(&spec, rows).map_err(|error| error.of_tensor(&entry.name).rule("Z18"))?;
-        let read = if Self::is_plain(entry) {
-            let range = entry.range.start + range.start..entry.range.start + range.end;
-            read_range(&*self.source, range, "the data").and_then(|bytes| joined(part, bytes))
-        } else {
-            self.converted_rows(index, &spec, part, range)
-        };
-        read.map_err(|error| error.of_tensor(&entry.name))
+        let part = row_range(&spec, rows).map_err(|error| error.rule("Z18"));
+        let rows = part.and_then(|(part, range)| {
+            let bytes = self.blob(entry, &spec).part(&self.proven_tables, index, range)?;
+            joined(part, bytes)
+        });
+        rows.map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
         let (entry, spec) = self.readable(index)?;
-        let stream: Result<Box<dyn TensorStream + '_>, Error> = match entry.encoding {
-            Encoding::Zstd => {
-                Compressed::new(self.decoding(), entry, &spec).map(|stream| Box::new(stream) as _)
-            }
-            _ => Ok(Box::new(Stored::new(&*self.source, entry, &spec))),
-        };
+        let stream = self.blob(entry, &spec).stream();
         stream.map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         let (entry, spec) = self.readable(index)?;
         check_buffer(&spec, out.len())
-            .and_then(|()| self.fill(entry, &spec, out).map(drop))
+            .and_then(|()| self.blob(entry, &spec).fill(out).map(drop))
             .map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         let (entry, spec) = self.readable(index)?;
-        let verified = match entry.encoding {
-            Encoding::Zstd => self.verify_zstd(entry, &spec),
-            _ => self.verify_raw(entry),
-        };
+        let verified = self.blob(entry, &spec).verify();
         verified.map_err(|error| error.of_tensor(&entry.name))
     }
 

@@ -6,11 +6,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use fmt_core::{ByteSource, Entry, Error, read_range};
+use fmt_core::{ByteSource, Error, read_range};
 use tensor_core::Bytes;
 
 use crate::{
-    decode::{Decoding, decode, memory, survey},
+    decode::{Decoding, check_ratio, decode, memory, survey},
     frames::{SeekTable, TABLE_FOOT, Window},
 };
 
@@ -27,7 +27,7 @@ impl ProvenTables {
         &self,
         decoding: Decoding<'_>,
         index: usize,
-        entry: &Entry,
+        blob: &Range<u64>,
         whole: u64,
         wanted: Range<u64>,
     ) -> Result<Option<Bytes>, Error> {
@@ -39,19 +39,20 @@ impl ProvenTables {
             limits,
             threads,
         } = decoding;
-        let Some((table, table_len)) = read_table(source, &entry.range)? else {
+        check_ratio(blob.end - blob.start, whole, blob.start)?;
+        let Some((table, table_len)) = read_table(source, blob)? else {
             return Ok(None);
         };
-        let frames = entry.range.start..entry.range.end - table_len;
+        let frames = blob.start..blob.end - table_len;
         let Some(part) = Part::find(&table, &frames, whole, &wanted) else {
             return Ok(None);
         };
-        if !self.prove(decoding, index, &entry.range, whole, table_len, table)? {
+        if !self.prove(decoding, index, blob, whole, table_len, table)? {
             return Ok(None);
         }
-        let blob = read_range(source, part.stored.clone(), "the compressed data")?;
+        let stored = read_range(source, part.stored.clone(), "the compressed data")?;
         let mut memory = memory(part.decoded.end - part.decoded.start, limits)?;
-        decode(&blob, part.stored.start, &mut memory, limits, threads)?;
+        decode(&stored, part.stored.start, &mut memory, limits, threads)?;
         let bytes = Bytes::from(memory);
         // Both within what has just been decoded to memory.
         let start = (wanted.start - part.decoded.start) as usize;

@@ -2,12 +2,11 @@
 
 use std::{iter::Peekable, ops::Range};
 
-use fmt_core::{ByteSource, Entry, Error, ErrorKind, Limits, TensorStream, read_range};
-use tensor_core::TensorSpec;
+use fmt_core::{ByteSource, Error, ErrorKind, Limits, TensorStream, read_range};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use crate::{
-    checksum::{Claim, Hasher, claim_of},
+    checksum::{Claim, Hasher},
     decode::{Decoding, check_ratio, decode_frames, survey},
     footer::read_into,
     frames::{Frame, Piece, Pieces, Window, corrupt},
@@ -26,17 +25,19 @@ pub(crate) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    pub(crate) fn new(source: &'a dyn ByteSource, entry: &Entry, spec: &TensorSpec) -> Self {
+    /// `swapped` is the width of elements that are turned around, else 1.
+    pub(crate) fn new(
+        source: &'a dyn ByteSource,
+        range: Range<u64>,
+        swapped: usize,
+        claim: Option<(Claim, Hasher)>,
+    ) -> Self {
         Self {
             source,
-            start: entry.range.start,
-            rest: entry.range.clone(),
-            swapped: if entry.is_big_endian {
-                spec.dtype().size()
-            } else {
-                1
-            },
-            claim: claim_of(entry),
+            start: range.start,
+            rest: range,
+            swapped,
+            claim,
         }
     }
 }
@@ -70,6 +71,61 @@ pub(crate) fn swap(bytes: &mut [u8], width: usize) {
         4 => turn::<4>(bytes),
         8 => turn::<8>(bytes),
         _ => {}
+    }
+}
+
+/// Decoded bytes that are held against a checksum of theirs, and perhaps against what booleans may be.
+pub(crate) struct Checked<'a> {
+    inner: Box<dyn TensorStream + 'a>,
+    left: u64,
+    /// Where in the file the blob stands.
+    start: u64,
+    claim: Option<(Claim, Hasher)>,
+    is_zero_or_one: bool,
+}
+
+impl<'a> Checked<'a> {
+    pub(crate) fn new(
+        inner: Box<dyn TensorStream + 'a>,
+        len: u64,
+        start: u64,
+        claim: Option<(Claim, Hasher)>,
+        is_zero_or_one: bool,
+    ) -> Self {
+        Self {
+            inner,
+            left: len,
+            start,
+            claim,
+            is_zero_or_one,
+        }
+    }
+}
+
+impl TensorStream for Checked<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        let len = self.inner.read(out)?;
+        let read = &out[..len];
+        if self.is_zero_or_one {
+            check_booleans(read).map_err(|error| error.at(self.start))?;
+        }
+        if let Some((_, hasher)) = &mut self.claim {
+            hasher.update(read);
+        }
+        self.left = self.left.saturating_sub(len as u64);
+        check_at_end(&mut self.claim, self.left == 0, self.start)?;
+        Ok(len)
+    }
+}
+
+/// Version 2 has booleans that are 0 or 1, and nothing else (O17).
+pub(crate) fn check_booleans(bytes: &[u8]) -> Result<(), Error> {
+    match bytes.iter().find(|byte| **byte > 1) {
+        Some(byte) => {
+            let error = Error::new(ErrorKind::Corrupt, "an element of type bool").rule("O17");
+            Err(error.expected("0 or 1").found(byte))
+        }
+        None => Ok(()),
     }
 }
 
@@ -107,14 +163,19 @@ pub(crate) struct Compressed<'a> {
 }
 
 impl<'a> Compressed<'a> {
-    pub(crate) fn new(decoding: Decoding<'a>, entry: &Entry, spec: &TensorSpec) -> Result<Self, Error> {
+    /// Of a blob that is `whole` bytes once decoded.
+    pub(crate) fn new(
+        decoding: Decoding<'a>,
+        blob: Range<u64>,
+        whole: u64,
+        claim: Option<(Claim, Hasher)>,
+    ) -> Result<Self, Error> {
         let Decoding {
             source,
             limits,
             threads,
         } = decoding;
-        let (blob, whole) = (entry.range.clone(), spec.byte_len());
-        check_ratio(entry.stored_size(), whole, blob.start)?;
+        check_ratio(blob.end - blob.start, whole, blob.start)?;
         let table = read_table(source, &blob)?;
         let table = table.map(|(table, len)| ((blob.end - len - blob.start) as usize, table));
         let window = || Window::new(source, blob.clone());
@@ -125,7 +186,7 @@ impl<'a> Compressed<'a> {
             threads,
             start: blob.start,
             pieces: Pieces::new(window(), blob.start, limits).peekable(),
-            claim: claim_of(entry),
+            claim,
             have_checksums: survey.have_checksums,
             ready: Vec::new(),
             taken: 0,

@@ -118,7 +118,7 @@ fuzz_target!(|input: Input| {
         assert_eq!(reader.verify(index).expect("nothing is corrupt"), expected);
         let options = TensorOptions {
             big_endian: entry.is_big_endian,
-            fields: reader.fields(index).to_vec(),
+            fields: reader.fields(index),
             ..options.clone()
         };
         again.push((*name, read, options));

@@ -85,6 +85,8 @@ impl Job<'_> {
         let late = || recast.as_ref().map(Recast::losses).unwrap_or_default();
         let options = ConvertOptions {
             allow_loss: allowed(self.target),
+            names_beside: !self.target.no_sidecar,
+            dense_budget: files::read_options().limits.decoded_bytes,
             output: files::output_options(self.target.no_clobber, self.from),
             lost_on_the_way: Some(&late),
             ..ConvertOptions::default()
@@ -184,7 +186,7 @@ fn allowed(target: &Target) -> AllowedLoss {
     AllowedLoss {
         tensors: has(LossKind::Tensors),
         sparsity: has(LossKind::Sparsity),
-        names: has(LossKind::Names),
+        names: has(LossKind::Names) || target.no_sidecar,
         metadata: !target.strict,
         foreign_parts: has(LossKind::Parts),
         range: has(LossKind::Range),

@@ -198,6 +198,7 @@ impl Settings {
         note(target.strict_spec, "--strict-spec", &["ztensor", "btf"]);
         note(target.align.is_some(), "--align", &["ztensor", "tbuf"]);
         note(target.btf_coo_tag.is_some(), "--btf-coo-tag", &["btf"]);
+        note(target.no_sidecar, "--no-sidecar", &["btf"]);
         let checksum = match target.checksum {
             None => TensorOptions::default().checksum,
             Some(Checksum::None) => None,

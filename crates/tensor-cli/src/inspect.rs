@@ -51,7 +51,7 @@ struct Tensor<'r> {
     checksum: Option<&'r str>,
     sha256: Option<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    attributes: BTreeMap<&'r str, &'r str>,
+    attributes: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stats: Option<Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +179,6 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         fmt_core::StoredDType::Opaque(dtype) => dtype.name(),
         fmt_core::StoredDType::Unknown(name) => name,
     };
-    let attributes = entry.attributes.iter();
     Tensor {
         index,
         name: &entry.name,
@@ -195,9 +194,7 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         data_bytes: entry.byte_len(),
         checksum: entry.checksum.as_deref(),
         sha256: None,
-        attributes: attributes
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect(),
+        attributes: entry.attributes.to_map(),
         stats: None,
         // What is copied only can be had, though not as numbers.
         unsupported: entry.unsupported.as_deref().filter(|_| !entry.is_copied_only()),

@@ -12,7 +12,8 @@ use crate::choosing::Choosing;
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
 /// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), and for
-/// reading only PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
+/// reading only zTensor 1.x and 2.x (.zt: what the Python package `ztensor` writes today is not 0.1), PyTorch (.pt,
+/// .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
 ///
 /// A file to read can be on a server that answers range requests: `https://HOST/PATH`, or `hf://OWNER/REPO/FILE` for the
 /// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`). Only what is needed of it is fetched.
@@ -64,12 +65,15 @@ pub(crate) struct Reading {
     /// The most tensors in a file [default: 2000000].
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_tensors: Option<u64>,
-    /// The most dimensions of a tensor.
+    /// The most dimensions of a tensor [default: 64].
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_rank: Option<u64>,
-    /// The longest name.
+    /// The longest name [default: 64 KiB].
     #[arg(long, global = true, value_name = "BYTES")]
     pub(crate) max_name: Option<u64>,
+    /// The most attributes of one tensor, or of a file [default: 65536].
+    #[arg(long, global = true, value_name = "COUNT")]
+    pub(crate) max_fields: Option<u64>,
     /// The most memory for a tensor that must be decoded as a whole [default: 4 GiB].
     #[arg(long, global = true, value_name = "BYTES")]
     pub(crate) max_decoded: Option<u64>,
@@ -87,6 +91,7 @@ impl Reading {
             (&mut limits.tensors, self.max_tensors),
             (&mut limits.rank, self.max_rank),
             (&mut limits.name_bytes, self.max_name),
+            (&mut limits.fields, self.max_fields),
             (&mut limits.decoded_bytes, self.max_decoded),
         ] {
             *limit = wanted.unwrap_or(*limit);
@@ -309,6 +314,9 @@ pub(crate) struct Target {
     /// The number that marks sparse tensors: 2 as specified, or 1 as TFRT's own code reads (BTF) [default: 2].
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) btf_coo_tag: Option<u8>,
+    /// Write no file of names beside one whose format has none; tensors are then called 0, 1, ... (BTF).
+    #[arg(long)]
+    pub(crate) no_sidecar: bool,
     /// Store elements of a dtype that the format lacks as unsigned integers of the same width, bit for bit.
     #[arg(long)]
     pub(crate) as_bits: bool,

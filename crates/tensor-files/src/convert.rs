@@ -404,7 +404,7 @@ fn planned(entry: &Entry) -> Result<PlannedEntry, String> {
     if let (StoredDType::Opaque(dtype), true) = (&entry.dtype, entry.is_copied_only()) {
         let planned = PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone());
         let mut planned = planned.ok_or_else(|| format!("its elements are no whole blocks of {dtype}"))?;
-        planned.attributes = entry.attributes.clone();
+        planned.attributes = entry.attributes.to_map();
         return Ok(planned);
     }
     if let Some(why) = &entry.unsupported {
@@ -418,7 +418,7 @@ fn planned(entry: &Entry) -> Result<PlannedEntry, String> {
         Layout::Coo { nnz } => PlannedEntry::coo(&*entry.name, spec, nnz),
         _ => return Err("its layout is not known".to_owned()),
     };
-    planned.attributes = entry.attributes.clone();
+    planned.attributes = entry.attributes.to_map();
     Ok(planned)
 }
 

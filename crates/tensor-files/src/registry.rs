@@ -20,8 +20,13 @@ const FORMATS: &[&dyn Format] = &[
     &fmt_tbuf::TensorBuffers,
     #[cfg(feature = "torch")]
     &fmt_torch::Torch,
+    // The first with an extension is the one that new files get.
     #[cfg(feature = "ztensor")]
     &fmt_ztensor::Ztensor,
+    #[cfg(feature = "ztensor")]
+    &fmt_ztensor::Ztensor1,
+    #[cfg(feature = "ztensor")]
+    &fmt_ztensor::Ztensor2,
 ];
 
 /// Every format that is built in.

@@ -4,7 +4,6 @@
 use tract_onnx::tract_hir::internal::*;
 
 use super::{attributes::Attributes, kernel::Fact};
-use crate::input_check;
 
 type Verdict = Result<(), String>;
 
@@ -89,17 +88,6 @@ pub(super) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// tract takes the border's samples otherwise, and panics at cubic interpolation of volumes.
-pub(super) fn grid_sample(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    if !node.text("mode", "linear").ends_with("cubic") {
-        return Ok(());
-    }
-    if node.text("padding_mode", "zeros") == "border" || inputs[0].rank() != 4 {
-        return refuse("cubic interpolation with border padding, or of volumes, is not supported");
-    }
-    Ok(())
-}
-
 /// Windows of even size reach further to one side; tract takes the other.
 pub(super) fn lrn(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("size", 0) % 2 == 0 {
@@ -130,24 +118,6 @@ pub(super) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     }
     Ok(())
 }
-
-pub(super) fn pad(node: Attributes<'_>, _: i64) -> Verdict {
-    match node.text("mode", "constant") {
-        "constant" | "reflect" | "edge" if node.ints("pads").iter().all(|&pad| pad >= 0) => Ok(()),
-        "constant" | "reflect" | "edge" => refuse(NEGATIVE_PADS),
-        _ => refuse("only the modes 'constant', 'reflect' and 'edge' are supported"),
-    }
-}
-
-pub(super) fn pads(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    match inputs.get(1).and_then(Fact::integers) {
-        Some(pads) if pads.iter().any(|&pad| pad < 0) => refuse(NEGATIVE_PADS),
-        _ => Ok(()),
-    }
-}
-
-/// tract panics at them.
-const NEGATIVE_PADS: &str = "negative pads are not supported; use Slice";
 
 /// tract computes powers in the base's type.
 pub(super) fn pow(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
@@ -180,24 +150,16 @@ pub(super) fn q_linear_mat_mul(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
-/// A range of constants is computed when the model is loaded, at once and whole.
-pub(super) fn range(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let numbers: Option<Vec<f64>> = inputs.iter().map(Fact::number).collect();
-    match numbers.as_deref() {
-        Some(&[start, limit, step]) => input_check::range_fits(start, limit, step),
-        _ => Ok(()),
-    }
-}
-
-/// Only what is common: exporters write no other functions, and no limits.
+/// Functions must be known, and limits are computed for LSTM only.
 pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let directions = match node.text("direction", "forward") {
         "forward" | "reverse" => 1,
         "bidirectional" => 2,
         _ => return refuse("the direction must be 'forward', 'reverse' or 'bidirectional'"),
     };
-    if node.has("clip") || node.int("input_forget", 0) != 0 {
-        return refuse("the attributes 'clip' and 'input_forget' are not supported");
+    let is_lstm = node.0.op_type == "LSTM";
+    if node.has("clip") && !is_lstm {
+        return refuse("the attribute 'clip' is supported for LSTM only");
     }
     let functions = match node.0.op_type.as_str() {
         "LSTM" => 3,
@@ -208,44 +170,12 @@ pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
         .get("activations")
         .map_or(&[][..], |attribute| &attribute.strings);
     let is_known = |name: &Vec<u8>| {
-        std::str::from_utf8(name).is_ok_and(|name| super::recurrent::Activation::of(name).is_some())
+        std::str::from_utf8(name).is_ok_and(|name| super::gate_functions::Activation::of(name).is_some())
     };
     if !given.is_empty() && (given.len() != functions * directions || !given.iter().all(is_known)) {
-        return refuse("only the activations Sigmoid, Tanh and Relu are supported, one for each function");
+        return refuse("the activations are not those of ONNX, or not one for each function");
     }
     Ok(())
-}
-
-/// How an output's place is turned into an input's place differs between implementations where the scales do not
-/// lead to whole dimensions, or to dimensions of 1; integers are rounded differently too.
-pub(super) fn resize(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    let mode = node.text("mode", "nearest");
-    if mode != "nearest" && !inputs[0].datum_type.is_float() {
-        return refuse("interpolation of integers is not supported");
-    }
-    let scales = node
-        .position(2)
-        .and_then(|position| inputs.get(position)?.floats());
-    let scales = scales.filter(|scales| !scales.is_empty());
-    let given = scales.as_deref().unwrap_or(&[]);
-    let is_whole = given.iter().all(|scale| scale.fract() == 0.0);
-    let shrinks = given.iter().any(|&scale| scale < 1.0);
-    let transformation = node.text("coordinate_transformation_mode", "half_pixel");
-    let is_supported = match transformation {
-        "half_pixel" | "asymmetric" | "tf_half_pixel_for_nn" => true,
-        "align_corners" => is_whole,
-        "pytorch_half_pixel" => mode == "nearest" || !shrinks,
-        "half_pixel_symmetric" => mode == "linear",
-        "tf_crop_and_resize" => mode != "cubic" && scales.is_none(),
-        _ => false,
-    };
-    if is_supported {
-        return Ok(());
-    }
-    refuse(format!(
-        "'{mode}' interpolation with the coordinate transformation '{transformation}' is not supported for these \
-         scales or sizes"
-    ))
 }
 
 /// Without axes, the number of dimensions depends on the sizes: a plan for all sizes cannot know it.

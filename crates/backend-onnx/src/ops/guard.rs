@@ -7,10 +7,7 @@ use super::{
     kernel::{Fact, known},
     types::Types,
 };
-use crate::{
-    faults::{Limit, Refusal},
-    size, time_limit,
-};
+use crate::{faults::Limit, size, time_limit};
 
 /// A condition on a node and its inputs, those that are given: says why they are refused.
 pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), String>;
@@ -68,13 +65,7 @@ impl Guarded {
             return Err(Limit(format!("is not supported for {name}")).into());
         }
         match &self.check {
-            Some((check, node)) => {
-                check(Attributes(node), inputs).map_err(|reason| match node.op_type.as_str() {
-                    // Its bound saves memory, whatever runs the model.
-                    "Range" => Refusal(reason).into(),
-                    _ => Limit(reason).into(),
-                })
-            }
+            Some((check, node)) => check(Attributes(node), inputs).map_err(|reason| Limit(reason).into()),
             None => Ok(()),
         }
     }

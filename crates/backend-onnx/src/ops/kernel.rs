@@ -79,11 +79,21 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
         1
     }
 
+    /// Whether the same inputs give the same outputs.
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     /// What comes out for what goes in, or why it can't be computed.
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>>;
+
+    /// An operator of tract that computes the same of the first input alone, and may be fused with others.
+    fn in_tract(&self, _inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
+        None
+    }
 
     /// The kernel to run for inputs of these types, if it is another one.
     fn specialized(&self, _inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
@@ -114,7 +124,12 @@ impl KernelOp {
             ..fact.clone()
         };
         let inputs: Vec<Fact> = inputs.iter().map(plain).collect();
-        Ok(self.0.outputs(&inputs)?.into_iter().collect())
+        let outputs: TVec<Fact> = self.0.outputs(&inputs)?.into_iter().collect();
+        // What is constant is computed next.
+        for output in &outputs {
+            crate::size::admit(output.datum_type, &output.shape)?;
+        }
+        Ok(outputs)
     }
 }
 
@@ -135,7 +150,12 @@ impl PartialEq for KernelOp {
 impl Eq for KernelOp {}
 
 impl EvalOp for KernelOp {
-    op_out_of_plan!();
+    fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
+        match self.0.is_pure() {
+            true => self.eval(&EvalContext::out_of_plan(), inputs).map(Some),
+            false => Ok(None),
+        }
+    }
 
     fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let inputs: TVec<Arc<Tensor>> = inputs
@@ -204,6 +224,9 @@ impl InferenceOp for KernelOp {
         let mut facts = Vec::with_capacity(inputs.len());
         for input in &inputs {
             facts.push(Fact::of(target.outlet_fact(*input)?));
+        }
+        if let Some(op) = self.0.in_tract(&facts) {
+            return target.wire_node(&*node.name, op, &inputs[..1]);
         }
         let op = self.0.specialized(&facts).map_or_else(|| self.clone(), KernelOp);
         target.wire_node(&*node.name, op, &inputs)

@@ -162,15 +162,7 @@ impl Kernel for QuantizeDynamically {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = elements::<f32>(&inputs[0])?;
-        // The range always includes zero, so that zero is exact.
-        let least = input.iter().copied().fold(0.0, f32::min);
-        let greatest = input.iter().copied().fold(0.0, f32::max);
-        let scale = if least == greatest {
-            1.0
-        } else {
-            (greatest - least) / 255.0
-        };
-        let zero_point = (-least / scale).clamp(0.0, 255.0).round_ties_even();
+        let (scale, zero_point) = range(input);
         let quantized =
             |&value: &f32| ((value / scale).round_ties_even() + zero_point).clamp(0.0, 255.0) as u8;
         Ok(tvec![
@@ -179,6 +171,19 @@ impl Kernel for QuantizeDynamically {
             tensor0(zero_point as u8),
         ])
     }
+}
+
+/// The scale and the zero point for these values in 8 bits.
+fn range(values: &[f32]) -> (f32, f32) {
+    // The range always includes zero, so that zero is exact.
+    let least = values.iter().copied().fold(0.0, f32::min);
+    let greatest = values.iter().copied().fold(0.0, f32::max);
+    let scale = if least == greatest {
+        1.0
+    } else {
+        (greatest - least) / 255.0
+    };
+    (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
 }
 
 /// Which scale an element has.

@@ -15,6 +15,7 @@ use tract_onnx::{
 use super::{
     access::{elements, tensor},
     attributes::Attributes,
+    gate_functions::Activation,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::{BadInput, Limit};
@@ -35,6 +36,10 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         _ => &[false],
     };
     let given = attributes.texts("activations")?;
+    let (mut alphas, mut betas) = (
+        attributes.floats("activation_alpha").iter().copied(),
+        attributes.floats("activation_beta").iter().copied(),
+    );
     let mut activations = Vec::with_capacity(directions.len());
     for direction in 0..directions.len() {
         let count = cell.activations().len();
@@ -42,7 +47,10 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
             Some(names) => names.iter().map(String::as_str).collect(),
             None => cell.activations().to_vec(),
         };
-        let functions: Option<Vec<Activation>> = names.iter().map(|name| Activation::of(name)).collect();
+        let functions: Option<Vec<Activation>> = names
+            .iter()
+            .map(|name| Some(Activation::of(name)?.with(&mut alphas, &mut betas)))
+            .collect();
         activations.push(functions.context("an unknown activation")?);
     }
     Ok(kernel(Recurrent {
@@ -50,6 +58,8 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         directions: directions.into(),
         activations,
         batch_first: attributes.int("layout", 0) != 0,
+        clip: attributes.float("clip", 0.0),
+        couples_gates: attributes.int("input_forget", 0) != 0,
         inputs: std::array::from_fn(|index| attributes.position(index)),
         outputs: node.output.len(),
     }))
@@ -92,39 +102,6 @@ impl Cell {
     }
 }
 
-/// A function of one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Activation {
-    Sigmoid,
-    Tanh,
-    Relu,
-}
-
-impl Activation {
-    pub(super) fn of(name: &str) -> Option<Self> {
-        match name.to_ascii_lowercase().as_str() {
-            "sigmoid" => Some(Self::Sigmoid),
-            "tanh" => Some(Self::Tanh),
-            "relu" => Some(Self::Relu),
-            _ => None,
-        }
-    }
-
-    fn apply(self, x: f32) -> f32 {
-        match self {
-            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Self::Tanh => x.tanh(),
-            Self::Relu => {
-                if x < 0.0 {
-                    0.0
-                } else {
-                    x
-                }
-            }
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Recurrent {
     cell: Cell,
@@ -133,6 +110,10 @@ struct Recurrent {
     /// Of each direction.
     activations: Vec<Vec<Activation>>,
     batch_first: bool,
+    /// What gates are limited to before their functions; 0 is no limit.
+    clip: f32,
+    /// An LSTM forgets as much as it takes in.
+    couples_gates: bool,
     /// Where each of ONNX's inputs stands among those that are given.
     inputs: [Option<usize>; 8],
     outputs: usize,
@@ -308,6 +289,8 @@ impl Kernel for Recurrent {
                 sizes,
                 lengths: &lengths,
                 is_reverse,
+                clip: self.clip,
+                couples_gates: self.couples_gates,
                 w: &w[direction * gates * sizes.input..(direction + 1) * gates * sizes.input],
                 r: &r[direction * gates * hidden..(direction + 1) * gates * hidden],
                 bias: part(slice(3)?, direction, 2 * gates),
@@ -390,6 +373,8 @@ struct Side<'r> {
     sizes: Sizes,
     lengths: &'r [usize],
     is_reverse: bool,
+    clip: f32,
+    couples_gates: bool,
     w: &'r [f32],
     r: &'r [f32],
     /// Of the product with the input, then of that with the state.
@@ -465,6 +450,14 @@ impl Side<'_> {
         }
     }
 
+    fn clipped(&self, x: f32) -> f32 {
+        if self.clip > 0.0 {
+            x.clamp(-self.clip, self.clip)
+        } else {
+            x
+        }
+    }
+
     /// The step that a row is at, `None` after its end.
     fn step(&self, turn: usize, row: usize) -> Option<usize> {
         let length = self.lengths[row];
@@ -489,10 +482,13 @@ impl Side<'_> {
         };
         for unit in 0..hidden {
             let gate = |index: usize| self.sum(x, r, index * hidden + unit);
-            let input = f.apply(gate(0) + peephole(0, unit, c[unit]));
-            let forget = f.apply(gate(2) + peephole(2, unit, c[unit]));
-            c[unit] = forget * c[unit] + input * g.apply(gate(3));
-            let output = f.apply(gate(1) + peephole(1, unit, c[unit]));
+            let input = f.apply(self.clipped(gate(0) + peephole(0, unit, c[unit])));
+            let forget = match self.couples_gates {
+                true => 1.0 - input,
+                false => f.apply(self.clipped(gate(2) + peephole(2, unit, c[unit]))),
+            };
+            c[unit] = forget * c[unit] + input * g.apply(self.clipped(gate(3)));
+            let output = f.apply(self.clipped(gate(1) + peephole(1, unit, c[unit])));
             h[unit] = output * last.apply(c[unit]);
         }
     }

@@ -72,6 +72,28 @@ pub(super) const fn ml(name: &'static str, build: Build) -> Rule {
     }
 }
 
+/// An operator of ONNX Runtime's own.
+pub(super) const fn contributed(name: &'static str, build: Build) -> Rule {
+    Rule {
+        domain: "com.microsoft",
+        own: Some(build),
+        ..op(name)
+    }
+}
+
+/// The domain of what is used in place of other operators: those of this table that have it, else ONNX's in their newest
+/// version. No file may use it.
+pub(crate) const NEWEST: &str = "tensorferry";
+
+/// An operator that no file has.
+pub(super) const fn inner(name: &'static str, build: Build) -> Rule {
+    Rule {
+        domain: NEWEST,
+        own: Some(build),
+        ..op(name)
+    }
+}
+
 impl Rule {
     pub(super) const fn since(mut self, opset: i64) -> Self {
         self.since = opset;

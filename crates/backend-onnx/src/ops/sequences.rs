@@ -173,7 +173,7 @@ impl Kernel for Compress {
 }
 
 /// These places of an axis, which are inside of it.
-fn picked(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
+pub(super) fn picked(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
     fn copy<T: Datum>(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
         let view = value.to_plain_array_view::<T>()?;
         Ok(view.select(tract_ndarray::Axis(axis), places).into_tensor())

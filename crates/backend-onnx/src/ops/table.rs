@@ -4,9 +4,12 @@
 
 use super::{
     activation::{self, activation},
-    cast, conditions as when, elementwise, lookup, normalize, quantize, recurrent, reduce,
-    rule::{Outputs, Rule, ml, op},
-    sequences, slice, text,
+    cast, concat, conditions as when, contrib, counting, elementwise, grid_sample, lookup, normalize, pad,
+    quantize, random, recurrent, reduce, resize,
+    rule::{Outputs, Rule, contributed, inner, ml, op},
+    sequences, slice,
+    steps::stepwise,
+    text, tokenizer,
     types::Types,
 };
 use crate::ml;
@@ -81,6 +84,10 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .when(when::batch_normalization),
+    op("Bernoulli")
+        .since(15)
+        .takes(&["dtype", "seed"])
+        .own(random::random),
     op("BitwiseAnd").since(18).of(Types::INTEGERS),
     op("BitwiseNot").since(18).of(Types::INTEGERS),
     op("BitwiseOr").since(18).of(Types::INTEGERS),
@@ -102,7 +109,11 @@ pub(super) static RULES: &[Rule] = &[
         .wide()
         .instead(activation::TYPES, activation::clip),
     op("Compress").since(9).takes(AXIS).own(sequences::compress),
-    op("Concat").takes(AXIS),
+    op("Concat").takes(AXIS).own(concat::concat),
+    op("ConcatFromSequence")
+        .since(11)
+        .takes(&["axis", "new_axis"])
+        .own(stepwise),
     op("Constant").takes(&[
         "value",
         "value_float",
@@ -214,9 +225,7 @@ pub(super) static RULES: &[Rule] = &[
     op("GridSample")
         .since(16)
         .takes(&["align_corners", "mode", "padding_mode"])
-        .of(FLOATS)
-        .wide()
-        .given(when::grid_sample),
+        .own(grid_sample::grid_sample),
     op("GroupNormalization")
         .since(18)
         .takes(&["epsilon", "num_groups", "stash_type"])
@@ -262,6 +271,8 @@ pub(super) static RULES: &[Rule] = &[
     op("LSTM")
         .gives(Outputs::Optional)
         .takes(&[
+            "activation_alpha",
+            "activation_beta",
             "activations",
             "clip",
             "direction",
@@ -287,6 +298,11 @@ pub(super) static RULES: &[Rule] = &[
     op("LessOrEqual").since(12).of(NUMBERS).given(when::comparison),
     op("Log").of(FLOATS).wide(),
     op("LogSoftmax").takes(AXIS).own(elementwise::log_softmax),
+    op("Loop")
+        .since(1)
+        .takes(&["body"])
+        .gives(Outputs::AsNamed)
+        .own(stepwise),
     op("LpNormalization").takes(&["axis", "p"]).of(FLOATS).wide(),
     op("MatMul").of(FACTORS).wide(),
     op("MatMulInteger").since(10),
@@ -334,13 +350,14 @@ pub(super) static RULES: &[Rule] = &[
     op("NonZero").since(9).of(FIXED).given(when::not_scalar),
     op("Not").of(Types::BOOL),
     op("OneHot").since(9).takes(AXIS).own(lookup::one_hot),
+    op("Optional").since(15).takes(&["type"]).own(stepwise),
+    op("OptionalGetElement").since(15).own(stepwise),
+    op("OptionalHasElement").since(15).own(stepwise),
     op("Or").takes(LEGACY).of(Types::BOOL),
     op("PRelu").of(FLOATS),
     op("Pad")
-        .takes(&["mode", "pads", "value"])
-        .of(NUMBERS)
-        .when(when::pad)
-        .given(when::pads),
+        .takes(&["mode", "pads", "paddings", "value"])
+        .own(pad::pad),
     op("Pow").takes(LEGACY).of(FLOATS).wide().given(when::pow),
     op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
     op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
@@ -351,10 +368,30 @@ pub(super) static RULES: &[Rule] = &[
         .own(quantize::quantize),
     op("RNN")
         .gives(Outputs::Optional)
-        .takes(&["activations", "clip", "direction", "hidden_size", "layout"])
+        .takes(&[
+            "activation_alpha",
+            "activation_beta",
+            "activations",
+            "clip",
+            "direction",
+            "hidden_size",
+            "layout",
+        ])
         .when(when::recurrent)
         .own(recurrent::recurrent),
-    op("Range").since(11).of(NUMBERS).given(when::range),
+    op("RandomNormal")
+        .takes(&["dtype", "mean", "scale", "seed", "shape"])
+        .own(random::random),
+    op("RandomNormalLike")
+        .takes(&["dtype", "mean", "scale", "seed"])
+        .own(random::random),
+    op("RandomUniform")
+        .takes(&["dtype", "high", "low", "seed", "shape"])
+        .own(random::random),
+    op("RandomUniformLike")
+        .takes(&["dtype", "high", "low", "seed"])
+        .own(random::random),
+    op("Range").since(11).own(counting::range),
     op("Reciprocal").of(FLOATS).wide(),
     op("ReduceL1")
         .takes(REDUCE)
@@ -402,7 +439,7 @@ pub(super) static RULES: &[Rule] = &[
         .instead(activation::TYPES, activation),
     op("Reshape").since(5).takes(&["allowzero"]),
     op("Resize")
-        .since(11)
+        .since(10)
         .takes(&[
             "antialias",
             "axes",
@@ -414,8 +451,7 @@ pub(super) static RULES: &[Rule] = &[
             "mode",
             "nearest_mode",
         ])
-        .wide()
-        .given(when::resize),
+        .own(resize::resize),
     op("ReverseSequence")
         .since(10)
         .takes(&["batch_axis", "time_axis"])
@@ -444,6 +480,12 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(activation::TYPES, activation),
+    op("SequenceAt").since(11).own(stepwise),
+    op("SequenceConstruct").since(11).own(stepwise),
+    op("SequenceEmpty").since(11).takes(&["dtype"]).own(stepwise),
+    op("SequenceErase").since(11).own(stepwise),
+    op("SequenceInsert").since(11).own(stepwise),
+    op("SequenceLength").since(11).own(stepwise),
     op("Shape").takes(&["end", "start"]),
     op("Shrink").since(9).takes(&["bias", "lambd"]).of(FLOATS).wide(),
     op("Sigmoid")
@@ -469,6 +511,10 @@ pub(super) static RULES: &[Rule] = &[
     op("Split")
         .gives(Outputs::AsNamed)
         .takes(&["axis", "num_outputs", "split"]),
+    op("SplitToSequence")
+        .since(11)
+        .takes(&["axis", "keepdims"])
+        .own(stepwise),
     op("Sqrt").of(FLOATS).wide(),
     op("Squeeze").takes(&["axes"]).given(when::squeeze),
     op("StringNormalizer")
@@ -504,8 +550,12 @@ pub(super) static RULES: &[Rule] = &[
         .takes(&["axis", "largest", "sorted"])
         .of(NUMBERS),
     op("Transpose").takes(&["perm"]),
-    op("Trilu").since(14).takes(&["upper"]).of(FIXED),
+    op("Trilu").since(14).takes(&["upper"]).own(counting::trilu),
     op("Unsqueeze").takes(&["axes"]),
+    op("Upsample")
+        .since(7)
+        .takes(&["mode", "scales"])
+        .own(resize::resize),
     op("Where").since(9).by_input(1),
     op("Xor").takes(LEGACY).of(Types::BOOL),
     ml("ArrayFeatureExtractor", ml::extractor),
@@ -624,4 +674,13 @@ pub(super) static RULES: &[Rule] = &[
         "target_weights",
         "target_weights_as_tensor",
     ]),
+    contributed("Tokenizer", tokenizer::tokenizer).takes(&[
+        "mark",
+        "mincharnum",
+        "pad_value",
+        "separators",
+        "stopwords",
+        "tokenexp",
+    ]),
+    inner("TransposeLast", contrib::transpose_last),
 ];

@@ -8,5 +8,6 @@ mod extremes;
 mod onnx_runtime;
 mod plans;
 mod refusals;
+mod steps;
 mod support;
 mod values;

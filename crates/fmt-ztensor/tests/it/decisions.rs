@@ -445,7 +445,7 @@ fn z27_attributes_fit_and_metadata_does_not() {
     let reader = Ztensor
         .open(Arc::new(Bytes::from(out)), &ReadOptions::default())
         .unwrap();
-    assert_eq!(reader.entries()[0].attributes["unit"], "m");
+    assert_eq!(reader.entries()[0].attributes.to_map()["unit"], "m");
     plan.metadata.insert("license".to_owned(), "MIT".to_owned());
     let error = ZtensorWriter::planned(Vec::new(), &plan, WriteOptions::default()).unwrap_err();
     assert_eq!(

@@ -360,8 +360,8 @@ fn z28_appending_and_editing_as_a_copy() {
     assert_eq!(reader.tensor(3).unwrap(), numbers(4, 10));
     let names: Vec<_> = reader.entries().iter().map(|entry| &*entry.name).collect();
     assert_eq!(names, ["bare", "big", "raw", "more"]);
-    let fields: Vec<_> = reader
-        .fields(1)
+    let fields = reader.fields(1);
+    let fields: Vec<_> = fields
         .iter()
         .map(|field| (field.key(), field.value().to_string()))
         .collect();

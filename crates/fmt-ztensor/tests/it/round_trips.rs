@@ -117,7 +117,7 @@ proptest! {
             let entry = &reader.entries()[index];
             prop_assert_eq!(reader.find(&case.name), Some(index));
             prop_assert_eq!(read.unwrap(), &case.tensor.bytes()[..]);
-            prop_assert_eq!(reader.fields(index), &case.options.fields[..]);
+            prop_assert_eq!(&reader.fields(index), &case.options.fields);
             prop_assert_eq!(entry.range.start % (1 << alignment), 0);
             prop_assert_eq!(entry.checksum.is_some(), case.options.checksum.is_some());
             let is_checked = case.options.checksum.is_some() || case.options.compression.is_some();

@@ -90,6 +90,18 @@ impl Entry {
         self
     }
 
+    /// An entry without anything.
+    pub(crate) fn empty() -> Self {
+        Self(Vec::new())
+    }
+
+    /// With the keys in the order that deterministic CBOR has.
+    pub(crate) fn encode_sorted(&self) -> Vec<u8> {
+        let mut sorted = self.clone();
+        sorted.0.sort();
+        sorted.encode()
+    }
+
     fn pairs(&self) -> Vec<u8> {
         self.0
             .iter()

@@ -75,6 +75,60 @@ fn btf_keeps_names() {
     assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
 }
 
+/// B14: the file of names is not wanted.
+#[test]
+fn btf_without_a_file_of_names() {
+    let place = Place::new();
+    place.write("a.safetensors", &[], &[("w", &matrix())]);
+    let told = place.good(&["convert", "a.safetensors", "a.btf", "--no-sidecar"]);
+    assert!(told.contains("names"), "{told}");
+    assert!(!place.path("a.btf.names.json").exists());
+    let refused = place.bad(&["convert", "a.safetensors", "a.tbuf", "--no-sidecar"]);
+    assert!(refused.contains("--no-sidecar"), "{refused}");
+}
+
+/// Files of other versions of zTensor, told by their content, for every command.
+#[test]
+fn the_other_ztensors_are_read() {
+    let place = Place::new();
+    let real = concat!(env!("CARGO_MANIFEST_DIR"), "/../fmt-ztensor/tests/real/");
+    for file in [
+        "1.2.3-dense.zt",
+        "2.1.2-dense.zt",
+        "2.1.2-zstd.zt",
+        "2.1.2-types.zt",
+    ] {
+        let from = format!("{real}{file}");
+        place.good(&["verify", &from]);
+        let listed = place.good(&["inspect", &from]);
+        assert!(
+            listed.contains(if file.starts_with('1') {
+                "ztensor1"
+            } else {
+                "ztensor2"
+            }),
+            "{listed}"
+        );
+        place.good(&["convert", &from, "copy.safetensors"]);
+        place.good(&["diff", &from, "copy.safetensors"]);
+    }
+    let types = format!("{real}2.1.2-types.zt");
+    place.good(&["extract", &types, "mask", "-o", "mask.npy"]);
+    let dense = format!("{real}2.1.2-dense.zt");
+    place.good(&["convert", &dense, "copy.zt"]);
+    let copied = place.good(&["inspect", "copy.zt"]);
+    assert!(
+        copied.contains("ztensor") && !copied.contains("ztensor2"),
+        "{copied}"
+    );
+    place.good(&["diff", &dense, "copy.zt"]);
+    let sparse = format!("{real}2.1.2-sparse.zt");
+    place.good(&["convert", &sparse, "sparse.btf"]);
+    place.good(&["diff", &sparse, "sparse.btf"]);
+    let refused = place.bad(&["convert", &dense, "copy", "--to", "ztensor2"]);
+    assert!(refused.contains("read, not written"), "{refused}");
+}
+
 #[test]
 fn ztensor_files_are_written_as_told() {
     let place = Place::new();

@@ -9,7 +9,7 @@ use tensor_files::format;
 /// The formats that files can be written in.
 pub(crate) fn writable() -> impl Iterator<Item = &'static dyn Format> {
     let all = tensor_files::formats().iter().copied();
-    all.filter(|format| !["gguf", "onnx", "torch"].contains(&format.id()))
+    all.filter(|format| !["gguf", "onnx", "torch", "ztensor1", "ztensor2"].contains(&format.id()))
 }
 
 pub(crate) fn tensor(dtype: DType, dims: &[u64]) -> Tensor {

@@ -13,13 +13,14 @@ use fmt_core::{Error, ErrorKind};
 use ureq::{
     Agent, Body,
     http::{Response, header},
-    tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
+    tls::{RootCerts, TlsConfig},
 };
 
 use super::{
     RemoteOptions,
     answer::{self, Ask, Failure, Identity},
-    resume::Resuming,
+    options::certificates,
+    resume::{Reopen, Resuming},
     target::Target,
 };
 use crate::{IndexPlace, source::Fetch};
@@ -74,7 +75,7 @@ impl HttpFile {
         let len = range.end - range.start;
         let start = range.start;
         if len > 0 {
-            let mut body = Resuming::new(Arc::clone(&known), range, body);
+            let mut body = Resuming::new(known.clone(), range, body);
             body.read_to_end(&mut bytes)
                 .map_err(|error| fmt_core::source_error(error, start, "the first part of the file"))?;
         }
@@ -89,19 +90,18 @@ impl HttpFile {
 impl Fetch for HttpFile {
     fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         let body = self.0.body(range.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(Resuming::new(Arc::clone(&self.0), range, body)))
+        Ok(Box::new(Resuming::new(self.0.clone(), range, body)))
     }
 }
 
-impl Known {
-    /// The bytes of a range, of the version that is known.
-    pub(crate) fn body(&self, range: Range<u64>) -> Result<Body, Error> {
+impl Reopen for Known {
+    fn body(&self, range: Range<u64>) -> Result<Body, Error> {
         let answer = self.server.ask(&Ask::Range(range), Some(&self.identity));
         let (_, _, body) = answer.map_err(Failure::into_error)?;
         Ok(body)
     }
 
-    pub(crate) fn options(&self) -> &RemoteOptions {
+    fn options(&self) -> &RemoteOptions {
         &self.server.options
     }
 }
@@ -255,19 +255,4 @@ fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
         .timeout_per_read(patience)
         .timeout_per_write(patience);
     Ok(config.build().new_agent())
-}
-
-/// The certificates in a text of PEM.
-pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Error> {
-    let mut certificates = Vec::new();
-    for item in parse_pem(pem) {
-        let item = item.map_err(|error| {
-            let what = format!("the file of trusted certificates: {error}");
-            Error::new(ErrorKind::Malformed, what).expected("PEM")
-        })?;
-        if let PemItem::Certificate(certificate) = item {
-            certificates.push(certificate);
-        }
-    }
-    Ok(certificates)
 }

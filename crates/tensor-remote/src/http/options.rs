@@ -3,6 +3,7 @@
 use std::{fmt, path::Path, time::Duration};
 
 use fmt_core::{Error, ErrorKind};
+use ureq::tls::{Certificate, PemItem, parse_pem};
 
 use crate::IndexPlace;
 
@@ -58,7 +59,7 @@ impl RemoteOptions {
     pub fn with_authorities(mut self, path: &Path) -> Result<Self, Error> {
         let pem = std::fs::read(path)
             .map_err(|error| Error::io("the file of trusted certificates cannot be read", error))?;
-        if crate::http::file::certificates(&pem)?.is_empty() {
+        if certificates(&pem)?.is_empty() {
             let error = Error::new(ErrorKind::Malformed, "the file of trusted certificates");
             return Err(error.expected("certificates in PEM").found("none"));
         }
@@ -111,4 +112,19 @@ impl RemoteOptions {
         self.index_place = Some(place);
         self
     }
+}
+
+/// The certificates in a text of PEM.
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Error> {
+    let mut certificates = Vec::new();
+    for item in parse_pem(pem) {
+        let item = item.map_err(|error| {
+            let what = format!("the file of trusted certificates: {error}");
+            Error::new(ErrorKind::Malformed, what).expected("PEM")
+        })?;
+        if let PemItem::Certificate(certificate) = item {
+            certificates.push(certificate);
+        }
+    }
+    Ok(certificates)
 }

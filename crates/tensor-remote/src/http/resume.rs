@@ -11,11 +11,20 @@ use std::{
 use fmt_core::{Error, ErrorKind};
 use ureq::{Body, BodyReader};
 
-use super::file::Known;
+use super::RemoteOptions;
+
+/// A file of which a range can be asked for again.
+pub(crate) trait Reopen: Send + Sync {
+    /// The bytes of a range, of the version that is known.
+    fn body(&self, range: Range<u64>) -> Result<Body, Error>;
+
+    /// How servers are spoken to.
+    fn options(&self) -> &RemoteOptions;
+}
 
 /// The bytes of a range, which are asked for again from where they stopped.
 pub(crate) struct Resuming {
-    file: Arc<Known>,
+    file: Arc<dyn Reopen>,
     rest: Range<u64>,
     body: Option<BodyReader<'static>>,
     /// Failures in a row, with little between them.
@@ -33,7 +42,7 @@ const PROGRESS: u64 = 64 << 10;
 const SLOWEST: f64 = 1024.0;
 
 impl Resuming {
-    pub(crate) fn new(file: Arc<Known>, range: Range<u64>, body: Body) -> Self {
+    pub(crate) fn new(file: Arc<dyn Reopen>, range: Range<u64>, body: Body) -> Self {
         Self {
             file,
             rest: range,

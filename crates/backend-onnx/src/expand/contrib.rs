@@ -1,0 +1,500 @@
+//! ONNX Runtime's own operators, which its optimizer and quantizer write into files, as ONNX's.
+//!
+//! What is not replaced stays, and is refused by its name later.
+
+use std::collections::HashSet;
+
+use crate::{
+    ops::NEWEST,
+    proto::{
+        AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, attribute_proto::AttributeType,
+        tensor_proto::DataType,
+    },
+    signature::canonical_domain,
+};
+
+use super::{any_graph, float, floats, int, ints, node, onnx_opset};
+
+const DOMAIN: &str = "com.microsoft";
+
+pub(super) fn are_used(model: &ModelProto) -> bool {
+    let uses = |graph: &GraphProto| graph.node.iter().any(is_replaceable);
+    model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
+}
+
+fn is_replaceable(node: &NodeProto) -> bool {
+    // Its optimizer writes this one under ONNX's name, which ONNX does not have.
+    node.domain == DOMAIN
+        || (canonical_domain(&node.domain).is_empty() && node.op_type == "SimplifiedLayerNormalization")
+}
+
+/// Replaces what can be.
+pub(super) fn replace(model: &mut ModelProto) {
+    if !are_used(model) {
+        return;
+    }
+    let opset = onnx_opset(model);
+    if let Some(graph) = &mut model.graph {
+        replace_in(graph, opset);
+    }
+}
+
+fn replace_in(graph: &mut GraphProto, opset: i64) {
+    let nodes = std::mem::take(&mut graph.node);
+    for mut node in nodes {
+        for inner in node
+            .attribute
+            .iter_mut()
+            .filter_map(|attribute| attribute.g.as_mut())
+        {
+            replace_in(inner, opset);
+        }
+        if !is_replaceable(&node) {
+            graph.node.push(node);
+            continue;
+        }
+        let mut replacement = Replacement {
+            node: &node,
+            opset,
+            made: Vec::new(),
+            constants: Vec::new(),
+            count: 0,
+        };
+        match replacement.write() {
+            Some(()) => {
+                let Replacement { made, constants, .. } = replacement;
+                graph.node.extend(made);
+                graph.initializer.extend(constants);
+            }
+            None => graph.node.push(node),
+        }
+    }
+}
+
+/// What takes one node's place.
+struct Replacement<'n> {
+    node: &'n NodeProto,
+    opset: i64,
+    made: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+    count: usize,
+}
+
+impl Replacement<'_> {
+    fn write(&mut self) -> Option<()> {
+        match self.node.op_type.as_str() {
+            "FusedConv" => self.fused_conv(),
+            "FusedGemm" => self.fused_gemm(),
+            "FusedMatMul" | "TransposeMatMul" => self.fused_mat_mul(),
+            "Gelu" => {
+                let y = self.newer("Gelu", &[self.input(0)?], vec![]);
+                self.give(0, y)
+            }
+            "BiasGelu" => {
+                let sum = self.op("Add", &[self.input(0)?, self.input(1)?], vec![]);
+                let y = self.newer("Gelu", &[sum], vec![]);
+                self.give(0, y)
+            }
+            "FastGelu" => {
+                let x = self.with_bias(self.input(0)?, 1);
+                let by_tanh = AttributeProto {
+                    name: "approximate".to_owned(),
+                    r#type: AttributeType::String as i32,
+                    s: "tanh".into(),
+                    ..AttributeProto::default()
+                };
+                let y = self.newer("Gelu", &[x], vec![by_tanh]);
+                self.give(0, y)
+            }
+            "QuickGelu" => {
+                let x = self.input(0)?;
+                let scaled = self.scaled(x.clone(), self.float("alpha", 1.702));
+                let gate = self.op("Sigmoid", &[scaled], vec![]);
+                let y = self.op("Mul", &[x, gate], vec![]);
+                self.give(0, y)
+            }
+            "SkipLayerNormalization" => self.skip_layer_normalization(),
+            "SimplifiedLayerNormalization" => {
+                if self.wants(1) {
+                    return None;
+                }
+                let y = self.root_mean_square(self.input(0)?, self.input(1)?, self.int("axis", -1));
+                self.give(0, y)
+            }
+            "SkipSimplifiedLayerNormalization" => {
+                if self.wants(1) || self.wants(2) {
+                    return None;
+                }
+                let sum = self.op("Add", &[self.input(0)?, self.input(1)?], vec![]);
+                let sum = self.with_bias(sum, 3);
+                let y = self.root_mean_square(sum.clone(), self.input(2)?, -1);
+                self.give(3, sum);
+                self.give(0, y)
+            }
+            "DynamicQuantizeMatMul" => self.dynamic_quantize_mat_mul(),
+            "MatMulIntegerToFloat" => {
+                let product = self.op("MatMulInteger", &self.inputs(&[0, 1, 4, 5]), vec![]);
+                let scale = self.op("Mul", &[self.input(2)?, self.input(3)?], vec![]);
+                let y = self.rescaled(product, scale, 6);
+                self.give(0, y)
+            }
+            "QuantizeLinear" | "DequantizeLinear" => {
+                let attributes = self.node.attribute.clone();
+                let inputs: Vec<String> = self.node.input.clone();
+                let y = self.newer(&self.node.op_type.clone(), &inputs, attributes);
+                self.give(0, y)
+            }
+            "QLinearAdd" => self.quantized_pair("Add"),
+            "QLinearMul" => self.quantized_pair("Mul"),
+            "QLinearSigmoid" => self.quantized_one("Sigmoid", vec![]),
+            "QLinearLeakyRelu" => {
+                self.quantized_one("LeakyRelu", vec![float("alpha", self.float("alpha", 0.01))])
+            }
+            "QLinearSoftmax" => {
+                let axis = self.int("axis", -1);
+                self.quantized_one("Softmax", vec![int("axis", axis)])
+            }
+            "QLinearGlobalAveragePool" if self.int("channels_last", 0) == 0 => {
+                self.quantized_one("GlobalAveragePool", vec![])
+            }
+            "QLinearAveragePool" if self.int("channels_last", 0) == 0 => {
+                let attributes = self
+                    .node
+                    .attribute
+                    .iter()
+                    .filter(|attribute| attribute.name != "channels_last");
+                let attributes = attributes.cloned().collect();
+                self.quantized_one("AveragePool", attributes)
+            }
+            "QLinearConcat" => self.quantized_concat(),
+            "QGemm" => self.quantized_gemm(),
+            "Trilu" | "GridSample" | "Range" | "Unique" => {
+                let attributes = self.node.attribute.clone();
+                let y = self.op(&self.node.op_type.clone(), &self.node.input.clone(), attributes);
+                self.give(0, y)
+            }
+            _ => None,
+        }
+    }
+
+    fn fused_conv(&mut self) -> Option<()> {
+        let own: HashSet<&str> = HashSet::from(["activation", "activation_params"]);
+        let attributes = self
+            .node
+            .attribute
+            .iter()
+            .filter(|attribute| !own.contains(attribute.name.as_str()));
+        let attributes = attributes.cloned().collect();
+        let mut y = self.op("Conv", &self.inputs(&[0, 1, 2]), attributes);
+        if let Some(z) = self.input(3) {
+            y = self.op("Add", &[y, z], vec![]);
+        }
+        let parameters = self
+            .attribute("activation_params")
+            .map_or(vec![], |attribute| attribute.floats.clone());
+        let y = self.activated(y, &self.text("activation"), &parameters)?;
+        self.give(0, y)
+    }
+
+    fn fused_gemm(&mut self) -> Option<()> {
+        let gemm = |attribute: &&AttributeProto| !attribute.name.starts_with("activation");
+        let attributes = self.node.attribute.iter().filter(gemm).cloned().collect();
+        let y = self.op("Gemm", &self.inputs(&[0, 1, 2]), attributes);
+        let parameters: Vec<f32> = ["activation_alpha", "activation_beta", "activation_gamma"]
+            .iter()
+            .filter_map(|name| Some(self.attribute(name)?.f))
+            .collect();
+        let y = self.activated(y, &self.text("activation"), &parameters)?;
+        self.give(0, y)
+    }
+
+    /// What stands behind a fused operator.
+    fn activated(&mut self, x: String, name: &str, parameters: &[f32]) -> Option<String> {
+        let parameter = |index: usize, default: f32| parameters.get(index).copied().unwrap_or(default);
+        Some(match name {
+            "" => x,
+            "Relu" | "Tanh" | "Sigmoid" | "Softplus" | "Softsign" => self.op(name, &[x], vec![]),
+            "LeakyRelu" => self.op(name, &[x], vec![float("alpha", parameter(0, 0.01))]),
+            "Elu" => self.op(name, &[x], vec![float("alpha", parameter(0, 1.0))]),
+            "HardSigmoid" => {
+                let attributes = vec![
+                    float("alpha", parameter(0, 0.2)),
+                    float("beta", parameter(1, 0.5)),
+                ];
+                self.op(name, &[x], attributes)
+            }
+            "Clip" => {
+                let (low, high) = (parameter(0, f32::MIN), parameter(1, f32::MAX));
+                if self.opset < 11 {
+                    self.op("Clip", &[x], vec![float("min", low), float("max", high)])
+                } else {
+                    let bounds = [self.constant(&[low], vec![]), self.constant(&[high], vec![])];
+                    let [low, high] = bounds;
+                    self.op("Clip", &[x, low, high], vec![])
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    fn fused_mat_mul(&mut self) -> Option<()> {
+        if self.int("transBatchA", 0) != 0 || self.int("transBatchB", 0) != 0 {
+            return None;
+        }
+        let flipped = |made: &mut Self, index: usize, name: &str| -> Option<String> {
+            let input = made.input(index)?;
+            // The transposition of what may be any number of matrices.
+            Some(match made.int(name, 0) {
+                0 => input,
+                _ => made.newer("TransposeLast", &[input], vec![]),
+            })
+        };
+        let a = flipped(self, 0, "transA")?;
+        let b = flipped(self, 1, "transB")?;
+        let product = self.op("MatMul", &[a, b], vec![]);
+        let y = self.scaled(product, self.float("alpha", 1.0));
+        self.give(0, y)
+    }
+
+    fn skip_layer_normalization(&mut self) -> Option<()> {
+        if self.wants(1) || self.wants(2) {
+            return None;
+        }
+        let sum = self.op("Add", &[self.input(0)?, self.input(1)?], vec![]);
+        let sum = self.with_bias(sum, 4);
+        let mut inputs = vec![sum.clone(), self.input(2)?];
+        inputs.extend(self.input(3));
+        let epsilon = self.float("epsilon", 1e-5);
+        let y = self.newer(
+            "LayerNormalization",
+            &inputs,
+            vec![int("axis", -1), float("epsilon", epsilon)],
+        );
+        self.give(3, sum);
+        self.give(0, y)
+    }
+
+    /// `x / sqrt(mean(x * x) + epsilon) * scale`
+    fn root_mean_square(&mut self, x: String, scale: String, axis: i64) -> String {
+        let square = self.op("Mul", &[x.clone(), x.clone()], vec![]);
+        let mean = if self.opset < 18 {
+            self.op(
+                "ReduceMean",
+                &[square],
+                vec![ints("axes", &[axis]), int("keepdims", 1)],
+            )
+        } else {
+            let axes = self.indices(&[axis]);
+            self.op("ReduceMean", &[square, axes], vec![int("keepdims", 1)])
+        };
+        let epsilon = self.constant(&[self.float("epsilon", 1e-5)], vec![]);
+        let sum = self.op("Add", &[mean, epsilon], vec![]);
+        let root = self.op("Sqrt", &[sum], vec![]);
+        let y = self.op("Div", &[x, root], vec![]);
+        self.op("Mul", &[y, scale], vec![])
+    }
+
+    fn dynamic_quantize_mat_mul(&mut self) -> Option<()> {
+        let base = self.fresh();
+        let [quantized, scale, zero_point] = ["q", "s", "z"].map(|suffix| format!("{base}{suffix}"));
+        let mut quantize = node(
+            "DynamicQuantizeLinear",
+            &self.node.name,
+            vec![self.input(0)?],
+            quantized.clone(),
+            vec![],
+        );
+        quantize.output.extend([scale.clone(), zero_point.clone()]);
+        self.made.push(quantize);
+        let mut factors = vec![quantized, self.input(1)?, zero_point];
+        factors.extend(self.input(3));
+        let product = self.op("MatMulInteger", &factors, vec![]);
+        let scale = self.op("Mul", &[scale, self.input(2)?], vec![]);
+        let y = self.rescaled(product, scale, 4);
+        self.give(0, y)
+    }
+
+    /// A product of integers as floats, with a bias if there is one.
+    fn rescaled(&mut self, product: String, scale: String, bias: usize) -> String {
+        let product = self.op("Cast", &[product], vec![int("to", DataType::Float as i64)]);
+        let y = self.op("Mul", &[product, scale], vec![]);
+        self.with_bias(y, bias)
+    }
+
+    fn quantized_pair(&mut self, op_type: &str) -> Option<()> {
+        let a = self.dequantized([0, 1, 2])?;
+        let b = self.dequantized([3, 4, 5])?;
+        let y = self.op(op_type, &[a, b], vec![]);
+        self.give_quantized(y, [6, 7])
+    }
+
+    fn quantized_one(&mut self, op_type: &str, attributes: Vec<AttributeProto>) -> Option<()> {
+        let x = self.dequantized([0, 1, 2])?;
+        let y = self.op(op_type, &[x], attributes);
+        self.give_quantized(y, [3, 4])
+    }
+
+    fn quantized_concat(&mut self) -> Option<()> {
+        let mut parts = Vec::new();
+        for first in (2..self.node.input.len()).step_by(3) {
+            parts.push(self.dequantized([first, first + 1, first + 2])?);
+        }
+        let axis = self.int("axis", 0);
+        let y = self.op("Concat", &parts, vec![int("axis", axis)]);
+        self.give_quantized(y, [0, 1])
+    }
+
+    /// The bias is in units of both factors' scales.
+    fn quantized_gemm(&mut self) -> Option<()> {
+        let a = self.dequantized([0, 1, 2])?;
+        let b = self.dequantized([3, 4, 5])?;
+        let alpha = self.float("alpha", 1.0);
+        let attributes = vec![
+            float("alpha", alpha),
+            int("transA", self.int("transA", 0)),
+            int("transB", self.int("transB", 0)),
+        ];
+        let mut y = self.op("Gemm", &[a, b], attributes);
+        if let Some(bias) = self.input(6) {
+            let bias = self.op("Cast", &[bias], vec![int("to", DataType::Float as i64)]);
+            let scale = self.op("Mul", &[self.input(1)?, self.input(4)?], vec![]);
+            let bias = self.op("Mul", &[bias, scale], vec![]);
+            let bias = self.scaled(bias, alpha);
+            y = self.op("Add", &[y, bias], vec![]);
+        }
+        match self.input(7) {
+            Some(_) => self.give_quantized(y, [7, 8]),
+            None => self.give(0, y),
+        }
+    }
+
+    fn dequantized(&mut self, [x, scale, zero_point]: [usize; 3]) -> Option<String> {
+        let mut inputs = vec![self.input(x)?, self.input(scale)?];
+        inputs.extend(self.input(zero_point));
+        Some(self.newer("DequantizeLinear", &inputs, vec![]))
+    }
+
+    fn give_quantized(&mut self, y: String, [scale, zero_point]: [usize; 2]) -> Option<()> {
+        let mut inputs = vec![y, self.input(scale)?];
+        inputs.extend(self.input(zero_point));
+        let y = self.newer("QuantizeLinear", &inputs, vec![]);
+        self.give(0, y)
+    }
+
+    fn with_bias(&mut self, x: String, index: usize) -> String {
+        match self.input(index) {
+            Some(bias) => self.op("Add", &[x, bias], vec![]),
+            None => x,
+        }
+    }
+
+    fn scaled(&mut self, x: String, factor: f32) -> String {
+        if factor == 1.0 {
+            return x;
+        }
+        let factor = self.constant(&[factor], vec![]);
+        self.op("Mul", &[x, factor], vec![])
+    }
+
+    fn input(&self, index: usize) -> Option<String> {
+        self.node
+            .input
+            .get(index)
+            .filter(|name| !name.is_empty())
+            .cloned()
+    }
+
+    /// Inputs by their places; those that are not given are left out at the end only.
+    fn inputs(&self, places: &[usize]) -> Vec<String> {
+        let mut inputs: Vec<String> = places
+            .iter()
+            .map(|&place| self.input(place).unwrap_or_default())
+            .collect();
+        while inputs.last().is_some_and(String::is_empty) {
+            inputs.pop();
+        }
+        inputs
+    }
+
+    fn wants(&self, output: usize) -> bool {
+        self.node.output.get(output).is_some_and(|name| !name.is_empty())
+    }
+
+    fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.node
+            .attribute
+            .iter()
+            .find(|attribute| attribute.name == name)
+    }
+
+    fn int(&self, name: &str, default: i64) -> i64 {
+        self.attribute(name).map_or(default, |attribute| attribute.i)
+    }
+
+    fn float(&self, name: &str, default: f32) -> f32 {
+        self.attribute(name).map_or(default, |attribute| attribute.f)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.attribute(name).map_or_else(String::new, |attribute| {
+            String::from_utf8_lossy(&attribute.s).into_owned()
+        })
+    }
+
+    fn fresh(&mut self) -> String {
+        self.count += 1;
+        let base = self.node.output.iter().find(|name| !name.is_empty());
+        format!("{}~{}~", base.map_or("", String::as_str), self.count)
+    }
+
+    /// An operator of the set that the model uses.
+    fn op(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
+        let output = self.fresh();
+        self.made.push(node(
+            op_type,
+            &self.node.name,
+            inputs.to_vec(),
+            output.clone(),
+            attributes,
+        ));
+        output
+    }
+
+    /// An operator of the newest set, whichever the model uses.
+    fn newer(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
+        let output = self.op(op_type, inputs, attributes);
+        if let Some(made) = self.made.last_mut() {
+            made.domain = NEWEST.to_owned();
+        }
+        output
+    }
+
+    fn constant(&mut self, values: &[f32], dims: Vec<i64>) -> String {
+        let name = self.fresh();
+        self.constants.push(floats(name.clone(), values, dims));
+        name
+    }
+
+    fn indices(&mut self, values: &[i64]) -> String {
+        let name = self.fresh();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constants.push(TensorProto {
+            name: name.clone(),
+            dims: vec![values.len() as i64],
+            data_type: DataType::Int64 as i32,
+            raw_data: bytes.into(),
+            ..TensorProto::default()
+        });
+        name
+    }
+
+    /// Names a value as the node's output.
+    fn give(&mut self, index: usize, value: String) -> Option<()> {
+        if self.wants(index) {
+            let output = self.node.output[index].clone();
+            self.made
+                .push(node("Identity", &self.node.name, vec![value], output, vec![]));
+        }
+        Some(())
+    }
+}

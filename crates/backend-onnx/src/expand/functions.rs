@@ -1,0 +1,226 @@
+//! Operators that a file defines itself are replaced by their nodes.
+
+use std::collections::{HashMap, HashSet};
+
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+
+use super::any_graph;
+use crate::{
+    proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto},
+    signature::canonical_domain,
+    structure::MAX_NODES,
+};
+
+/// Functions that use functions that use functions.
+const MAX_DEPTH: usize = 16;
+
+/// What a node means, and a function defines.
+type Key = (String, String, String);
+
+pub(super) fn are_used(model: &ModelProto) -> bool {
+    let keys: HashSet<Key> = model.functions.iter().map(defined).collect();
+    let uses = |graph: &GraphProto| graph.node.iter().any(|node| keys.contains(&meant(node)));
+    !keys.is_empty() && model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
+}
+
+/// Writes all functions out.
+pub(super) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
+    let functions: HashMap<Key, FunctionProto> = std::mem::take(&mut model.functions)
+        .into_iter()
+        .map(|function| (defined(&function), function))
+        .collect();
+    if functions.is_empty() {
+        return Ok(());
+    }
+    // A function may use operators of a set that the model itself does not import.
+    for import in functions.values().flat_map(|function| &function.opset_import) {
+        let domain = canonical_domain(&import.domain);
+        if !model
+            .opset_import
+            .iter()
+            .any(|known| canonical_domain(&known.domain) == domain)
+        {
+            model.opset_import.push(import.clone());
+        }
+    }
+    let mut writer = Writer {
+        functions: &functions,
+        uses: 0,
+        nodes: 0,
+    };
+    match &mut model.graph {
+        Some(graph) => writer.graph(graph, 0),
+        None => Ok(()),
+    }
+}
+
+fn defined(function: &FunctionProto) -> Key {
+    (
+        canonical_domain(&function.domain).to_owned(),
+        function.name.clone(),
+        function.overload.clone(),
+    )
+}
+
+fn meant(node: &NodeProto) -> Key {
+    (
+        canonical_domain(&node.domain).to_owned(),
+        node.op_type.clone(),
+        node.overload.clone(),
+    )
+}
+
+struct Writer<'f> {
+    functions: &'f HashMap<Key, FunctionProto>,
+    /// Uses so far; each has names of its own.
+    uses: usize,
+    nodes: usize,
+}
+
+impl Writer<'_> {
+    fn graph(&mut self, graph: &mut GraphProto, depth: usize) -> Result<(), ServiceError> {
+        let nodes = std::mem::take(&mut graph.node);
+        graph.node = self.written_out(nodes, depth)?;
+        Ok(())
+    }
+
+    fn written_out(&mut self, nodes: Vec<NodeProto>, depth: usize) -> Result<Vec<NodeProto>, ServiceError> {
+        let mut written = Vec::with_capacity(nodes.len());
+        for mut node in nodes {
+            self.nodes += 1;
+            if self.nodes > MAX_NODES {
+                return Err(ServiceError::invalid(format!(
+                    "the model has more than {MAX_NODES} nodes when its functions are written out"
+                )));
+            }
+            for graph in node
+                .attribute
+                .iter_mut()
+                .filter_map(|attribute| attribute.g.as_mut())
+            {
+                self.graph(graph, depth)?;
+            }
+            let Some(function) = self.functions.get(&meant(&node)) else {
+                written.push(node);
+                continue;
+            };
+            if depth == MAX_DEPTH {
+                let name = Quoted(&function.name);
+                return Err(ServiceError::invalid(format!(
+                    "the function {name} uses itself, or functions are nested more than {MAX_DEPTH} deep"
+                )));
+            }
+            let body = self.used(function, &node)?;
+            written.extend(self.written_out(body, depth + 1)?);
+        }
+        Ok(written)
+    }
+
+    /// A function's nodes with the names and attributes of one use of it.
+    fn used(&mut self, function: &FunctionProto, node: &NodeProto) -> Result<Vec<NodeProto>, ServiceError> {
+        if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
+            let name = Quoted(&function.name);
+            return Err(ServiceError::invalid(format!(
+                "the function {name} is given more inputs or outputs than it has"
+            )));
+        }
+        self.uses += 1;
+        let mut renamed = Renamed {
+            prefix: format!("{}~{}~", function.name, self.uses),
+            names: HashMap::new(),
+        };
+        let actual = |names: &[String], index: usize| names.get(index).cloned().unwrap_or_default();
+        for (index, name) in function.input.iter().enumerate() {
+            renamed.names.insert(name.clone(), actual(&node.input, index));
+        }
+        let mut body = function.node.clone();
+        for (index, name) in function.output.iter().enumerate() {
+            let outer = actual(&node.output, index);
+            if outer.is_empty() {
+                continue;
+            }
+            // An input may be given out as it is.
+            if function.input.contains(name) {
+                body.push(super::node(
+                    "Identity",
+                    &node.name,
+                    vec![name.clone()],
+                    format!("{name}~"),
+                    vec![],
+                ));
+                renamed.names.insert(format!("{name}~"), outer);
+            } else {
+                renamed.names.insert(name.clone(), outer);
+            }
+        }
+        let mut given: HashMap<&str, &AttributeProto> = HashMap::new();
+        for attribute in function.attribute_proto.iter().chain(&node.attribute) {
+            given.insert(&attribute.name, attribute);
+        }
+        for inner in &mut body {
+            renamed.node(inner, &given);
+            if !node.name.is_empty() {
+                inner.name = format!("{}/{}", node.name, inner.name);
+            }
+        }
+        Ok(body)
+    }
+}
+
+/// New names for a function's values.
+struct Renamed {
+    prefix: String,
+    names: HashMap<String, String>,
+}
+
+impl Renamed {
+    fn name(&self, name: &mut String) {
+        if name.is_empty() {
+            return;
+        }
+        *name = match self.names.get(name) {
+            Some(name) => name.clone(),
+            None => format!("{}{name}", self.prefix),
+        };
+    }
+
+    fn node(&self, node: &mut NodeProto, given: &HashMap<&str, &AttributeProto>) {
+        node.input
+            .iter_mut()
+            .chain(&mut node.output)
+            .for_each(|name| self.name(name));
+        node.attribute.retain_mut(|attribute| {
+            if attribute.ref_attr_name.is_empty() {
+                return true;
+            }
+            // One that is not given is not there.
+            let value = given.get(attribute.ref_attr_name.as_str());
+            value.is_some_and(|&value| {
+                let name = std::mem::take(&mut attribute.name);
+                *attribute = AttributeProto {
+                    name,
+                    ..value.clone()
+                };
+                true
+            })
+        });
+        for graph in node
+            .attribute
+            .iter_mut()
+            .filter_map(|attribute| attribute.g.as_mut())
+        {
+            let values = graph
+                .input
+                .iter_mut()
+                .chain(&mut graph.output)
+                .map(|value| &mut value.name);
+            values.for_each(|name| self.name(name));
+            graph
+                .initializer
+                .iter_mut()
+                .for_each(|tensor| self.name(&mut tensor.name));
+            graph.node.iter_mut().for_each(|node| self.node(node, given));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `Range` and `Trilu`: tract's mix up types where bounds follow from shapes.
+
+use std::sync::{Arc, OnceLock};
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor, with_number},
+    attributes::Attributes,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::{BadInput, Limit, Refusal};
+use crate::input_check;
+
+/// `Range`: numbers from a start, by steps, as long as they are below a limit.
+pub(crate) fn range(context: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Range {
+        scope: context.template.symbols.clone(),
+        length: OnceLock::new(),
+    }))
+}
+
+#[derive(Debug)]
+struct Range {
+    scope: SymbolScope,
+    /// What the length is called where it is not known.
+    length: OnceLock<Symbol>,
+}
+
+impl Kernel for Range {
+    fn name(&self) -> &'static str {
+        "Range"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [start, limit, step] = inputs else {
+            bail!("expected 3 inputs, found {}", inputs.len());
+        };
+        let datum_type = start.datum_type;
+        ensure!(
+            limit.datum_type == datum_type && step.datum_type == datum_type,
+            "a start, a limit and a step of different types"
+        );
+        if !datum_type.is_number() || matches!(datum_type, DatumType::F16 | DatumType::Bool) {
+            bail!(Limit(
+                "is supported for numbers of FP32, FP64 and integers only".to_owned()
+            ));
+        }
+        let length = match (known(start), known(limit), known(step)) {
+            (Some(start), Some(limit), Some(step)) => {
+                // It is computed when the plan is made, at once and whole.
+                input_check::range_fits(start, limit, step).map_err(Refusal)?;
+                length(start, limit, step).to_dim()
+            }
+            _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {
+                (Some([start]), Some([limit]), Some(1.0)) if *start == 0.to_dim() => limit.clone(),
+                _ => self
+                    .length
+                    .get_or_init(|| self.scope.new_with_prefix("range"))
+                    .to_dim(),
+            },
+        };
+        Ok(vec![Fact::new(datum_type, [length])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let number = |index: usize| -> TractResult<f64> { inputs[index].cast_to_scalar::<f64>() };
+        let (start, limit, step) = (number(0)?, number(1)?, number(2)?);
+        input_check::range_fits(start, limit, step).map_err(BadInput)?;
+        let length = length(start, limit, step);
+        let numbers = with_number!(inputs[0].datum_type(), T => {
+            let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);
+            let mut numbers: Vec<T> = Vec::with_capacity(length);
+            let mut next = start;
+            for _ in 0..length {
+                numbers.push(next);
+                next = Sum::sum(next, step);
+            }
+            tensor(&[length], numbers)?
+        });
+        Ok(tvec![numbers])
+    }
+}
+
+/// A number that is a constant, and no free size.
+fn known(fact: &Fact) -> Option<f64> {
+    match fact.datum_type.is_integer() {
+        true => Some(*fact.integers()?.first()? as f64),
+        false => fact.number(),
+    }
+}
+
+fn length(start: f64, limit: f64, step: f64) -> usize {
+    // Saturates at 0.
+    ((limit - start) / step).ceil() as usize
+}
+
+fn scalar<T: Datum + Copy>(value: &Tensor) -> TractResult<T> {
+    elements::<T>(value)?.first().copied().context("no number")
+}
+
+/// A sum that wraps around where there is no larger number.
+trait Sum: Copy {
+    fn sum(self, other: Self) -> Self;
+}
+
+macro_rules! sums {
+    ($($T:ty),* ; $($F:ty),*) => {
+        $(impl Sum for $T {
+            fn sum(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+        })*
+        $(impl Sum for $F {
+            fn sum(self, other: Self) -> Self {
+                self + other
+            }
+        })*
+    };
+}
+
+sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
+
+/// `Trilu`: the upper or the lower triangle of matrices, with zeros elsewhere.
+pub(crate) fn trilu(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Trilu {
+        upper: Attributes(node).int("upper", 1) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct Trilu {
+    upper: bool,
+}
+
+impl Kernel for Trilu {
+    fn name(&self) -> &'static str {
+        "Trilu"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let input = inputs.first().context("no input")?;
+        ensure!(input.rank() >= 2, "a matrix of {} dimensions", input.rank());
+        if input.datum_type == DatumType::String {
+            bail!(Limit("is not supported for BYTES".to_owned()));
+        }
+        Ok(vec![input.with(input.datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let diagonal = match inputs.get(1) {
+            Some(diagonal) => diagonal.cast_to_scalar::<i64>()?,
+            None => 0,
+        };
+        dispatch_datum!(triangles(inputs[0].datum_type())(
+            &inputs[0], diagonal, self.upper
+        ))
+        .map(|made| tvec![made])
+    }
+}
+
+fn triangles<T: Datum + Default>(input: &Tensor, diagonal: i64, upper: bool) -> TractResult<Tensor> {
+    let shape = input.shape();
+    let (rows, columns) = (shape[shape.len() - 2], shape[shape.len() - 1]);
+    let mut values = elements::<T>(input)?.to_vec();
+    for (index, value) in values.iter_mut().enumerate() {
+        let (row, column) = ((index / columns) % rows.max(1), index % columns);
+        let distance = column as i64 - row as i64;
+        if (upper && distance < diagonal) || (!upper && distance > diagonal) {
+            *value = T::default();
+        }
+    }
+    tensor(shape, values)
+}

@@ -1,0 +1,109 @@
+//! The functions of recurrent layers' gates.
+
+use super::vector;
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Activation {
+    Sigmoid,
+    Tanh,
+    Relu,
+    Softplus,
+    Softsign,
+    Affine { alpha: f32, beta: f32 },
+    Elu { alpha: f32 },
+    HardSigmoid { alpha: f32, beta: f32 },
+    LeakyRelu { alpha: f32 },
+    ScaledTanh { alpha: f32, beta: f32 },
+    ThresholdedRelu { alpha: f32 },
+}
+
+impl Activation {
+    /// A function by its name, with the parameters that it has unless others are given.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "sigmoid" => Self::Sigmoid,
+            "tanh" => Self::Tanh,
+            "relu" => Self::Relu,
+            "softplus" => Self::Softplus,
+            "softsign" => Self::Softsign,
+            "affine" => Self::Affine {
+                alpha: 1.0,
+                beta: 0.0,
+            },
+            "elu" => Self::Elu { alpha: 1.0 },
+            "hardsigmoid" => Self::HardSigmoid {
+                alpha: 0.2,
+                beta: 0.5,
+            },
+            "leakyrelu" => Self::LeakyRelu { alpha: 0.01 },
+            "scaledtanh" => Self::ScaledTanh {
+                alpha: 1.0,
+                beta: 1.0,
+            },
+            "thresholdedrelu" => Self::ThresholdedRelu { alpha: 1.0 },
+            _ => return None,
+        })
+    }
+
+    /// The function with the next of the given parameters, of which each takes those that it has.
+    pub(super) fn with(
+        mut self,
+        alphas: &mut impl Iterator<Item = f32>,
+        betas: &mut impl Iterator<Item = f32>,
+    ) -> Self {
+        match &mut self {
+            Self::Sigmoid | Self::Tanh | Self::Relu | Self::Softplus | Self::Softsign => {}
+            Self::Elu { alpha } | Self::LeakyRelu { alpha } | Self::ThresholdedRelu { alpha } => {
+                *alpha = alphas.next().unwrap_or(*alpha);
+            }
+            Self::Affine { alpha, beta }
+            | Self::HardSigmoid { alpha, beta }
+            | Self::ScaledTanh { alpha, beta } => {
+                *alpha = alphas.next().unwrap_or(*alpha);
+                *beta = betas.next().unwrap_or(*beta);
+            }
+        }
+        self
+    }
+
+    pub(super) fn apply(self, x: f32) -> f32 {
+        match self {
+            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Self::Tanh => x.tanh(),
+            Self::Relu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x
+                }
+            }
+            Self::Softplus => vector::softplus(x),
+            Self::Softsign => x / (1.0 + x.abs()),
+            Self::Affine { alpha, beta } => alpha * x + beta,
+            Self::Elu { alpha } => {
+                if x < 0.0 {
+                    alpha * x.exp_m1()
+                } else {
+                    x
+                }
+            }
+            Self::HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
+            Self::LeakyRelu { alpha } => {
+                if x < 0.0 {
+                    alpha * x
+                } else {
+                    x
+                }
+            }
+            Self::ScaledTanh { alpha, beta } => alpha * (beta * x).tanh(),
+            Self::ThresholdedRelu { alpha } => {
+                if x > alpha {
+                    x
+                } else {
+                    0.0
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `Pad`: negative pads cut, and all modes are known. tract panics at the former and knows no wrapping.
+
+use std::sync::Arc;
+
+use tract_onnx::{
+    model::ParsingContext,
+    pb::NodeProto,
+    tract_core::ops::array::{Pad as TractPad, PadMode},
+    tract_hir::internal::*,
+};
+
+use super::{
+    attributes::Attributes,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::{BadInput, Limit};
+
+/// `Pad` of any operator set.
+pub(crate) fn pad(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let mode = match attributes.text("mode", "constant") {
+        "constant" => Mode::Constant,
+        "reflect" => Mode::Reflect,
+        "edge" => Mode::Edge,
+        "wrap" => Mode::Wrap,
+        other => bail!(Limit(format!("the mode '{other}' is not supported"))),
+    };
+    let is_old = context.onnx_operator_set_version < 11;
+    let fixed = ["pads", "paddings"]
+        .iter()
+        .find(|name| is_old && attributes.has(name));
+    Ok(kernel(Pad {
+        mode,
+        fixed: fixed.map(|name| (attributes.ints(name).to_vec(), attributes.float("value", 0.0))),
+        pads: attributes.position(1),
+        value: attributes.position(2),
+        axes: attributes.position(3),
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Constant,
+    Reflect,
+    Edge,
+    Wrap,
+}
+
+#[derive(Debug)]
+struct Pad {
+    mode: Mode,
+    /// Pads and the value, where they are attributes.
+    fixed: Option<(Vec<i64>, f32)>,
+    pads: Option<usize>,
+    value: Option<usize>,
+    axes: Option<usize>,
+}
+
+impl Pad {
+    /// What stands before and after each axis.
+    fn pads(&self, rank: usize, inputs: &[Fact]) -> TractResult<Vec<[i64; 2]>> {
+        let known = |place: Option<usize>, what: &str| -> TractResult<Option<Vec<i64>>> {
+            let Some(fact) = place.and_then(|place| inputs.get(place)) else {
+                return Ok(None);
+            };
+            match fact.integers() {
+                Some(values) => Ok(Some(values)),
+                None => bail!(Limit(format!(
+                    "{what} that are computed are not supported for free sizes"
+                ))),
+            }
+        };
+        let given = match &self.fixed {
+            Some((pads, _)) => pads.clone(),
+            None => known(self.pads, "pads")?.context("no pads")?,
+        };
+        let axes = known(self.axes, "axes")?.unwrap_or_else(|| (0..rank as i64).collect());
+        ensure!(
+            given.len() == 2 * axes.len(),
+            "{} pads for {} axes",
+            given.len(),
+            axes.len()
+        );
+        let mut pads = vec![[0, 0]; rank];
+        for (index, &axis) in axes.iter().enumerate() {
+            let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+            let place = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
+            let place = place.with_context(|| format!("axis {axis} of {rank} dimensions"))?;
+            pads[place] = [given[index], given[axes.len() + index]];
+        }
+        Ok(pads)
+    }
+
+    /// For each place of an axis, where it comes from; `None` for the value.
+    fn places(&self, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Option<usize>>> {
+        let length = size as i64;
+        let end = length.checked_add(after).context("a pad is too large")?;
+        let place = |at: i64| -> Option<usize> {
+            if (0..length).contains(&at) {
+                return usize::try_from(at).ok();
+            }
+            let inside = match self.mode {
+                Mode::Constant => return None,
+                _ if length == 0 => return None,
+                Mode::Edge => at.clamp(0, length - 1),
+                Mode::Wrap => at.rem_euclid(length),
+                Mode::Reflect if length == 1 => 0,
+                Mode::Reflect => {
+                    let around = at.rem_euclid(2 * (length - 1));
+                    around.min(2 * (length - 1) - around)
+                }
+            };
+            usize::try_from(inside).ok()
+        };
+        Ok((-before..end).map(place).collect())
+    }
+}
+
+impl Kernel for Pad {
+    fn name(&self) -> &'static str {
+        "Pad"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let input = inputs.first().context("no input")?;
+        let pads = self.pads(input.rank(), inputs)?;
+        let mut output = input.with(input.datum_type);
+        for (dim, [before, after]) in output.shape.iter_mut().zip(pads) {
+            let added = before.checked_add(after).context("a pad is too large")?;
+            *dim = dim.clone() + added;
+            if let Ok(size) = dim.to_i64() {
+                ensure!(size >= 0, "pads cut more than there is");
+            }
+        }
+        Ok(vec![output])
+    }
+
+    fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
+        let input = inputs
+            .first()
+            .filter(|input| input.datum_type == DatumType::F32)?;
+        let pads = self.pads(input.rank(), inputs).ok()?;
+        let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
+            (Some((_, value)), _) => *value,
+            (None, Some(fact)) => *fact.floats()?.first()?,
+            (None, None) => 0.0,
+        };
+        let places =
+            |[before, after]: [i64; 2]| Some((usize::try_from(before).ok()?, usize::try_from(after).ok()?));
+        let pads: Vec<(usize, usize)> = pads.into_iter().map(places).collect::<Option<_>>()?;
+        let is_constant = self.mode == Mode::Constant;
+        is_constant.then(|| {
+            let mode = PadMode::Constant(Tensor::from(value).into_arc_tensor());
+            Box::new(TractPad { pads, mode }) as Box<dyn TypedOp>
+        })
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let facts: Vec<Fact> = inputs
+            .iter()
+            .map(|input| Fact {
+                constant: Some(input.clone()),
+                ..Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim))
+            })
+            .collect();
+        let input = &inputs[0];
+        let pads = self.pads(input.rank(), &facts)?;
+        let mut places = Vec::with_capacity(pads.len());
+        for (&size, pads) in input.shape().iter().zip(pads) {
+            let size_after = (size as i64)
+                .checked_add(pads[0])
+                .and_then(|sum| sum.checked_add(pads[1]));
+            if size_after.is_none_or(|size| size < 0) {
+                bail!(BadInput(format!("pads {pads:?} of a dimension of {size}")));
+            }
+            if size == 0 && self.mode != Mode::Constant && size_after != Some(0) {
+                bail!(BadInput(
+                    "a dimension of nothing is padded with what it has".to_owned()
+                ));
+            }
+            places.push(self.places(size, pads)?);
+        }
+        let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
+            (Some((_, value)), _) => Tensor::from(*value).cast_to_dt(input.datum_type())?.into_owned(),
+            (None, Some(value)) => (**value).clone(),
+            (None, None) => Tensor::zero_scalar_dt(input.datum_type())?,
+        };
+        dispatch_datum!(padded(input.datum_type())(input, &value, &places)).map(|padded| tvec![padded])
+    }
+}
+
+fn padded<T: Datum>(input: &Tensor, value: &Tensor, places: &[Vec<Option<usize>>]) -> TractResult<Tensor> {
+    let values = super::access::elements::<T>(input)?;
+    let value = super::access::elements::<T>(value)?.first().context("no value")?;
+    let shape: Vec<usize> = places.iter().map(Vec::len).collect();
+    let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
+    fill(input.shape(), values, value, places, &mut made);
+    super::access::tensor(&shape, made)
+}
+
+/// Writes the elements of the first axis, each by its own axes.
+fn fill<T: Datum>(
+    shape: &[usize],
+    values: &[T],
+    value: &T,
+    places: &[Vec<Option<usize>>],
+    made: &mut Vec<T>,
+) {
+    let (Some((first, rest)), Some((_, inner))) = (places.split_first(), shape.split_first()) else {
+        made.extend(values.first().cloned());
+        return;
+    };
+    let (size, filled) = (
+        inner.iter().product::<usize>(),
+        rest.iter().map(Vec::len).product::<usize>(),
+    );
+    // The axis that is contiguous, element by element.
+    if rest.is_empty() {
+        made.extend(
+            first
+                .iter()
+                .map(|place| place.map_or(value, |place| &values[place]).clone()),
+        );
+        return;
+    }
+    for place in first {
+        match place {
+            Some(place) => fill(
+                inner,
+                &values[place * size..(place + 1) * size],
+                value,
+                rest,
+                made,
+            ),
+            None => made.extend(std::iter::repeat_n(value.clone(), filled)),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Random numbers. With a seed, those of ONNX Runtime's first run with the GNU C++ library, in every run; without one, others
+//! in each run.
+
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    attributes::Attributes,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::Limit;
+
+/// `RandomNormal`, `RandomUniform`, the same like another tensor, or `Bernoulli`.
+pub(crate) fn random(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let float = |name: &str, default: f32| attributes.float(name, default);
+    let drawn = match node.op_type.as_str() {
+        "RandomNormal" | "RandomNormalLike" => Drawn::Normal {
+            mean: float("mean", 0.0),
+            scale: float("scale", 1.0),
+        },
+        "Bernoulli" => Drawn::Bernoulli,
+        _ => Drawn::Uniform {
+            low: float("low", 0.0),
+            high: float("high", 1.0),
+        },
+    };
+    let datum_type = match attributes.has("dtype") {
+        true => {
+            let datatype = i32::try_from(attributes.int("dtype", 1)).ok();
+            let datatype = datatype
+                .and_then(crate::dtype::from_onnx)
+                .and_then(crate::dtype::to_tract);
+            Some(datatype.context("a type that is not supported")?)
+        }
+        false => None,
+    };
+    let dims = attributes.ints("shape").iter().map(|&dim| usize::try_from(dim));
+    let is_like = node.op_type.ends_with("Like") || matches!(drawn, Drawn::Bernoulli);
+    Ok(kernel(Random {
+        drawn,
+        datum_type,
+        shape: match is_like {
+            true => None,
+            false => Some(dims.collect::<Result<_, _>>()?),
+        },
+        seed: attributes.has("seed").then(|| float("seed", 0.0)),
+    }))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Drawn {
+    Normal {
+        mean: f32,
+        scale: f32,
+    },
+    Uniform {
+        low: f32,
+        high: f32,
+    },
+    /// 1 with the probability that the input gives.
+    Bernoulli,
+}
+
+#[derive(Debug)]
+struct Random {
+    drawn: Drawn,
+    datum_type: Option<DatumType>,
+    /// `None` for that of the input.
+    shape: Option<Vec<usize>>,
+    seed: Option<f32>,
+}
+
+impl Kernel for Random {
+    fn name(&self) -> &'static str {
+        "Random"
+    }
+
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let shape = match &self.shape {
+            Some(shape) => shape.iter().map(ToDim::to_dim).collect(),
+            None => inputs.first().context("no input")?.shape.clone(),
+        };
+        let of_input = inputs.first().map(|fact| fact.datum_type);
+        let datum_type = self.datum_type.or(of_input).unwrap_or(DatumType::F32);
+        let is_known = matches!(self.drawn, Drawn::Bernoulli) || datum_type.is_float();
+        if !is_known
+            || inputs
+                .first()
+                .is_some_and(|fact| matches!(self.drawn, Drawn::Bernoulli) && !fact.datum_type.is_float())
+        {
+            bail!(Limit("is supported for floats only".to_owned()));
+        }
+        Ok(vec![Fact::new(datum_type, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape: Vec<usize> = match (&self.shape, inputs.first()) {
+            (Some(shape), _) => shape.clone(),
+            (None, Some(input)) => input.shape().to_vec(),
+            (None, None) => bail!("no input"),
+        };
+        let of_input = inputs.first().map(|input| input.datum_type());
+        let datum_type = self.datum_type.or(of_input).unwrap_or(DatumType::F32);
+        let count: usize = shape.iter().product();
+        let mut source = Source::new(self.seed);
+        let values: Vec<f32> = match self.drawn {
+            Drawn::Normal { mean, scale } => (0..count).map(|_| source.normal() * scale + mean).collect(),
+            Drawn::Uniform { low, high } => (0..count)
+                .map(|_| source.uniform() * (high - low) + low)
+                .collect(),
+            Drawn::Bernoulli => {
+                let probabilities = inputs.first().context("no input")?.cast_to::<f32>()?;
+                let probabilities = elements::<f32>(&probabilities)?;
+                probabilities
+                    .iter()
+                    .map(|&p| f32::from(u8::from(source.uniform() < p)))
+                    .collect()
+            }
+        };
+        Ok(tvec![
+            tensor(&shape, values)?.cast_to_dt(datum_type)?.into_owned()
+        ])
+    }
+}
+
+/// The generator that the standards of C++ call `minstd_rand0`, and the GNU library's ways from it to floats.
+struct Source {
+    state: u64,
+    saved: Option<f32>,
+}
+
+const MODULUS: u64 = 2_147_483_647;
+
+impl Source {
+    fn new(seed: Option<f32>) -> Self {
+        let seed = match seed {
+            Some(seed) => u64::from(seed as u32),
+            None => {
+                static CALLS: AtomicU64 = AtomicU64::new(0);
+                let mut hasher = RandomState::new().build_hasher();
+                hasher.write_u64(CALLS.fetch_add(1, Ordering::Relaxed));
+                hasher.finish()
+            }
+        };
+        let state = match seed % MODULUS {
+            0 => 1,
+            state => state,
+        };
+        Self { state, saved: None }
+    }
+
+    /// From 0 up to and without 1.
+    fn uniform(&mut self) -> f32 {
+        self.state = self.state * 16_807 % MODULUS;
+        let part = (self.state - 1) as f32 / (MODULUS - 1) as f32;
+        if part < 1.0 { part } else { 1.0f32.next_down() }
+    }
+
+    fn normal(&mut self) -> f32 {
+        if let Some(saved) = self.saved.take() {
+            return saved;
+        }
+        loop {
+            let x = 2.0 * self.uniform() - 1.0;
+            let y = 2.0 * self.uniform() - 1.0;
+            let square = x * x + y * y;
+            if square <= 1.0 && square != 0.0 {
+                let factor = (-2.0 * square.ln() / square).sqrt();
+                self.saved = Some(x * factor);
+                return y * factor;
+            }
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! `Resize` and `Upsample`. tract's takes other places where scales do not lead to whole sizes, and knows fewer of the
+//! ways in which a place of the output is turned into one of the input.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    attributes::Attributes,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::Limit;
+
+/// `Resize` or `Upsample` of any operator set.
+pub(crate) fn resize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let opset = context.onnx_operator_set_version;
+    let is_old = node.op_type == "Upsample" || opset < 11;
+    let limit = |what: String| -> TractError { Limit(what).into() };
+    let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
+    let mode = text("mode", "nearest");
+    let places = match is_old {
+        true => "asymmetric".to_owned(),
+        false => text("coordinate_transformation_mode", "half_pixel"),
+    };
+    let place = match places.as_str() {
+        "half_pixel" => Place::HalfPixel,
+        "half_pixel_symmetric" => Place::HalfPixelSymmetric,
+        "pytorch_half_pixel" => Place::PytorchHalfPixel,
+        "align_corners" => Place::AlignCorners,
+        "asymmetric" => Place::Asymmetric,
+        "tf_half_pixel_for_nn" => Place::TfHalfPixel,
+        "tf_crop_and_resize" => Place::Crop(attributes.float("extrapolation_value", 0.0)),
+        other => {
+            return Err(limit(format!(
+                "the coordinate transformation '{other}' is not supported"
+            )));
+        }
+    };
+    let rounding = match text("nearest_mode", "round_prefer_floor").as_str() {
+        _ if is_old => Rounding::Simple,
+        "round_prefer_floor" => Rounding::PreferFloor,
+        "round_prefer_ceil" => Rounding::PreferCeil,
+        "floor" => Rounding::Floor,
+        "ceil" => Rounding::Ceil,
+        other => return Err(limit(format!("the rounding '{other}' is not supported"))),
+    };
+    let method = match mode.as_str() {
+        "nearest" => Method::Nearest(rounding),
+        "linear" | "bilinear" | "trilinear" => Method::Linear,
+        "cubic" => Method::Cubic {
+            a: attributes.float("cubic_coeff_a", -0.75),
+            excludes: attributes.int("exclude_outside", 0) != 0,
+        },
+        other => return Err(limit(format!("'{other}' interpolation is not supported"))),
+    };
+    if attributes.int("antialias", 0) != 0 {
+        return Err(limit("interpolation with antialias is not supported".to_owned()));
+    }
+    let policy = match text("keep_aspect_ratio_policy", "stretch").as_str() {
+        "stretch" => Policy::Stretch,
+        "not_larger" => Policy::NotLarger,
+        "not_smaller" => Policy::NotSmaller,
+        other => return Err(limit(format!("the policy '{other}' is not supported"))),
+    };
+    let (roi, scales, sizes) = match is_old {
+        true => (None, attributes.position(1), None),
+        false => (
+            attributes.position(1),
+            attributes.position(2),
+            attributes.position(3),
+        ),
+    };
+    let fixed = match attributes.floats("scales") {
+        [] => None,
+        scales => Some(scales.to_vec()),
+    };
+    Ok(kernel(Resize {
+        method,
+        place,
+        policy,
+        fixed,
+        axes: attributes.has("axes").then(|| attributes.ints("axes").to_vec()),
+        inputs: [roi, scales, sizes],
+    }))
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Method {
+    Nearest(Rounding),
+    Linear,
+    Cubic {
+        a: f32,
+        /// Places outside do not count, rather than being those at the border.
+        excludes: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rounding {
+    PreferFloor,
+    PreferCeil,
+    Floor,
+    Ceil,
+    /// Down when it grows, up when it shrinks.
+    Simple,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    TfHalfPixel,
+    /// With the value for what lies outside.
+    Crop(f32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    Stretch,
+    NotLarger,
+    NotSmaller,
+}
+
+#[derive(Debug)]
+struct Resize {
+    method: Method,
+    place: Place,
+    policy: Policy,
+    /// Scales that are an attribute.
+    fixed: Option<Vec<f32>>,
+    /// The axes that scales, sizes and regions are for; all if there are none.
+    axes: Option<Vec<i64>>,
+    /// Where region, scales and sizes stand among the inputs.
+    inputs: [Option<usize>; 3],
+}
+
+/// How one axis is resized.
+struct Axis {
+    from: usize,
+    to: usize,
+    scale: f32,
+    region: [f32; 2],
+}
+
+impl Resize {
+    fn axes(&self, rank: usize) -> TractResult<Vec<usize>> {
+        let Some(axes) = &self.axes else {
+            return Ok((0..rank).collect());
+        };
+        let place = |&axis: &i64| {
+            let from_start = if axis < 0 { axis + rank as i64 } else { axis };
+            let place = usize::try_from(from_start).ok().filter(|&axis| axis < rank);
+            place.with_context(|| format!("axis {axis} of {rank} dimensions"))
+        };
+        axes.iter().map(place).collect()
+    }
+
+    /// Scales, if they are what is given.
+    fn scales(&self, inputs: &[Fact]) -> TractResult<Option<Vec<f32>>> {
+        if let Some(fixed) = &self.fixed {
+            return Ok(Some(fixed.clone()));
+        }
+        let Some(fact) = self.inputs[1].and_then(|place| inputs.get(place)) else {
+            return Ok(None);
+        };
+        if fact.shape.iter().any(|dim| *dim == 0.to_dim()) {
+            return Ok(None);
+        }
+        match fact.floats() {
+            Some(scales) => Ok(Some(scales)),
+            None => bail!(Limit(
+                "scales that are computed are not supported for free sizes".to_owned()
+            )),
+        }
+    }
+
+    /// What is resized how, when everything is known.
+    fn plan(&self, facts: &[Fact]) -> TractResult<Vec<Axis>> {
+        let shape = facts[0].shape.iter();
+        let shape: Vec<usize> = shape
+            .map(DimLike::to_usize)
+            .collect::<Result<_, _>>()
+            .map_err(|_| Limit("is supported for fixed sizes only".to_owned()))?;
+        let axes = self.axes(shape.len())?;
+        let mut plan: Vec<Axis> = shape
+            .iter()
+            .map(|&size| Axis {
+                from: size,
+                to: size,
+                scale: 1.0,
+                region: [0.0, 1.0],
+            })
+            .collect();
+        match self.scales(facts)? {
+            Some(scales) => {
+                ensure!(
+                    scales.len() == axes.len(),
+                    "{} scales for {} axes",
+                    scales.len(),
+                    axes.len()
+                );
+                for (&axis, &scale) in axes.iter().zip(&scales) {
+                    let axis = &mut plan[axis];
+                    (axis.scale, axis.to) = (scale, scaled(axis.from, scale)?);
+                }
+            }
+            None => {
+                let sizes = self.inputs[2].context("neither scales nor sizes are given")?;
+                let sizes = facts.get(sizes).and_then(Fact::integers).context("no sizes")?;
+                ensure!(
+                    sizes.len() == axes.len(),
+                    "{} sizes for {} axes",
+                    sizes.len(),
+                    axes.len()
+                );
+                let mut scales = Vec::with_capacity(sizes.len());
+                for (&axis, &size) in axes.iter().zip(&sizes) {
+                    let axis = &mut plan[axis];
+                    axis.to = usize::try_from(size)?;
+                    axis.scale = axis.to as f32 / axis.from.max(1) as f32;
+                    scales.push(axis.scale);
+                }
+                let one = match self.policy {
+                    Policy::Stretch => None,
+                    Policy::NotLarger => scales.iter().copied().reduce(f32::min),
+                    Policy::NotSmaller => scales.iter().copied().reduce(f32::max),
+                };
+                if let Some(scale) = one {
+                    for &axis in &axes {
+                        let axis = &mut plan[axis];
+                        axis.scale = scale;
+                        axis.to = (scale * axis.from as f32).round() as usize;
+                    }
+                }
+            }
+        }
+        if let (Place::Crop(_), Some(place)) = (self.place, self.inputs[0]) {
+            let region = facts[place]
+                .constant
+                .as_ref()
+                .context("a region that is not known")?;
+            let region = region.cast_to::<f32>()?;
+            let region = elements::<f32>(&region)?;
+            if region.len() == 2 * axes.len() {
+                for (index, &axis) in axes.iter().enumerate() {
+                    plan[axis].region = [region[index], region[axes.len() + index]];
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Where in the input an element of the output is.
+    fn place(&self, axis: &Axis, at: usize) -> f32 {
+        let x = at as f32;
+        let (from, to) = (axis.from as f32, axis.to as f32);
+        match self.place {
+            Place::HalfPixel => (x + 0.5) / axis.scale - 0.5,
+            Place::HalfPixelSymmetric => {
+                let adjustment = to / (axis.scale * from);
+                let center = from / 2.0;
+                center * (1.0 - adjustment) + (x + 0.5) / axis.scale - 0.5
+            }
+            Place::PytorchHalfPixel if axis.to > 1 => (x + 0.5) / axis.scale - 0.5,
+            Place::AlignCorners if axis.to > 1 => x * (from - 1.0) / (to - 1.0),
+            Place::PytorchHalfPixel | Place::AlignCorners => 0.0,
+            Place::Asymmetric => x / axis.scale,
+            Place::TfHalfPixel => (x + 0.5) / axis.scale,
+            Place::Crop(_) => {
+                let [start, end] = axis.region;
+                match axis.to > 1 {
+                    true => start * (from - 1.0) + x * (end - start) * (from - 1.0) / (to - 1.0),
+                    false => 0.5 * (start + end) * (from - 1.0),
+                }
+            }
+        }
+    }
+
+    fn nearest(&self, axis: &Axis, rounding: Rounding) -> Vec<usize> {
+        let place = |at: usize| {
+            if axis.scale == 1.0 && !matches!(self.place, Place::Crop(_)) && axis.from == axis.to {
+                return at;
+            }
+            let x = self.place(axis, at);
+            let rounded = match rounding {
+                Rounding::PreferFloor if x == x.trunc() + 0.5 => x.floor(),
+                Rounding::PreferFloor => x.round(),
+                Rounding::PreferCeil => (x + 0.5).floor(),
+                Rounding::Floor => x.floor(),
+                Rounding::Ceil => x.ceil(),
+                Rounding::Simple if axis.scale < 1.0 => x.ceil(),
+                Rounding::Simple => x.trunc(),
+            };
+            // Saturates at 0.
+            (rounded as usize).min(axis.from.saturating_sub(1))
+        };
+        (0..axis.to).map(place).collect()
+    }
+
+    /// For each element of an axis, where in the input it comes from and with which weights.
+    fn weights(&self, axis: &Axis) -> Vec<Vec<(usize, f32)>> {
+        let last = axis.from.saturating_sub(1);
+        let weights = |at: usize| {
+            let x = self.place(axis, at);
+            match self.method {
+                Method::Nearest(_) => vec![],
+                Method::Linear => {
+                    let x = x.clamp(0.0, last as f32);
+                    let low = (x as usize).min(last);
+                    let part = x - low as f32;
+                    if low == last || part == 0.0 {
+                        return vec![(low, 1.0)];
+                    }
+                    vec![(low, 1.0 - part), (low + 1, part)]
+                }
+                Method::Cubic { a, excludes } => {
+                    let floor = x.floor();
+                    let s = x - floor;
+                    let mut weights = [
+                        ((a * (s + 1.0) - 5.0 * a) * (s + 1.0) + 8.0 * a) * (s + 1.0) - 4.0 * a,
+                        ((a + 2.0) * s - (a + 3.0)) * s * s + 1.0,
+                        ((a + 2.0) * (1.0 - s) - (a + 3.0)) * (1.0 - s) * (1.0 - s) + 1.0,
+                        ((a * (2.0 - s) - 5.0 * a) * (2.0 - s) + 8.0 * a) * (2.0 - s) - 4.0 * a,
+                    ];
+                    let place = |index: usize| floor as i64 + index as i64 - 1;
+                    if excludes {
+                        for (index, weight) in weights.iter_mut().enumerate() {
+                            if !(0..axis.from as i64).contains(&place(index)) {
+                                *weight = 0.0;
+                            }
+                        }
+                        let sum: f32 = weights.iter().sum();
+                        weights.iter_mut().for_each(|weight| *weight /= sum);
+                    }
+                    let inside = |index: usize| place(index).clamp(0, last as i64) as usize;
+                    (0..4).map(|index| (inside(index), weights[index])).collect()
+                }
+            }
+        };
+        (0..axis.to).map(weights).collect()
+    }
+
+    fn is_unchanged(&self, axis: &Axis) -> bool {
+        axis.scale == 1.0 && axis.from == axis.to && !matches!(self.place, Place::Crop(_))
+    }
+
+    fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> TractResult<Tensor> {
+        let mut shape = input.shape().to_vec();
+        let mut values = elements::<f32>(input)?.to_vec();
+        // The last axis first: the values are contiguous where there is most to do.
+        for (index, axis) in plan
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, axis)| !self.is_unchanged(axis))
+        {
+            let inner: usize = shape[index + 1..].iter().product();
+            let outer: usize = shape[..index].iter().product();
+            let weights = self.weights(axis);
+            let mut resized = vec![0f32; outer * axis.to * inner];
+            for block in 0..outer {
+                let from = &values[block * axis.from * inner..(block + 1) * axis.from * inner];
+                let to = &mut resized[block * axis.to * inner..(block + 1) * axis.to * inner];
+                for (at, weights) in weights.iter().enumerate() {
+                    let to = &mut to[at * inner..(at + 1) * inner];
+                    for &(place, weight) in weights {
+                        let from = &from[place * inner..(place + 1) * inner];
+                        for (to, from) in to.iter_mut().zip(from) {
+                            *to += weight * from;
+                        }
+                    }
+                }
+            }
+            values = resized;
+            shape[index] = axis.to;
+        }
+        tensor(&shape, values)
+    }
+
+    /// Puts the value for what lies outside where an element comes from there.
+    fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> TractResult<()> {
+        let Place::Crop(value) = self.place else {
+            return Ok(());
+        };
+        let is_outside = |axis: &Axis| -> Vec<bool> {
+            let outside = |at| {
+                let x = self.place(axis, at);
+                x < 0.0 || x > axis.from as f32 - 1.0
+            };
+            (0..axis.to).map(outside).collect()
+        };
+        let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
+        let mut view = output.to_plain_array_view_mut::<f32>()?;
+        for (place, element) in view.indexed_iter_mut() {
+            if outside
+                .iter()
+                .enumerate()
+                .any(|(axis, outside)| outside[place[axis]])
+            {
+                *element = value;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn scaled(size: usize, scale: f32) -> TractResult<usize> {
+    let scaled = (size as f32 * scale).floor();
+    ensure!(scale > 0.0 && scaled < 1e12, "a scale of {scale}");
+    Ok(scaled as usize)
+}
+
+impl Kernel for Resize {
+    fn name(&self) -> &'static str {
+        "Resize"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let input = inputs.first().context("no input")?;
+        let is_float = matches!(input.datum_type, DatumType::F32 | DatumType::F16 | DatumType::F64);
+        if !matches!(self.method, Method::Nearest(_)) && !is_float {
+            bail!(Limit("interpolation of integers is not supported".to_owned()));
+        }
+        let axes = self.axes(input.rank())?;
+        let mut output = input.with(input.datum_type);
+        match self.scales(inputs)? {
+            Some(scales) => {
+                ensure!(
+                    scales.len() == axes.len(),
+                    "{} scales for {} axes",
+                    scales.len(),
+                    axes.len()
+                );
+                for (&axis, &scale) in axes.iter().zip(&scales) {
+                    let dim = &mut output.shape[axis];
+                    *dim = match dim.to_usize() {
+                        Ok(size) => scaled(size, scale)?.to_dim(),
+                        Err(_) if scale == 1.0 => dim.clone(),
+                        Err(_) if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
+                            dim.clone() * scale as i64
+                        }
+                        Err(_) if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
+                            dim.clone() / (1.0 / scale) as u64
+                        }
+                        Err(_) => bail!(Limit("scales that are not whole need fixed sizes".to_owned())),
+                    };
+                }
+            }
+            None => {
+                let sizes = self.inputs[2]
+                    .and_then(|place| inputs.get(place))
+                    .context("neither scales nor sizes")?;
+                let Some(sizes) = sizes.dims() else {
+                    bail!(Limit(
+                        "sizes that are computed are not supported for free sizes".to_owned()
+                    ));
+                };
+                ensure!(
+                    sizes.len() == axes.len(),
+                    "{} sizes for {} axes",
+                    sizes.len(),
+                    axes.len()
+                );
+                if self.policy == Policy::Stretch {
+                    for (&axis, size) in axes.iter().zip(&sizes) {
+                        output.shape[axis] = size.clone();
+                    }
+                } else {
+                    for (dim, axis) in output.shape.iter_mut().zip(self.plan(inputs)?) {
+                        *dim = axis.to.to_dim();
+                    }
+                }
+            }
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let facts: Vec<Fact> = inputs
+            .iter()
+            .map(|input| Fact {
+                constant: Some(input.clone()),
+                ..Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim))
+            })
+            .collect();
+        let plan = self.plan(&facts)?;
+        let input = &inputs[0];
+        let datum_type = input.datum_type();
+        if plan.iter().any(|axis| axis.to == 0 || axis.from == 0) {
+            let shape: TVec<usize> = plan.iter().map(|axis| axis.to).collect();
+            return Ok(tvec![Tensor::zero_dt(datum_type, &shape)?]);
+        }
+        let Method::Nearest(rounding) = self.method else {
+            let wide = input.cast_to::<f32>()?;
+            let mut output = self.interpolated(&wide, &plan)?;
+            self.extrapolate(&mut output, &plan)?;
+            return Ok(tvec![output.cast_to_dt(datum_type)?.into_owned()]);
+        };
+        let mut output = (**input).clone();
+        for (index, axis) in plan.iter().enumerate() {
+            if !self.is_unchanged(axis) {
+                output = super::sequences::picked(&output, index, &self.nearest(axis, rounding))?;
+            }
+        }
+        if matches!(self.place, Place::Crop(_)) {
+            let mut wide = output.cast_to::<f32>()?.into_owned();
+            self.extrapolate(&mut wide, &plan)?;
+            output = wide.cast_to_dt(datum_type)?.into_owned();
+        }
+        Ok(tvec![output])
+    }
+}

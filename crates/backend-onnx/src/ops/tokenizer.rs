@@ -1,0 +1,157 @@
+//! `Tokenizer`, which scikit-learn's vectorizers are exported with: texts into words, padded to as many in each.
+
+use std::sync::{Arc, OnceLock};
+
+use regex::{Regex, RegexBuilder};
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    attributes::Attributes,
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::{BadInput, Limit};
+
+/// Elements of an answer: one long text pads all others.
+const MAX_TOKENS: usize = 1 << 24;
+
+/// Bytes of a compiled expression.
+const MAX_EXPRESSION: usize = 1 << 20;
+
+pub(crate) fn tokenizer(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    let separators = attributes.texts("separators")?;
+    let method = match (attributes.text("tokenexp", ""), &*separators) {
+        ("", []) => bail!("neither separators nor an expression are given"),
+        ("", [separator]) if separator.is_empty() => Method::Letters,
+        ("", separators) => Method::Separators(
+            separators
+                .iter()
+                .map(|text| expression(text))
+                .collect::<TractResult<_>>()?,
+        ),
+        (text, _) => Method::Matches(expression(text)?),
+    };
+    Ok(kernel(Tokenizer {
+        method,
+        marks: attributes.int("mark", 0) != 0,
+        padding: attributes.text("pad_value", "").to_owned(),
+        shortest: usize::try_from(attributes.int("mincharnum", 1))?,
+        scope: context.template.symbols.clone(),
+        count: OnceLock::new(),
+    }))
+}
+
+/// An expression of RE2, whose classes have the letters of ASCII only.
+fn expression(text: &str) -> TractResult<Regex> {
+    let mut ours = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if character != '\\' {
+            ours.push(character);
+            continue;
+        }
+        match characters.next() {
+            Some('w') => ours.push_str("[0-9A-Za-z_]"),
+            Some('W') => ours.push_str("[^0-9A-Za-z_]"),
+            Some('d') => ours.push_str("[0-9]"),
+            Some('D') => ours.push_str("[^0-9]"),
+            Some('s') => ours.push_str("[\\t\\n\\f\\r ]"),
+            Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
+            Some('b') => ours.push_str("(?-u:\\b)"),
+            Some(other) => ours.extend(['\\', other]),
+            None => ours.push('\\'),
+        }
+    }
+    let compiled = RegexBuilder::new(&ours).size_limit(MAX_EXPRESSION).build();
+    compiled.map_err(|error| Limit(format!("the expression {text:?} is not supported: {error}")).into())
+}
+
+#[derive(Debug)]
+enum Method {
+    /// Each character is a token.
+    Letters,
+    /// What stands between separators; each is applied to what those before it left.
+    Separators(Vec<Regex>),
+    Matches(Regex),
+}
+
+#[derive(Debug)]
+struct Tokenizer {
+    method: Method,
+    /// Whether texts begin with STX and end with ETX.
+    marks: bool,
+    padding: String,
+    /// Characters that a token has at least.
+    shortest: usize,
+    scope: SymbolScope,
+    count: OnceLock<Symbol>,
+}
+
+impl Tokenizer {
+    fn tokens<'t>(&self, text: &'t str) -> Vec<&'t str> {
+        let mut tokens: Vec<&str> = match &self.method {
+            Method::Letters => text
+                .char_indices()
+                .map(|(at, letter)| &text[at..at + letter.len_utf8()])
+                .collect(),
+            Method::Separators(separators) => separators.iter().fold(vec![text], |parts, separator| {
+                parts.into_iter().flat_map(|part| separator.split(part)).collect()
+            }),
+            Method::Matches(expression) => expression.find_iter(text).map(|found| found.as_str()).collect(),
+        };
+        tokens.retain(|token| !token.is_empty() && token.chars().count() >= self.shortest);
+        tokens
+    }
+}
+
+impl Kernel for Tokenizer {
+    fn name(&self) -> &'static str {
+        "Tokenizer"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [input] = inputs else {
+            bail!("expected 1 input, found {}", inputs.len());
+        };
+        if input.datum_type != DatumType::String || !matches!(input.rank(), 1 | 2) {
+            bail!(Limit("takes strings of one or two dimensions".to_owned()));
+        }
+        let mut fact = input.with(DatumType::String);
+        let count = self.count.get_or_init(|| self.scope.new_with_prefix("tokens"));
+        fact.shape.push(count.to_dim());
+        Ok(vec![fact])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let rows: Vec<Vec<&str>> = elements::<String>(&inputs[0])?
+            .iter()
+            .map(|text| self.tokens(text))
+            .collect();
+        let most = rows.iter().map(Vec::len).max().unwrap_or(0);
+        // As ONNX Runtime has it, nothing is marked where there is nothing at all.
+        let marks = self.marks && most > 0;
+        let width = if marks { most + 2 } else { most };
+        if rows.len().saturating_mul(width) > MAX_TOKENS {
+            bail!(BadInput(format!(
+                "{} texts of up to {most} tokens are beyond the limit of {MAX_TOKENS} tokens together",
+                rows.len()
+            )));
+        }
+        let mut tokens: Vec<String> = Vec::with_capacity(rows.len() * width);
+        for row in rows {
+            let end = tokens.len() + width;
+            if marks {
+                tokens.push("\u{2}".to_owned());
+            }
+            tokens.extend(row.into_iter().map(str::to_owned));
+            if marks {
+                tokens.push("\u{3}".to_owned());
+            }
+            tokens.resize(end, self.padding.clone());
+        }
+        let mut shape = inputs[0].shape().to_vec();
+        shape.push(width);
+        Ok(tvec![tensor(&shape, tokens)?])
+    }
+}

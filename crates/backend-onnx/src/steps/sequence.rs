@@ -1,0 +1,266 @@
+//! Sequences of tensors, and optional values.
+
+use std::sync::Arc;
+
+use tract_onnx::{
+    pb::NodeProto,
+    prelude::{Tensor, TractResult},
+    tract_hir::internal::{TractErrorContext, tensor0},
+};
+
+use super::{
+    Failure, Run, Slot, Value,
+    control::{place, stacked},
+    split::ControlNode,
+};
+use crate::{
+    faults::BadInput,
+    ops::Attributes,
+    size::{self, MAX_BYTES},
+};
+
+/// Tensors of one sequence.
+const MAX_LENGTH: usize = 1 << 20;
+
+/// What works on sequences and optional values.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SequenceOp {
+    Empty,
+    Construct,
+    Insert,
+    Erase,
+    At,
+    Length,
+    Concat { axis: i64, is_new: bool },
+    Split { axis: i64, keeps: bool },
+    Optional,
+    GetElement,
+    HasElement,
+}
+
+impl SequenceOp {
+    pub(super) fn of(node: &NodeProto) -> TractResult<Option<Self>> {
+        let attributes = Attributes(node);
+        Ok(Some(match node.op_type.as_str() {
+            "SequenceEmpty" => Self::Empty,
+            "SequenceConstruct" => Self::Construct,
+            "SequenceInsert" => Self::Insert,
+            "SequenceErase" => Self::Erase,
+            "SequenceAt" => Self::At,
+            "SequenceLength" => Self::Length,
+            "ConcatFromSequence" => Self::Concat {
+                axis: attributes.int("axis", 0),
+                is_new: attributes.int("new_axis", 0) != 0,
+            },
+            "SplitToSequence" => Self::Split {
+                axis: attributes.int("axis", 0),
+                keeps: attributes.int("keepdims", 1) != 0,
+            },
+            "Optional" => Self::Optional,
+            "OptionalGetElement" => Self::GetElement,
+            "OptionalHasElement" => Self::HasElement,
+            _ => return Ok(None),
+        }))
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn sequences(&mut self, node: &ControlNode, op: &SequenceOp) -> Result<(), Failure> {
+        let value = match *op {
+            SequenceOp::Empty => Value::Sequence(Arc::default()),
+            SequenceOp::Construct => {
+                let slots = node.inputs.iter().flatten();
+                let tensors = slots
+                    .map(|&slot| self.tensor(slot))
+                    .collect::<Result<Vec<_>, _>>()?;
+                sequence(tensors)?
+            }
+            SequenceOp::Insert => {
+                let mut tensors = (*self.sequence(input(node, 0)?)?).clone();
+                let tensor = self.tensor(input(node, 1)?)?;
+                let at = self.position(node, 2, tensors.len(), tensors.len() + 1)?;
+                tensors.insert(at, tensor);
+                sequence(tensors)?
+            }
+            SequenceOp::Erase => {
+                let mut tensors = (*self.sequence(input(node, 0)?)?).clone();
+                let last = tensors.len().saturating_sub(1);
+                tensors.remove(self.position(node, 1, last, tensors.len())?);
+                sequence(tensors)?
+            }
+            SequenceOp::At => {
+                let tensors = self.sequence(input(node, 0)?)?;
+                Value::Tensor(tensors[self.position(node, 1, 0, tensors.len())?].clone())
+            }
+            SequenceOp::Length => {
+                let length = self.sequence(input(node, 0)?)?.len();
+                Value::Tensor(Arc::new(tensor0(length as i64)))
+            }
+            SequenceOp::Concat { axis, is_new } => {
+                let tensors = self.sequence(input(node, 0)?)?;
+                Value::Tensor(Arc::new(joined(&tensors, axis, is_new)?))
+            }
+            SequenceOp::Split { axis, keeps } => {
+                let tensor = self.tensor(input(node, 0)?)?;
+                let lengths = match node.inputs.get(1).copied().flatten() {
+                    Some(slot) => Some(self.tensor(slot)?),
+                    None => None,
+                };
+                sequence(parts(&tensor, lengths.as_deref(), axis, keeps)?)?
+            }
+            SequenceOp::Optional => match node.inputs.first().copied().flatten() {
+                Some(slot) => self.value(slot)?,
+                None => Value::Nothing,
+            },
+            SequenceOp::GetElement => match self.value(input(node, 0)?)? {
+                Value::Nothing => return Err(BadInput("an optional value is not there".to_owned()).into()),
+                value => value,
+            },
+            SequenceOp::HasElement => {
+                let is_there = match node.inputs.first().copied().flatten() {
+                    Some(slot) => !matches!(self.value(slot)?, Value::Nothing),
+                    None => false,
+                };
+                Value::Tensor(Arc::new(tensor0(is_there)))
+            }
+        };
+        if let Some(&slot) = node.outputs.first() {
+            self.set(slot, value);
+        }
+        Ok(())
+    }
+
+    /// A place in a sequence, counted from its end if it is negative.
+    fn position(
+        &self,
+        node: &ControlNode,
+        index: usize,
+        default: usize,
+        places: usize,
+    ) -> Result<usize, Failure> {
+        let at = match node.inputs.get(index).copied().flatten() {
+            Some(slot) => self.tensor(slot)?.cast_to_scalar::<i64>()?,
+            None => default as i64,
+        };
+        // Behind the last one is a place for insertion, but not the end to count from.
+        let length = if matches!(places.checked_sub(default), Some(1)) && index == 2 {
+            default
+        } else {
+            places
+        };
+        let from_start = if at < 0 {
+            at.saturating_add(length as i64)
+        } else {
+            at
+        };
+        match usize::try_from(from_start) {
+            Ok(place) if place < places => Ok(place),
+            _ => Err(BadInput(format!("position {at} in a sequence of {length} tensors")).into()),
+        }
+    }
+}
+
+fn input(node: &ControlNode, index: usize) -> Result<Slot, Failure> {
+    let slot = node.inputs.get(index).copied().flatten();
+    Ok(slot.with_context(|| format!("input {index} is not given"))?)
+}
+
+fn sequence(tensors: Vec<Arc<Tensor>>) -> Result<Value, Failure> {
+    if tensors.len() > MAX_LENGTH {
+        return Err(BadInput(format!(
+            "a sequence is longer than the limit of {MAX_LENGTH} tensors"
+        ))
+        .into());
+    }
+    let bytes: u64 = tensors
+        .iter()
+        .map(|tensor| (tensor.len() * tensor.datum_type().size_of()) as u64)
+        .sum();
+    if bytes > MAX_BYTES {
+        let limit = size::gib(MAX_BYTES);
+        return Err(BadInput(format!("a sequence takes more than the limit of {limit}")).into());
+    }
+    Ok(Value::Sequence(Arc::new(tensors)))
+}
+
+fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Failure> {
+    let Some(first) = tensors.first() else {
+        return Err(BadInput("no tensors to be joined".to_owned()).into());
+    };
+    let axis = place(axis, first.rank() + usize::from(is_new))?;
+    for tensor in tensors {
+        let fits = tensor.datum_type() == first.datum_type()
+            && tensor.rank() == first.rank()
+            && (0..first.rank()).all(|at| (at == axis && !is_new) || tensor.shape()[at] == first.shape()[at]);
+        if !fits {
+            return Err(BadInput(format!(
+                "tensors of the shapes {:?} and {:?} cannot be joined",
+                first.shape(),
+                tensor.shape()
+            ))
+            .into());
+        }
+    }
+    if is_new {
+        let mut shape = first.shape().to_vec();
+        shape.insert(axis, 1);
+        return Ok(stacked(tensors, axis, &shape)?);
+    }
+    Ok(Tensor::stack_tensors(axis, tensors)?)
+}
+
+fn parts(
+    tensor: &Tensor,
+    lengths: Option<&Tensor>,
+    axis: i64,
+    keeps: bool,
+) -> Result<Vec<Arc<Tensor>>, Failure> {
+    let axis = place(axis, tensor.rank())?;
+    let size = tensor.shape()[axis];
+    let wrong = || {
+        BadInput(format!(
+            "a dimension of {size} cannot be split into these lengths"
+        ))
+    };
+    let lengths: Vec<usize> = match lengths {
+        None => vec![1; size],
+        Some(lengths) => {
+            let numbers = lengths.cast_to::<i64>()?;
+            let given = numbers.try_as_plain_ram()?.as_slice::<i64>()?;
+            let given: Result<Vec<usize>, _> = given.iter().map(|&length| usize::try_from(length)).collect();
+            let given = given.map_err(|_| wrong())?;
+            match (lengths.rank(), &*given) {
+                (0, &[0]) | (0, []) => return Err(wrong().into()),
+                (0, &[length, ..]) => {
+                    let mut all = vec![length; size / length];
+                    all.extend(Some(size % length).filter(|&rest| rest > 0));
+                    all
+                }
+                _ => given,
+            }
+        }
+    };
+    let total = lengths
+        .iter()
+        .try_fold(0usize, |total, &length| total.checked_add(length));
+    if total != Some(size) || lengths.len() > MAX_LENGTH {
+        return Err(wrong().into());
+    }
+    let drops = !keeps && lengths.iter().all(|&length| length == 1);
+    let mut start = 0;
+    let mut parts = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let mut shape = tensor.shape().to_vec();
+        shape[axis] = length;
+        let part = match length {
+            0 => Tensor::zero_dt(tensor.datum_type(), &shape)?,
+            _ => tensor.slice(axis, start, start + length)?,
+        };
+        if drops {
+            shape.remove(axis);
+        }
+        parts.push(Arc::new(part.into_shape(&shape)?));
+        start += length;
+    }
+    Ok(parts)
+}

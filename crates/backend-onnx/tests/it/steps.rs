@@ -1,0 +1,81 @@
+//! Models that are run stage by stage: their loops end, and what they are given is never taken for their own fault.
+
+use std::time::{Duration, Instant};
+
+use oip_service::CancelToken;
+use oip_types::{ErrorCode, InferRequest, ModelRef};
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Runtime, infer, recorded_request};
+
+fn count_to(count: i64) -> InferRequest {
+    let count = Tensor::from_vec(Shape::new(&[]).unwrap(), vec![count]).unwrap();
+    InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("n", count)
+}
+
+/// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline, or when it is cancelled.
+#[test]
+fn md_05_loops_without_end_are_ended() {
+    let model = Runtime::Tract.model("loop");
+    let start = Instant::now();
+    let token = CancelToken::new(Some(start + Duration::from_millis(100)));
+    let error = model.infer(count_to(1 << 62), &token).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
+
+    let token = CancelToken::new(None);
+    token.cancel();
+    let error = model.infer(count_to(1 << 62), &token).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Cancelled, "{}", error.report());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+
+    let outputs = infer(&*model, count_to(3)).unwrap();
+    assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
+}
+
+/// The same model answers requests of other sizes, each with plans of its own, and the first one again.
+#[test]
+fn stages_are_planned_for_what_they_are_given() {
+    let model = Runtime::Tract.model("chosen_rows");
+    let first = infer(&*model, recorded_request("chosen_rows")).unwrap();
+    for rows in [1u64, 7, 40] {
+        let x: Vec<f32> = (0..rows * 4).map(|value| value as f32).collect();
+        let x = Tensor::from_vec(Shape::new(&[rows, 4]).unwrap(), x).unwrap();
+        let limit = Tensor::from_vec(Shape::new(&[]).unwrap(), vec![9.5f32]).unwrap();
+        let request = InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("x", x)
+            .with_input("limit", limit);
+        let outputs = infer(&*model, request).unwrap();
+        // A row's largest number is its last: 3, 7, 11, ...
+        let chosen = rows.saturating_sub(2);
+        assert_eq!(outputs[0].value.shape().dims(), [chosen, 4]);
+    }
+    let again = infer(&*model, recorded_request("chosen_rows")).unwrap();
+    assert_eq!(first[0].value, again[0].value);
+}
+
+/// A count that no dimension has is the request's fault.
+#[test]
+fn values_that_do_not_fit_are_the_requests_fault() {
+    let model = Runtime::Tract.model("top_of_a_request");
+    let request = |k: i64| {
+        let x = Tensor::from_vec(Shape::new(&[1, 4]).unwrap(), vec![1.0f32, 4.0, 2.0, 3.0]).unwrap();
+        let k = Tensor::from_vec(Shape::new(&[1]).unwrap(), vec![k]).unwrap();
+        InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("x", x)
+            .with_input("k", k)
+    };
+    let outputs = infer(&*model, request(2)).unwrap();
+    assert_eq!(
+        outputs[0].value.as_fixed().unwrap().to_vec::<f32>().unwrap(),
+        [4.0, 3.0]
+    );
+    for k in [5, -1, i64::MAX] {
+        let error = infer(&*model, request(k)).unwrap_err();
+        assert_eq!(
+            error.code(),
+            ErrorCode::InvalidArgument,
+            "{k}: {}",
+            error.report()
+        );
+    }
+}

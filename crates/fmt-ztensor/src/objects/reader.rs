@@ -1,0 +1,349 @@
+use std::{fmt, ops::Range, path::Path, sync::Arc, sync::OnceLock};
+
+use fmt_core::{
+    ByteSource, Encoding, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, ReadOptions,
+    TensorReader, TensorStream, Verification, check_buffer, lint_holes, read_range, row_range,
+};
+use tensor_core::{Bytes, SparseCoo, Tensor, TensorSpec};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    container::{Container, Version, locate},
+    entries::{Content, Sparse},
+    manifest::Manifest,
+    parts::Part,
+    sparse,
+};
+use crate::{
+    blob::{Blob, ChecksumOf},
+    decode::Decoding,
+    parallel::default_threads,
+    rows::ProvenTables,
+};
+
+/// An open file of zTensor 1.x or 2.x, whose tensors are objects of one or more parts.
+///
+/// Opening reads both ends and the manifest and proves all of it, in time and memory that grow with the manifest only.
+/// Dense objects are tensors, sparse ones (coordinates or compressed rows) are read by [`TensorReader::sparse`] as
+/// coordinates. Objects of other layouts, of logical types or encodings that are not known, and parts in other files are
+/// listed and say why they are not read ([`Entry::unsupported`]).
+///
+/// ```
+/// use fmt_core::TensorReader;
+/// use fmt_ztensor::ObjectsReader;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let manifest = b"\xa2gversione1.2.0gobjects\xa1aw\xa3eshape\x81\x02fformatedensejcomponents\xa1ddata\xa3edtypebu8foffset\x18\x40flength\x02";
+/// # let mut file = b"ZTEN1000".to_vec();
+/// # file.resize(64, 0);
+/// # file.extend([7, 8]);
+/// # file.extend(manifest);
+/// # file.extend((manifest.len() as u64).to_le_bytes());
+/// # file.extend(b"ZTEN1000");
+/// let reader = ObjectsReader::from_bytes(file)?;
+/// let index = reader.find("w").ok_or("no such tensor")?;
+/// assert_eq!(reader.tensor(index)?.to_vec::<u8>()?, [7, 8]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct ObjectsReader {
+    source: Arc<dyn ByteSource>,
+    container: Container,
+    manifest: Manifest,
+    metadata: OnceLock<Metadata>,
+    limits: Limits,
+    threads: usize,
+    proven_tables: ProvenTables,
+}
+
+impl ObjectsReader {
+    /// Opens a file of any source.
+    ///
+    /// # Errors
+    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor2.md.
+    pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
+        let container = locate(&*source, options)?;
+        let bytes = read_range(&*source, container.manifest.clone(), "the manifest")?;
+        if let Some(hash) = container.hash
+            && xxh3_64(&bytes) != hash
+        {
+            let error = Error::new(ErrorKind::Corrupt, "the hash of the manifest");
+            return Err(error
+                .at(container.manifest.start)
+                .rule("O2")
+                .expected(format_args!("{hash:#018x}"))
+                .found(format_args!("{:#018x}", xxh3_64(&bytes))));
+        }
+        let manifest = Manifest::parse(&bytes, &container, options).map_err(renamed)?;
+        Ok(Self {
+            source,
+            container,
+            manifest,
+            metadata: OnceLock::new(),
+            limits: options.limits.clone(),
+            threads: default_threads(),
+            proven_tables: ProvenTables::default(),
+        })
+    }
+
+    /// Opens a file on disk, whose tensors are read when they are asked for.
+    ///
+    /// # Errors
+    /// As [`FileSource::open`] and [`ObjectsReader::open`].
+    pub fn from_path(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let source = FileSource::open(path.as_ref())?;
+        Self::open(Arc::new(source), &ReadOptions::default())
+    }
+
+    /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors are slices of it.
+    ///
+    /// # Errors
+    /// As [`ObjectsReader::open`].
+    pub fn from_bytes(bytes: impl Into<Bytes>) -> Result<Self, Error> {
+        Self::open(Arc::new(bytes.into()), &ReadOptions::default())
+    }
+
+    /// Where in the file the manifest stands.
+    #[must_use]
+    pub fn manifest_range(&self) -> Range<u64> {
+        self.container.manifest.clone()
+    }
+
+    fn decoding(&self) -> Decoding<'_> {
+        Decoding {
+            source: &*self.source,
+            limits: &self.limits,
+            threads: self.threads,
+        }
+    }
+
+    fn checksum_is_of(&self) -> ChecksumOf {
+        match self.container.version {
+            Version::V1 => ChecksumOf::Stored,
+            Version::V2 => ChecksumOf::Decoded,
+        }
+    }
+
+    /// The blob of a dense tensor, of numbers or of what is only copied.
+    fn dense(&self, index: usize) -> Result<(&Entry, Blob<'_>), Error> {
+        let entry = &self.manifest.entries[index];
+        let Content::Dense { is_zero_or_one } = self.manifest.contents[index] else {
+            return Err(self.not_dense(entry));
+        };
+        let len = entry.byte_len().ok_or_else(|| self.not_dense(entry))?;
+        let blob = Blob {
+            decoding: self.decoding(),
+            range: entry.range.clone(),
+            len,
+            is_zstd: entry.encoding == Encoding::Zstd,
+            swapped: 1,
+            checksum: entry.checksum.as_deref(),
+            checksum_is_of: self.checksum_is_of(),
+            is_zero_or_one,
+        };
+        Ok((entry, blob))
+    }
+
+    /// The same with dtype and shape, for what is read as numbers.
+    fn numbers(&self, index: usize) -> Result<(&Entry, TensorSpec, Blob<'_>), Error> {
+        let (entry, blob) = self.dense(index)?;
+        match entry.spec() {
+            Some(spec) => Ok((entry, spec, blob)),
+            None => Err(self.not_dense(entry)),
+        }
+    }
+
+    fn not_dense(&self, entry: &Entry) -> Error {
+        let reason = entry.unsupported.as_deref().unwrap_or("the tensor is sparse");
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("{reason}: it cannot be read as a dense tensor"),
+        )
+        .of_tensor(&entry.name)
+        .rule("O14")
+    }
+
+    fn part(&self, part: &Part) -> Result<Bytes, Error> {
+        self.part_blob(part)?.bytes()
+    }
+
+    fn part_blob<'a>(&'a self, part: &'a Part) -> Result<Blob<'a>, Error> {
+        let is_zero_or_one = part.types.as_ref().is_ok_and(|types| types.is_zero_or_one);
+        // Opening has seen that there is one.
+        let len = part
+            .decoded
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, "a part without a length").rule("O12"))?;
+        Ok(Blob {
+            decoding: self.decoding(),
+            range: part.range.clone(),
+            len,
+            is_zstd: part.encoding == Encoding::Zstd,
+            swapped: 1,
+            checksum: part.digest.as_deref(),
+            checksum_is_of: self.checksum_is_of(),
+            is_zero_or_one,
+        })
+    }
+
+    fn read_sparse(&self, entry: &Entry, parts: &Sparse) -> Result<SparseCoo, Error> {
+        let read = sparse::Read {
+            values: self.part(&parts.values)?,
+            indices: self.part(&parts.indices)?,
+            indptr: parts
+                .indptr
+                .as_ref()
+                .map(|indptr| self.part(indptr))
+                .transpose()?,
+        };
+        sparse::joined(entry, parts, read, self.container.version, &self.limits)
+    }
+
+    fn verify_sparse(&self, entry: &Entry, parts: &Sparse) -> Result<Verification, Error> {
+        let all = [Some(&parts.values), Some(&parts.indices), parts.indptr.as_ref()];
+        let mut verdict = Verification::Ok;
+        for part in all.into_iter().flatten() {
+            // The least that any part comes to.
+            match (self.part_blob(part)?.verify()?, &verdict) {
+                (Verification::Ok, _) | (_, Verification::Unchecked) => {}
+                (other, _) => verdict = other,
+            }
+        }
+        self.read_sparse(entry, parts)?;
+        Ok(verdict)
+    }
+}
+
+/// Errors of what all versions share, under the rules of these versions.
+fn renamed(error: Error) -> Error {
+    match error.broken_rule() {
+        Some("Z25" | "Z23" | "Z3" | "Z9") => error.rule("O3"),
+        Some("Z12") => error.rule("O2"),
+        Some("Z15" | "Z16" | "Z17") => error.rule("O12"),
+        Some("Z4" | "Z5") => error.rule("O13"),
+        Some("Z18") => error.rule("O5"),
+        _ => error,
+    }
+}
+
+/// A stream whose errors have the rules of these versions, and say which tensor.
+struct Named<'a> {
+    inner: Box<dyn TensorStream + 'a>,
+    name: &'a str,
+}
+
+impl TensorStream for Named<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        let read = self.inner.read(out);
+        read.map_err(|error| renamed(error).of_tensor(self.name))
+    }
+}
+
+fn joined(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
+    Tensor::new(spec, bytes)
+        .map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).rule("O10"))
+}
+
+impl TensorReader for ObjectsReader {
+    fn format(&self) -> &'static str {
+        self.container.version.id()
+    }
+
+    fn entries(&self) -> &[Entry] {
+        &self.manifest.entries
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.metadata.get_or_init(|| self.manifest.attributes.to_map())
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.manifest.find(name)
+    }
+
+    fn tensor(&self, index: usize) -> Result<Tensor, Error> {
+        let (entry, spec, blob) = self.numbers(index)?;
+        let bytes = blob.bytes().and_then(|bytes| joined(spec, bytes));
+        bytes.map_err(|error| renamed(error).of_tensor(&entry.name))
+    }
+
+    fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
+        let entry = &self.manifest.entries[index];
+        let Content::Sparse(parts) = &self.manifest.contents[index] else {
+            let what = entry.unsupported.as_deref().unwrap_or("the tensor is not sparse");
+            let error = Error::new(ErrorKind::Unsupported, what);
+            return Err(error.of_tensor(&entry.name).rule("O14"));
+        };
+        self.read_sparse(entry, parts)
+            .map_err(|error| renamed(error).of_tensor(&entry.name))
+    }
+
+    fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
+        let (entry, spec, blob) = self.numbers(index)?;
+        let part = row_range(&spec, rows).map_err(|error| error.rule("O5"));
+        let rows = part.and_then(|(spec, range)| {
+            let bytes = blob.part(&self.proven_tables, index, range)?;
+            joined(spec, bytes)
+        });
+        rows.map_err(|error| renamed(error).of_tensor(&entry.name))
+    }
+
+    fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
+        let (entry, blob) = self.dense(index)?;
+        match blob.stream() {
+            Ok(inner) => Ok(Box::new(Named {
+                inner,
+                name: &entry.name,
+            })),
+            Err(error) => Err(renamed(error).of_tensor(&entry.name)),
+        }
+    }
+
+    fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
+        let (entry, spec, blob) = self.numbers(index)?;
+        check_buffer(&spec, out.len())
+            .and_then(|()| blob.fill(out).map(drop))
+            .map_err(|error| renamed(error).of_tensor(&entry.name))
+    }
+
+    fn verify(&self, index: usize) -> Result<Verification, Error> {
+        let entry = &self.manifest.entries[index];
+        let verified = match &self.manifest.contents[index] {
+            Content::Sparse(parts) => self.verify_sparse(entry, parts),
+            _ => self.dense(index).and_then(|(_, blob)| blob.verify()),
+        };
+        verified.map_err(|error| renamed(error).of_tensor(&entry.name))
+    }
+
+    fn lints(&self) -> Result<Vec<Lint>, Error> {
+        let mut lints = Vec::new();
+        for entry in &self.manifest.entries {
+            if let Some(reason) = entry.unsupported.as_ref().filter(|_| !entry.is_copied_only()) {
+                lints.push(Lint {
+                    message: format!("{reason} is not read (O14)"),
+                    tensor: Some(entry.name.clone()),
+                    range: Some(entry.range.clone()),
+                });
+            }
+        }
+        let mut ranges = self.manifest.blobs.clone();
+        ranges.push(self.container.manifest.clone());
+        let within = 8..self.source.len() - self.container.version.footer();
+        // What alignment explains: version 2 is written with 64 KiB.
+        let padding = match self.container.version {
+            Version::V1 => 4096,
+            Version::V2 => 64 << 10,
+        };
+        lints.extend(lint_holes(&*self.source, &ranges, within, padding, "O16")?);
+        Ok(lints)
+    }
+}
+
+impl fmt::Debug for ObjectsReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectsReader")
+            .field("version", &self.container.version)
+            .field("tensors", &self.manifest.entries.len())
+            .field("bytes", &self.source.len())
+            .finish_non_exhaustive()
+    }
+}
