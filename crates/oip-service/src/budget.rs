@@ -138,6 +138,7 @@ impl ByteBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Lease;
 
     #[test]
     fn what_never_fits_and_what_does_not_fit_now_are_told_apart() {
