@@ -216,7 +216,13 @@ fn fs_07_folders_and_pipes_are_no_models() {
 #[test]
 fn a_missing_repository_is_an_error_that_names_it() {
     let folder = repository(&[("file", "")]);
-    for (path, message) in [("nowhere", "does not exist"), ("file", "is not a folder")] {
+    for (path, message) in [
+        ("nowhere", "does not exist"),
+        (
+            "file",
+            "is neither a folder nor, by its extension, a model's file",
+        ),
+    ] {
         let error = Repository::open(&folder.path().join(path), &backends(), None)
             .err()
             .unwrap()

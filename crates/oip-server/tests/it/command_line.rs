@@ -9,7 +9,10 @@ fn lc_07_wrong_options() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     for (arguments, message) in [
-        (&[][..], "no model repository: give --model-repository DIR"),
+        (
+            &[][..],
+            "no model repository: give a folder with models, or a model's file",
+        ),
         (
             &["--htp-address", "x"],
             "unexpected argument '--htp-address' found; tip: a similar argument exists: '--http-address'",

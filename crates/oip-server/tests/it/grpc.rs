@@ -47,8 +47,8 @@ async fn gr_10_metadata_beyond_the_limit() {
         request
     };
     let mut good = client(&server).await;
-    assert!(good.server_live(with(8 << 10)).await.unwrap().get_ref().live);
-    for bytes in [17 << 10, 1 << 20] {
+    assert!(good.server_live(with(4 << 10)).await.unwrap().get_ref().live);
+    for bytes in [9 << 10, 1 << 20] {
         // Refused by the stream or by the connection: either way this call alone fails.
         let status = client(&server).await.server_live(with(bytes)).await.unwrap_err();
         assert_ne!(status.code(), Code::Ok, "{bytes}");
