@@ -28,8 +28,8 @@
 //! # Features
 //!
 //! - `http` (default): [`open`] for `https://` and `hf://`, blocking, TLS by rustls.
-//! - `async`: [`AsyncByteSource`] for what is read by futures, and [`RemoteSource::from_async`] to read it here.
-//! - `object-store`: [`StoredObject`], an object of the crate `object_store`.
+//! - `async`: `AsyncByteSource` for what is read by futures, and `RemoteSource::from_async` to read it here.
+//! - `object-store`: `StoredObject`, an object of the crate `object_store`.
 
 #[cfg(feature = "async")]
 mod asynchronous;
