@@ -51,7 +51,7 @@ impl Broken {
         }
     }
 
-    /// What was broken elsewhere was broken here.
+    /// Adds the promises that another run broke.
     pub(crate) fn add(&mut self, other: Self) {
         for part in other.0 {
             self.unless(self.0.contains(&part), part);

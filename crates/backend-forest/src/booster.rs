@@ -12,7 +12,7 @@ pub(crate) const MAX_SCORES: usize = 1 << 16;
 pub(crate) struct Booster {
     /// `xgboost` or `lightgbm`.
     pub(crate) package: &'static str,
-    /// What its file calls what it was trained for.
+    /// The objective, as the file names it.
     pub(crate) objective: String,
     /// Features of a row.
     pub(crate) features: usize,
@@ -56,7 +56,7 @@ pub(crate) struct LightgbmTrees {
     pub(crate) single: Forest<f32, f64>,
     pub(crate) double: Forest<f64, f64>,
     pub(crate) link: lightgbm::Link,
-    /// What scores are divided by.
+    /// The divisor of the scores.
     pub(crate) divisor: f64,
 }
 

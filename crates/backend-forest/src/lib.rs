@@ -7,7 +7,7 @@
 //! which.
 //!
 //! A file is proven when it is loaded: every count against the bytes that are there, every child of a node, every feature.
-//! What is not supported is refused by name.
+//! Unsupported features are refused by name.
 //!
 //! ```
 //! use backend_forest::ForestBackend;

@@ -62,7 +62,7 @@ impl ForestModel {
         })
     }
 
-    /// Appends the elements for all rows, until nobody waits for them any more.
+    /// Appends the elements of all rows; stops when the request is cancelled.
     fn predict<T>(
         &self,
         features: &[T],

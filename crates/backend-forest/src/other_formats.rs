@@ -1,6 +1,6 @@
 //! Files that are no models of XGBoost or LightGBM, but that people put in their place: what each is, and what to do.
 
-/// What a file is that is known not to be served, in one sentence.
+/// Describes in one sentence a file of a known format that is not served.
 pub(crate) fn explain(content: &[u8]) -> &'static str {
     let starts = |mark: &[u8]| content.starts_with(mark);
     if starts(b"version https://git-lfs") {

@@ -166,7 +166,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     }
 }
 
-/// FP16 as FP32; what is damaged stays as it is, to be refused by whoever reads it.
+/// FP16 as FP32; a damaged tensor stays as it is, and its reader refuses it.
 fn widen_tensor(tensor: &mut TensorProto) {
     if tensor.data_type != HALF {
         return;
