@@ -1,4 +1,5 @@
-//! Real ONNX models out of public Python packages against ONNX Runtime: `xtask/zoo/zoo.py`, over a server of a release build.
+//! Real ONNX models out of public Python packages, and exports of models trained here, against ONNX Runtime: the scripts in
+//! `xtask/zoo`, over a server of a release build.
 
 use std::{path::PathBuf, process::Command};
 
@@ -22,6 +23,13 @@ pub(crate) struct Options {
     /// Write the verdicts into docs/zoo.md
     #[arg(long)]
     page: bool,
+    /// A file that keeps the verdicts: models that it has are not run again
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Instead of models that others made: train about 140 models of scikit-learn, XGBoost, LightGBM and CatBoost and
+    /// run their exports
+    #[arg(long, conflicts_with_all = ["page", "results"])]
+    exports: bool,
     /// A server that is already built, instead of building one
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
@@ -30,14 +38,33 @@ pub(crate) struct Options {
 /// What the script imports.
 const REQUIREMENTS: &[&str] = &[
     "numpy==2.4.6",
+    "onnx==1.18.0",
     "onnxruntime==1.31.1",
     "tritonclient[http]==2.73.0",
+];
+
+/// What the script that trains models imports too.
+const TRAINING: &[&str] = &[
+    "catboost==1.2.10",
+    "lightgbm==4.7.0",
+    "onnxmltools==1.16.0",
+    "scikit-learn==1.9.1",
+    "skl2onnx==1.20.0",
+    "xgboost-cpu==3.2.0",
 ];
 
 /// Fetches the models, runs them, and fails when an answer is wrong, fails, or ends the server.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
-    let python = python::environment(&options.python, &root.join("target/zoo-venv"), REQUIREMENTS)?;
+    let (script, environment, requirements) = match options.exports {
+        true => (
+            "exports.py",
+            "target/exports-venv",
+            [REQUIREMENTS, TRAINING].concat(),
+        ),
+        false => ("zoo.py", "target/zoo-venv", REQUIREMENTS.to_vec()),
+    };
+    let python = python::environment(&options.python, &root.join(environment), &requirements)?;
     let server = match &options.server {
         Some(server) => server.clone(),
         None => {
@@ -45,12 +72,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             root.join("target/release/oip-server")
         }
     };
-    let mut script = Command::new(python);
-    script.arg(root.join("xtask/zoo/zoo.py"));
+    let mut script_run = Command::new(python);
+    let script = script_run.arg(root.join("xtask/zoo").join(script));
     script.arg("--server").arg(server);
-    script.arg("--folder").arg(root.join(&options.folder));
+    let folder = root.join(&options.folder);
+    script.arg("--folder").arg(match options.exports {
+        true => folder.join("exports"),
+        false => folder,
+    });
     if let Some(only) = &options.only {
         script.args(["--only", only]);
+    }
+    if let Some(results) = &options.results {
+        script.arg("--results").arg(results);
     }
     if options.page {
         script.arg("--page").arg(root.join("docs/zoo.md"));

@@ -1,14 +1,18 @@
-"""Real ONNX models out of public Python packages, each answered by a server and by ONNX Runtime.
+"""Real ONNX models out of public Python packages, each answered by a server, with its own runtime and with ONNX Runtime,
+and by ONNX Runtime itself.
 
-    python zoo.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE]
+    python zoo.py --server PROGRAM --folder FOLDER [--only REGEX] [--results FILE] [--page FILE]
 
 `models.json` beside this file names the packages, with versions and checksums; the models are their authors' and stay in
-FOLDER. Called by `cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server.
+FOLDER. FILE of results has a line for each model and is continued: models that it has are not run again. Called by
+`cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server.
 """
 
 import argparse
 import collections
+import functools
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -22,6 +26,7 @@ import zipfile
 import zlib
 
 import numpy as np
+import onnx
 import onnxruntime
 import tritonclient.http as client
 from tritonclient.utils import np_to_triton_dtype
@@ -39,7 +44,16 @@ TYPES = {
 }
 # Of the largest value of an output: what two orders of summation in FP32 may differ by in a deep network.
 TOLERANCE = 1e-3
+# What 1 and the next number of FP32 are apart: sums that begin with 1/2, as ONNX Runtime's Sigmoid has them, know no less.
+LAST_BIT = 1.2e-7
 WRONG = ("differs", "fails", "server ended")
+# The runtimes that a server is started with, and the library that one of them needs.
+RUNTIMES = ("embedded", "onnxruntime")
+LIBRARY = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"), None)
+# Models that take ONNX Runtime more milliseconds than this are compared in speed.
+LONG = 5
+# Seconds of runs by which the processor time of one is measured.
+MEASURED = 1.0
 
 
 def name_of(model):
@@ -91,6 +105,9 @@ def made_up(ports, size):
             values = random.choice(np.array(["hello world", "a", "test 123", "The quick fox"], dtype=object), size=shape)
         elif kind is np.bool_:
             values = random.random(shape) < 0.5
+        elif label == "scales":
+            # Of voices: how much noise is mixed in, at two places, and how long sounds are.
+            values = np.resize([0, 1, 0], shape)
         elif np.issubdtype(kind, np.floating):
             values = np.ones(shape) if "mask" in label or "ratio" in label else random.random(shape)
         elif label in ("sr", "sample_rate", "sampling_rate"):
@@ -109,13 +126,20 @@ def made_up(ports, size):
     return inputs
 
 
-def reference(path):
-    """Names of outputs, inputs and answers of ONNX Runtime, or why there are none."""
+def session_of(path, level=None):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    if level is not None:
+        options.graph_optimization_level = level
+    model = path if isinstance(path, bytes) else str(path)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def reference(path):
+    """Session, inputs and answers of ONNX Runtime, or why there are none."""
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = session_of(path)
     except Exception as error:  # its own exceptions have no common type
         return f"ONNX Runtime does not load it: {str(error)[:80]}"
     end = time.monotonic() + 30
@@ -126,7 +150,7 @@ def reference(path):
         except Exception:
             answers = None
         if answers is not None and all(isinstance(answer, np.ndarray) for answer in answers):
-            return [port.name for port in session.get_outputs()], inputs, answers
+            return session, inputs, answers
         if time.monotonic() > end:
             break
     return "no inputs were found that ONNX Runtime takes"
@@ -163,13 +187,13 @@ def distance(wanted, found):
 
 
 def is_noise(path, inputs, answers, found):
-    """Whether each answer is at most twice as far away as ONNX Runtime without its graph optimisations is."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    plain = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    for answer, other, ours in zip(answers, plain.run(None, inputs), found):
+    """Whether no answer is farther away than ONNX Runtime's own move: at most twice as far as without its graph
+    optimisations or with other last bits in the weights, or by less than the last bit of 1."""
+    others = [
+        session_of(path, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, inputs),
+        *(session_of(shaken(path, seed)).run(None, inputs) for seed in range(3)),
+    ]
+    for index, (answer, ours) in enumerate(zip(answers, found)):
         if ours is None or ours.shape != answer.shape or ours.dtype != answer.dtype:
             return False
         if answer.dtype.kind != "f":
@@ -178,19 +202,48 @@ def is_noise(path, inputs, answers, found):
             continue
         if not np.array_equal(np.isfinite(answer), np.isfinite(ours)):
             return False
-        if distance(answer, ours) > max(TOLERANCE, 2 * distance(answer, other)):
+        finite = np.isfinite(answer)
+        if np.abs(answer[finite] - ours[finite]).max(initial=0) <= LAST_BIT:
+            continue
+        same = [other[index] for other in others if other[index].shape == answer.shape]
+        if distance(answer, ours) > max(TOLERANCE, 2 * max(distance(answer, other) for other in same)):
             return False
     return True
 
 
+def shaken(path, seed):
+    """The model with weights of FP32 that differ in their last bit."""
+    model = onnx.load(path)
+    random = np.random.default_rng(seed)
+    for tensor in model.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.FLOAT or not tensor.dims:
+            continue
+        values = onnx.numpy_helper.to_array(tensor)
+        towards = np.where(random.random(values.shape) < 0.5, np.float32(-np.inf), np.float32(np.inf))
+        moved = np.where(values == 0, values, np.nextafter(values, towards.astype(np.float32)))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(moved.astype(np.float32), tensor.name))
+    return model.SerializeToString()
+
+
+def is_random(path, inputs, answers):
+    """Whether two sessions of ONNX Runtime give different answers to the same inputs."""
+    names = [str(index) for index in range(len(answers))]
+    return any(map(difference, names, answers, session_of(path).run(None, inputs)))
+
+
 class Server:
-    def __init__(self, program, repository):
+    def __init__(self, program, repository, library=None, limits=("--request-timeout", "4m")):
         arguments = [
             program, "--model-repository", repository, "--model-control-mode", "explicit", "--http-address", "127.0.0.1:0",
-            "--grpc-address", "127.0.0.1:0", "--request-timeout", "4m", "--max-request-size", "256MiB", "--max-answer-size",
-            "512MiB",
+            "--grpc-address", "127.0.0.1:0", "--max-request-size", "256MiB", "--max-answer-size", "512MiB", "--instances", "1", *limits,
         ]
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        if library is not None:
+            arguments += ["--onnxruntime", str(library)]
+        # Without the option the server would take the library that this variable names.
+        environment = {key: value for key, value in os.environ.items() if key != "ORT_DYLIB_PATH"}
+        self.process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+        )
         for line in self.process.stdout:
             if "HTTP" in line:
                 self.address = line.split()[-1].removeprefix("http://")
@@ -199,6 +252,16 @@ class Server:
 
     def is_running(self):
         return self.process.poll() is None
+
+    def stop(self):
+        if self.is_running():
+            self.process.terminate()
+            self.process.wait(60)
+
+    def processor_time(self):
+        """Seconds, of all threads."""
+        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def call(self, path):
         request = urllib.request.Request(f"http://{self.address}{path}", data=b"{}", method="POST")
@@ -212,6 +275,10 @@ class Server:
             except json.JSONDecodeError:
                 return text
 
+    def metadata(self, name):
+        with urllib.request.urlopen(f"http://{self.address}/v2/models/{name}", timeout=60) as answer:
+            return json.load(answer)
+
     def infer(self, name, inputs):
         tensors = []
         for key, value in inputs.items():
@@ -224,11 +291,10 @@ class Server:
             return connection.infer(name, tensors)
 
 
-def verdict(server, repository, path, name):
-    expected = reference(path)
-    if isinstance(expected, str):
-        return "left out", expected
-    outputs, inputs, answers = expected
+def verdict(server, repository, path, name, expected):
+    """What became of a model, why, and the milliseconds of processor time that a run takes the server."""
+    session, inputs, answers = expected
+    outputs = [port.name for port in session.get_outputs()]
     folder = repository / name / "1"
     folder.mkdir(parents=True)
     # No link: the server follows none that lead out of the repository.
@@ -236,40 +302,104 @@ def verdict(server, repository, path, name):
     try:
         refusal = server.call(f"/v2/repository/models/{name}/load")
         if refusal is not None:
-            return "refused", refusal
+            return "refused", refusal, None
         found = server.infer(name, inputs)
         found = [found.as_numpy(output) for output in outputs]
         differences = [difference(*triple) for triple in zip(outputs, answers, found)]
         differences = [text for text in differences if text]
+        time_of_run = milliseconds(lambda: server.infer(name, inputs), server.processor_time)
         if not differences:
-            return "equal", ""
-        return ("noise" if is_noise(path, inputs, answers, found) else "differs"), differences[0]
+            return "equal", "", time_of_run
+        if is_random(path, inputs, answers):
+            return "random", "ONNX Runtime's own answers differ from session to session", time_of_run
+        return ("noise" if is_noise(path, inputs, answers, found) else "differs"), differences[0], time_of_run
     except Exception as error:
-        return "fails", str(error)
+        return "fails", str(error), None
     finally:
         if server.is_running():
             server.call(f"/v2/repository/models/{name}/unload")
         shutil.rmtree(repository / name)
 
 
-def page(rows):
-    ran = [row for row in rows if row[1] not in ("left out", "not tried")]
-    counts = collections.Counter(row[1] for row in ran)
-    share = 100 * (counts["equal"] + counts["noise"]) // max(len(ran), 1)
+def milliseconds(run, processor_time):
+    """Processor time of one run, by as many as fit into the time for it. The first of them is not counted."""
+    run()
+    start = time.perf_counter()
+    run()
+    count = max(1, min(50, int(MEASURED / max(time.perf_counter() - start, 1e-3))))
+    start = processor_time()
+    for _ in range(count):
+        run()
+    return round(1000 * (processor_time() - start) / count, 2)
+
+
+def judged(model, path, servers, repository):
+    """A line of results."""
+    name = name_of(model)
+    row = {"name": name}
+    expected = reference(path)
+    if isinstance(expected, str):
+        return row | {"left out": expected}
+    session, inputs, _ = expected
+    row["ms"] = milliseconds(lambda: session.run(None, inputs), time.process_time)
+    for runtime in RUNTIMES:
+        server = servers[runtime]()
+        result, why, time_of_run = verdict(server, repository, path, name, expected)
+        if not server.is_running():
+            result, why = "server ended", f"exit code {server.process.returncode}"
+        row[runtime] = {"verdict": result, "why": why, "ms": time_of_run}
+        print(f"{runtime:<11} {result:<12} {name} {why[:150]}", flush=True)
+    return row
+
+
+def summary(rows, runtime):
+    """How many models were answered how, and how long they took beside ONNX Runtime alone."""
+    ran = [row for row in rows if runtime in row]
+    counts = collections.Counter(row[runtime]["verdict"] for row in ran)
+    share = 100 * (counts["equal"] + counts["noise"] + counts["random"]) / max(len(ran), 1)
+    text = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    ratios = sorted(row[runtime]["ms"] / row["ms"] for row in ran if row["ms"] > LONG and row[runtime]["ms"] is not None)
+    if not ratios:
+        return f"{text} ({share:.1f} % equal, noise or random)"
+    quartiles = [f"{ratios[round(part * (len(ratios) - 1))]:.2f}" for part in (0.25, 0.5, 0.75, 1)]
+    return (
+        f"{text} ({share:.1f} % equal, noise or random); processor time beside ONNX Runtime's, of {len(ratios)} models that take "
+        f"it more than {LONG} ms: a quarter below {quartiles[0]}, half below {quartiles[1]}, three quarters below {quartiles[2]}, "
+        f"the slowest {quartiles[3]} times"
+    )
+
+
+def page(models, rows):
+    by_name = {row["name"]: row for row in rows}
     lines = [
         "# Real models", "",
-        "Models out of public Python packages, answered by a server with its own runtime and by ONNX Runtime. Written by",
-        "`cargo xtask zoo --page`; [onnx.md](onnx.md) says what the reasons mean. *Equal* is within 0.1 % of an output's largest",
-        "value, and exact for whole numbers and strings; *noise* is farther, but at most twice as far as ONNX Runtime without its graph",
-        "optimisations is from ONNX Runtime with them. *Left out* is what ONNX Runtime does not run either, or what no inputs were",
-        "found for; *not tried* is what was not fetched for this run.", "",
-        f"Of {len(ran)} models: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()) + f" ({share} % equal or noise).",
-        "", "| package | model | verdict | why |", "|---|---|---|---|",
+        "Models out of public Python packages, answered by a server with its own runtime (*embedded*), by a server with ONNX Runtime",
+        "(*with ORT*), and by ONNX Runtime itself. Written by `cargo xtask zoo --page`; [onnx.md](onnx.md) says what the reasons mean.", "",
+        "*Equal* is within 0.1 % of an output's largest value, and exact for whole numbers and strings. *Noise* is farther, but at most",
+        "twice as far as ONNX Runtime is from itself without its graph optimisations or with other last bits in the weights, or less",
+        "than 1.2e-7 in itself, which is all that its Sigmoid knows near 0. *Random* is a model whose answers differ between two",
+        "sessions of ONNX Runtime, so that nothing can be held against them; voices are asked without noise, so that they are not.",
+        "*Left out* is what ONNX Runtime does not run either, or what no inputs were found for; *not tried* is what could not be",
+        "fetched. Times are milliseconds of processor time for one run on one thread: the server's, HTTP included, and in the last",
+        "column ONNX Runtime's alone.", "",
     ]
-    for model, result, why in rows:
-        why = re.sub(r"; ONNX Runtime can run this: .*", "", why)
-        why = why.replace("|", "/").replace("\n", " ")[:160]
-        lines.append(f"| {model['package']} {model['version']} | {pathlib.PurePath(model['member']).name} | {result} | {why} |")
+    for runtime, title in zip(RUNTIMES, ("Embedded", "With ONNX Runtime")):
+        ran = [row for row in rows if runtime in row]
+        lines += [f"{title}, of {len(ran)} models: {summary(rows, runtime)}.", ""]
+    lines += ["| package | model | embedded | ms | with ORT | ms | ORT alone, ms | why |", "|---|---|---|---|---|---|---|---|"]
+    for model in models:
+        row = by_name.get(name_of(model), {"left out": ""})
+        cells = [f"{model['package']} {model['version']}", pathlib.PurePath(model["member"]).name]
+        if "left out" in row:
+            cells += ["left out" if row["left out"] else "not tried", "", "", "", "", row["left out"]]
+        else:
+            reasons = []
+            for runtime in RUNTIMES:
+                cells += [row[runtime]["verdict"], "" if row[runtime]["ms"] is None else f"{row[runtime]['ms']:.1f}"]
+                reasons.append(row[runtime]["why"])
+            cells += [f"{row['ms']:.1f}", reasons[0] or (f"with ONNX Runtime: {reasons[1]}" if reasons[1] else "")]
+        cells[-1] = re.sub(r"; ONNX Runtime can run this: .*", "", cells[-1]).replace("|", "/").replace("\n", " ")[:200]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -278,6 +408,7 @@ def main():
     parser.add_argument("--server", required=True)
     parser.add_argument("--folder", required=True, type=pathlib.Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--page", type=pathlib.Path)
     options = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)
@@ -285,29 +416,36 @@ def main():
     chosen = [model for model in models if re.search(options.only, name_of(model))]
     options.folder.mkdir(parents=True, exist_ok=True)
     fetch(chosen, options.folder)
-    rows, server = [], None
+    rows = []
+    if options.results and options.results.exists():
+        rows = [json.loads(line) for line in options.results.read_text().splitlines()]
+    known = {row["name"] for row in rows}
+    running = {}
     with tempfile.TemporaryDirectory() as temporary:
         repository = pathlib.Path(temporary)
-        for model in models:
+
+        def server(runtime):
+            if runtime not in running or not running[runtime].is_running():
+                running[runtime] = Server(options.server, str(repository), LIBRARY if runtime == "onnxruntime" else None)
+            return running[runtime]
+
+        servers = {runtime: functools.partial(server, runtime) for runtime in RUNTIMES}
+        for model in chosen:
             path = options.folder / f"{name_of(model)}.onnx"
-            if model not in chosen or not path.exists():
-                rows.append((model, "not tried", ""))
+            if name_of(model) in known or not path.exists():
                 continue
-            if server is None or not server.is_running():
-                server = Server(options.server, str(repository))
-            result, why = verdict(server, repository, path, name_of(model))
-            if not server.is_running():
-                result, why = "server ended", f"exit code {server.process.returncode}"
-            rows.append((model, result, why))
-            print(f"{result:<12} {name_of(model)} {why[:150]}", flush=True)
-    if server is not None and server.is_running():
-        server.process.terminate()
-        server.process.wait(60)
+            row = judged(model, path, servers, repository)
+            rows.append(row)
+            if options.results:
+                with options.results.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+        for started in running.values():
+            started.stop()
     if options.page:
-        options.page.write_text(page(rows))
-    counts = collections.Counter(row[1] for row in rows)
-    print(", ".join(f"{count} {name}" for name, count in counts.most_common()))
-    return int(any(row[1] in WRONG for row in rows))
+        options.page.write_text(page(models, rows))
+    for runtime in RUNTIMES:
+        print(f"{runtime}: {summary(rows, runtime)}")
+    return int(any(row[runtime]["verdict"] in WRONG for row in rows for runtime in RUNTIMES if runtime in row))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,12 @@ impl OnnxBackend {
         }
     }
 
+    /// Whether a model's load error says that ONNX Runtime could run the model.
+    #[must_use]
+    pub fn needs_onnx_runtime(reason: &str) -> bool {
+        reason.contains(tract_limit::OTHER_RUNTIME)
+    }
+
     /// What runs a model with this configuration: ONNX Runtime, or `None` for tract.
     fn choose(&self, config: &ModelConfig) -> Result<Option<&OnnxRuntime>, ServiceError> {
         match config.runtime.as_str() {
@@ -52,6 +58,9 @@ impl OnnxBackend {
         }
     }
 }
+
+const HOW_TO_USE_FOUND: &str =
+    "start the server with --onnxruntime auto, which finds a library of it on this machine";
 
 const HOW_TO_START: &str = "start the server with --onnxruntime PATH (the library libonnxruntime, 1.17 or newer; pip \
                             install onnxruntime brings one)";
@@ -87,11 +96,12 @@ impl Backend for OnnxBackend {
             }
             None => {
                 let loaded = OnnxModel::load(source, &model, cx);
-                let how = match &self.runtime {
-                    Some(_) => "set runtime to 'onnxruntime' in the model's configuration",
-                    None => HOW_TO_START,
+                let how = match (&self.runtime, &loaded) {
+                    (Some(_), _) => "set runtime to 'onnxruntime' in the model's configuration",
+                    (None, Err(_)) if OnnxRuntime::is_found() => HOW_TO_USE_FOUND,
+                    (None, _) => HOW_TO_START,
                 };
-                let loaded = loaded.map_err(|error| tract_limit::with_way_out(error, &model, how))?;
+                let loaded = loaded.map_err(|error| tract_limit::with_ways_out(error, &model, how))?;
                 (Box::new(loaded), "tract")
             }
         };

@@ -110,6 +110,7 @@ fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
     typed.declutter()?;
     time_limit::check()?;
     typed.optimize()?;
+    ops::quicken(&mut typed);
     typed.into_runnable()
 }
 

@@ -18,11 +18,24 @@ const MAX_PLANS: usize = 32;
 /// Memory of the plans that are kept; one is kept whatever it takes.
 const MAX_PLAN_BYTES: u64 = 512 << 20;
 
+/// Beside a plan for all sizes, the first plans are made when that one has taken this part of the time that making
+/// one takes: a plan for a shape is three to ten times as fast, and most models are asked for few shapes.
+const EAGERNESS: u32 = 20;
+
+/// After so many plans, further ones have to be worth it by themselves.
+const MAX_EAGER: usize = 8;
+
+/// Shapes whose time is noted.
+const MAX_NOTED: usize = 256;
+
 /// The plans of one model, by the shapes of its inputs.
 ///
-/// One plan is made at a time, and once for each shape: requests that need it wait for it.
+/// One plan is made at a time, and once for each shape: requests that need it wait for it. Beside a plan for all sizes,
+/// shapes that are asked for again get one.
 pub(crate) struct ShapePlans {
     planner: Planner,
+    /// About how long it takes to make a plan.
+    cost: Duration,
     shelf: Mutex<Shelf>,
     /// Told when a plan was made, or could not be.
     made: Condvar,
@@ -33,6 +46,9 @@ struct Shelf {
     /// The most recently used last.
     plans: Vec<Kept>,
     is_making: bool,
+    made: usize,
+    /// The time that a plan for all sizes took for shapes without a plan; the latest last.
+    spent: Vec<(Vec<Shape>, Duration)>,
 }
 
 struct Kept {
@@ -47,9 +63,11 @@ struct Kept {
 struct Failure(String);
 
 impl ShapePlans {
-    pub(crate) fn new(planner: Planner) -> Self {
+    /// With the time that making a plan takes, as far as it is known.
+    pub(crate) fn new(planner: Planner, cost: Duration) -> Self {
         Self {
             planner,
+            cost,
             shelf: Mutex::default(),
             made: Condvar::new(),
         }
@@ -59,13 +77,27 @@ impl ShapePlans {
         &self.planner
     }
 
-    /// Whether there was a request with these shapes.
-    pub(crate) fn has(&self, shapes: &[Shape]) -> bool {
+    /// Whether to use a plan for these shapes where a plan for all sizes would do: if it is there, or if it is worth
+    /// making and nobody else makes one now.
+    pub(crate) fn is_worth(&self, shapes: &[Shape]) -> bool {
         let shelf = self.shelf();
-        shelf
-            .plans
-            .iter()
-            .any(|kept| kept.shapes == shapes && kept.plan.is_ok())
+        if let Some(kept) = shelf.plans.iter().find(|kept| kept.shapes == shapes) {
+            return kept.plan.is_ok();
+        }
+        let eagerness = if shelf.made < MAX_EAGER { EAGERNESS } else { 1 };
+        let mut spent = shelf.spent.iter();
+        let is_enough = |(_, time): &(_, Duration)| time.saturating_mul(eagerness) >= self.cost;
+        !shelf.is_making && spent.find(|(noted, _)| noted == shapes).is_some_and(is_enough)
+    }
+
+    /// Notes what a run of the plan for all sizes took.
+    pub(crate) fn spend(&self, shapes: &[Shape], time: Duration) {
+        let mut shelf = self.shelf();
+        let before = shelf.take_spent(shapes);
+        if shelf.spent.len() >= MAX_NOTED {
+            shelf.spent.remove(0);
+        }
+        shelf.spent.push((shapes.to_vec(), before.saturating_add(time)));
     }
 
     /// The plan for inputs of these shapes.
@@ -94,6 +126,9 @@ impl ShapePlans {
         let plan = self.make(shapes);
         let mut shelf = self.shelf();
         shelf.is_making = false;
+        shelf.made += 1;
+        // A plan that is thrown out has to be worth it again.
+        shelf.take_spent(shapes);
         shelf.keep(Kept {
             shapes: shapes.to_vec(),
             bytes: plan.as_ref().map_or(0, |plan| plan.bytes()),
@@ -130,6 +165,11 @@ impl Shelf {
         let plan = kept.plan.clone();
         self.plans.push(kept);
         Some(plan)
+    }
+
+    fn take_spent(&mut self, shapes: &[Shape]) -> Duration {
+        let index = self.spent.iter().rposition(|(noted, _)| noted == shapes);
+        index.map_or(Duration::ZERO, |index| self.spent.remove(index).1)
     }
 
     fn keep(&mut self, kept: Kept) {
@@ -169,7 +209,10 @@ mod tests {
         let graph = model.graph.as_ref().unwrap();
         let signature = Signature::of(&model, graph).unwrap();
         let lowered = lower::lower(graph, &signature.opsets).unwrap();
-        ShapePlans::new(Planner::new(signature, lowered).unwrap())
+        ShapePlans::new(
+            Planner::new(signature, lowered).unwrap(),
+            Duration::from_millis(40),
+        )
     }
 
     fn image(width: u64) -> [Shape; 1] {
@@ -187,7 +230,7 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         assert!(made.iter().all(|plan| Arc::ptr_eq(plan, &made[0])));
-        assert!(plans.has(&image(4)) && !plans.has(&image(6)));
+        assert!(plans.is_worth(&image(4)) && !plans.is_worth(&image(6)));
     }
 
     #[test]
@@ -214,7 +257,28 @@ mod tests {
         for _ in 0..2 {
             assert!(plans.get(&image(3), &token).is_err());
         }
-        assert!(!plans.has(&image(3)));
+        assert!(!plans.is_worth(&image(3)));
         assert_eq!(plans.shelf().plans.len(), 1);
+    }
+
+    #[test]
+    fn what_is_asked_for_again_is_worth_a_plan() {
+        let plans = plans();
+        let token = CancelToken::new(None);
+        let millisecond = Duration::from_millis(1);
+        plans.spend(&image(4), millisecond);
+        assert!(!plans.is_worth(&image(4)));
+        plans.spend(&image(4), millisecond);
+        assert!(plans.is_worth(&image(4)) && !plans.is_worth(&image(6)));
+        // Later ones only when as much was spent as a plan costs.
+        for width in 1..=MAX_EAGER as u64 {
+            plans.get(&image(2 * width), &token).unwrap();
+        }
+        plans.spend(&image(100), 39 * millisecond);
+        assert!(!plans.is_worth(&image(100)));
+        plans.spend(&image(100), millisecond);
+        assert!(plans.is_worth(&image(100)));
+        plans.get(&image(100), &token).unwrap();
+        assert!(plans.is_worth(&image(100)) && plans.shelf().spent.is_empty());
     }
 }

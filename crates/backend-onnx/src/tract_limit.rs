@@ -2,9 +2,14 @@
 
 use std::{error::Error, fmt};
 
-use oip_types::ServiceError;
+use oip_types::{DataType, ServiceError};
+use tensor_core::Quoted;
 
-use crate::{proto::ModelProto, structure};
+use crate::{
+    proto::ModelProto,
+    signature::{Dim, Port, Signature},
+    structure,
+};
 
 /// The cause of an error for which not the file is to blame but tract, or what is made of it here.
 #[derive(Debug, Default)]
@@ -31,16 +36,89 @@ impl Error for TractLimit {
     }
 }
 
-/// Adds to a refusal that ONNX Runtime can run the model, if tract's limits are the only reason. `how` says what to do.
-pub(crate) fn with_way_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
-    let is_limit = error
-        .source()
-        .and_then(<dyn Error>::downcast_ref::<TractLimit>)
-        .is_some();
-    if !is_limit || structure::check(model).is_err() {
+/// What stands in a refusal's reason when ONNX Runtime can run the model.
+pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
+
+/// Adds the ways out to a refusal, if tract's limits are the only reason: sizes that can be fixed, ONNX Runtime, for which
+/// `how` says what to do, and another export.
+pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
+    let limit = error.source().and_then(<dyn Error>::downcast_ref::<TractLimit>);
+    let Some(TractLimit(cause)) = limit.filter(|_| structure::check(model).is_ok()) else {
         return error;
+    };
+    // Without a cause it is an operator or a datatype, to which sizes make no difference.
+    let sizes = cause.as_ref().and_then(|_| free_sizes(model));
+    let mut message = error.message().to_owned();
+    if let Some(sizes) = &sizes {
+        message.push_str("; if requests always have the same sizes, ");
+        message.push_str(sizes);
     }
-    ServiceError::invalid(format!("{}; ONNX Runtime can run this: {how}", error.message())).caused_by(error)
+    message.push_str("; ");
+    message.push_str(OTHER_RUNTIME);
+    message.push_str(how);
+    message.push_str(match (&sizes, uses_own(model)) {
+        (_, true) => {
+            "; or export the model without ONNX Runtime's own operators, before its optimizer or quantizer \
+                      rewrote it"
+        }
+        (Some(_), false) => "; or export the model with fixed sizes",
+        (None, false) => "; or export the model with other operators, or for an operator set from 11 to 23",
+    });
+    ServiceError::invalid(message).caused_by(error)
+}
+
+/// How to fix the free dimensions of a model in its configuration, if it has any.
+fn free_sizes(model: &ModelProto) -> Option<String> {
+    let signature = Signature::of(model, model.graph.as_ref()?).ok()?;
+    let has_free = |port: &&Port| port.dims.iter().flatten().any(|dim| dim.fixed().is_none());
+    let free: Vec<&Port> = signature.inputs.iter().filter(has_free).collect();
+    if free.is_empty() {
+        return None;
+    }
+    let shown = free.iter().take(SHOWN_INPUTS);
+    let inputs = shown.clone().map(|port| {
+        let dims = port.dims.iter().flatten().map(|dim| match dim {
+            Dim::Named(name) => Quoted(name).to_string(),
+            other => other.to_string(),
+        });
+        let dims: Vec<String> = dims.collect();
+        format!("{} [{}]", Quoted(&port.name), dims.join(", "))
+    });
+    let example = shown.map(|port| {
+        let dims = port.dims.iter().flatten().enumerate();
+        let sizes: Vec<String> = dims
+            .map(|(axis, dim)| {
+                let guess = if axis == 0 { 1 } else { 64 };
+                dim.fixed().unwrap_or(guess).to_string()
+            })
+            .collect();
+        let kind = match port.datatype {
+            DataType::Bytes => "STRING",
+            other => other.name(),
+        };
+        let (name, sizes) = (port.name.escape_default(), sizes.join(", "));
+        format!("input {{ name: \"{name}\" data_type: TYPE_{kind} dims: [ {sizes} ] }}")
+    });
+    let (inputs, example): (Vec<String>, Vec<String>) = (inputs.collect(), example.collect());
+    Some(format!(
+        "fix the free dimensions of {}{} in config.pbtxt, as in: {}",
+        inputs.join(", "),
+        if free.len() > SHOWN_INPUTS {
+            " and others"
+        } else {
+            ""
+        },
+        example.join(" ")
+    ))
+}
+
+/// Inputs whose dimensions a refusal shows.
+const SHOWN_INPUTS: usize = 3;
+
+/// Whether a model has operators that only ONNX Runtime knows.
+fn uses_own(model: &ModelProto) -> bool {
+    let nodes = model.graph.iter().flat_map(|graph| &graph.node);
+    nodes.into_iter().any(|node| node.domain == "com.microsoft")
 }
 
 /// Whether ONNX Runtime has an operator that has no row in the table of [`ops`](crate::ops).

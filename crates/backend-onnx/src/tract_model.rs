@@ -94,18 +94,7 @@ impl Model for OnnxModel {
             Plans::ByShape(plans) => plans.get(&shapes, cancel)?.run(inputs, cancel)?,
             Plans::Steps(steps) => steps.run(inputs, cancel).map_err(Failure::answer)?,
             Plans::Symbolic(plan, None) => plan.run(inputs, cancel)?,
-            Plans::Symbolic(_, Some(plans)) if plans.has(&shapes) => {
-                plans.get(&shapes, cancel)?.run(inputs, cancel)?
-            }
-            Plans::Symbolic(plan, Some(plans)) => match plan.run(inputs.clone(), cancel) {
-                Ok(outputs) => outputs,
-                // What holds for most sizes was taken to hold for all.
-                Err(error) if error.code() == ErrorCode::Internal => match plans.get(&shapes, cancel) {
-                    Ok(plan) => plan.run(inputs, cancel)?,
-                    Err(_) => return Err(error),
-                },
-                Err(error) => return Err(error),
-            },
+            Plans::Symbolic(plan, Some(plans)) => run_either(plan, plans, inputs, &shapes, cancel)?,
         };
         let named = self.metadata.outputs.iter().zip(outputs);
         named
@@ -116,6 +105,34 @@ impl Model for OnnxModel {
                 ))
             })
             .collect()
+    }
+}
+
+/// Runs the plan for these shapes if it is worth one, else the plan for all sizes.
+fn run_either(
+    plan: &Plan,
+    plans: &ShapePlans,
+    inputs: TVec<TValue>,
+    shapes: &[Shape],
+    cancel: &CancelToken,
+) -> Result<TVec<TValue>, ServiceError> {
+    if plans.is_worth(shapes)
+        && let Ok(plan) = plans.get(shapes, cancel)
+    {
+        return plan.run(inputs, cancel);
+    }
+    let started = Instant::now();
+    match plan.run(inputs.clone(), cancel) {
+        Ok(outputs) => {
+            plans.spend(shapes, started.elapsed());
+            Ok(outputs)
+        }
+        // What holds for most sizes was taken to hold for all.
+        Err(error) if error.code() == ErrorCode::Internal => match plans.get(shapes, cancel) {
+            Ok(plan) => plan.run(inputs, cancel),
+            Err(_) => Err(error),
+        },
+        Err(error) => Err(error),
     }
 }
 
@@ -162,7 +179,9 @@ impl Plans {
         let inputs = described(ports)?;
         let trial = trial_token(cx);
         let shapes = trial::shapes(ports);
+        let started = Instant::now();
         let symbolic = catch_unwind(AssertUnwindSafe(|| planner.symbolic()));
+        let cost = started.elapsed();
         let symbolic = symbolic.unwrap_or_else(|_| Err(panicked()));
         let is_fixed = ports
             .iter()
@@ -171,7 +190,7 @@ impl Plans {
             Ok(plan) => match answers(planner.signature(), &shapes, &trial, |_| Ok(&plan)) {
                 Ok(_) => {
                     let outputs = outputs_of(&planner, &plan)?;
-                    let others = (!is_fixed).then(|| ShapePlans::new(planner));
+                    let others = (!is_fixed).then(|| ShapePlans::new(planner, cost));
                     Ok((Self::Symbolic(plan, others), inputs, outputs))
                 }
                 Err(error) if is_fixed => Err(error),
@@ -193,7 +212,8 @@ impl Plans {
             planner.concrete(shapes).map(Arc::new)
         })?;
         let outputs = answer.describe(planner.signature())?;
-        let plans = ShapePlans::new(planner);
+        // Without a plan for all sizes there is no choice.
+        let plans = ShapePlans::new(planner, Duration::ZERO);
         for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, &cx.config) {
             plans.get(&shapes, trial)?;
         }

@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    backends,
     config::Config,
     failure::Failure,
     metrics::Metrics,
@@ -165,8 +166,12 @@ impl App {
         spawn_blocking(move || {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
+            let models = loading.models();
             if is_text {
-                report::models(&loading.models(), &misplaced, http_address, elapsed);
+                report::models(&models, &misplaced, http_address, elapsed);
+            }
+            if let Some(advice) = backends::advice(&models) {
+                tracing::warn!("{advice}");
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
         });

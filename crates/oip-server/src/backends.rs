@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::Parser;
+use oip_engine::ModelStatus;
 use oip_service::{Backend, ByteBudget};
 use oip_worker::{IsolatedBackend, Isolation, this_program};
 
@@ -133,6 +134,30 @@ pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode
     let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
     start_in_worker(&config.log)?;
     Ok(oip_worker::run(&config.plain()?))
+}
+
+/// Says how many models wait for ONNX Runtime and whether there is a library, in one sentence; `None` if none does.
+#[cfg(feature = "onnx")]
+pub(crate) fn advice(models: &[ModelStatus]) -> Option<String> {
+    let needs = |model: &&ModelStatus| backend_onnx::OnnxBackend::needs_onnx_runtime(&model.reason);
+    let count = models.iter().filter(needs).count();
+    let total = models.len();
+    let advice = || match backend_onnx::OnnxRuntime::first_place() {
+        Some(path) => format!(
+            "{count} of {total} models need ONNX Runtime; found one at {}: start with --onnxruntime auto",
+            path.display()
+        ),
+        None => format!(
+            "{count} of {total} models need ONNX Runtime; found none: pip install onnxruntime brings one, which \
+             --onnxruntime auto finds"
+        ),
+    };
+    (count > 0).then(advice)
+}
+
+#[cfg(not(feature = "onnx"))]
+pub(crate) fn advice(_: &[ModelStatus]) -> Option<String> {
+    None
 }
 
 /// ONNX models. A library that cannot be loaded is told before any model is.

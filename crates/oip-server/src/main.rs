@@ -30,6 +30,7 @@ use crate::{config::Config, failure::Failure, options::Options};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
+    allocator::give_back_what_is_unused();
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next().unwrap_or_default();
     if first == backends::WORKER {

@@ -2,7 +2,7 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
 };
 
 use oip_types::{ServiceError, causes};
@@ -89,6 +89,19 @@ impl OnnxRuntime {
             true => format!("no library of ONNX Runtime was found {}", find::PLACES),
             false => refused.join("; "),
         }))
+    }
+
+    /// Where [`OnnxRuntime::find`] would look first, without loading anything: a library that may still be too old.
+    /// The search is made once.
+    #[must_use]
+    pub fn first_place() -> Option<&'static Path> {
+        static PLACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| find::candidates().into_iter().next());
+        PLACE.as_deref()
+    }
+
+    /// Whether there is a library where one usually is.
+    pub(crate) fn is_found() -> bool {
+        Self::first_place().is_some()
     }
 
     /// The library's file.

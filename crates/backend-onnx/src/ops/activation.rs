@@ -13,7 +13,7 @@ use super::{
     attributes::Attributes,
     kernel::{Fact, Kernel, typed},
     types::Types,
-    vector,
+    vector::{self, each},
 };
 
 /// What is computed here; FP16 is widened before.
@@ -199,15 +199,6 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     } else {
         x
     }
-}
-
-/// Replaces each value, with the widest vectors that the processor has.
-fn each(values: &mut [f32], function: impl Fn(f32) -> f32) {
-    pulp::Arch::new().dispatch(|| {
-        for value in &mut *values {
-            *value = function(*value);
-        }
-    });
 }
 
 /// `Clip` of floats: tract's loses NaN.

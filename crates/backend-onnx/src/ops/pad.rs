@@ -11,7 +11,7 @@ use tract_onnx::{
 
 use super::{
     attributes::Attributes,
-    kernel::{Fact, Kernel, kernel},
+    kernel::{Fact, Kernel, kernel, typed},
 };
 use crate::faults::{BadInput, Limit};
 
@@ -90,30 +90,30 @@ impl Pad {
         }
         Ok(pads)
     }
+}
 
-    /// For each place of an axis, where it comes from; `None` for the value.
-    fn places(&self, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Option<usize>>> {
-        let length = size as i64;
-        let end = length.checked_add(after).context("a pad is too large")?;
-        let place = |at: i64| -> Option<usize> {
-            if (0..length).contains(&at) {
-                return usize::try_from(at).ok();
+/// For each place of an axis, where it comes from; `None` for the value.
+fn places_of(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Option<usize>>> {
+    let length = size as i64;
+    let end = length.checked_add(after).context("a pad is too large")?;
+    let place = |at: i64| -> Option<usize> {
+        if (0..length).contains(&at) {
+            return usize::try_from(at).ok();
+        }
+        let inside = match mode {
+            Mode::Constant => return None,
+            _ if length == 0 => return None,
+            Mode::Edge => at.clamp(0, length - 1),
+            Mode::Wrap => at.rem_euclid(length),
+            Mode::Reflect if length == 1 => 0,
+            Mode::Reflect => {
+                let around = at.rem_euclid(2 * (length - 1));
+                around.min(2 * (length - 1) - around)
             }
-            let inside = match self.mode {
-                Mode::Constant => return None,
-                _ if length == 0 => return None,
-                Mode::Edge => at.clamp(0, length - 1),
-                Mode::Wrap => at.rem_euclid(length),
-                Mode::Reflect if length == 1 => 0,
-                Mode::Reflect => {
-                    let around = at.rem_euclid(2 * (length - 1));
-                    around.min(2 * (length - 1) - around)
-                }
-            };
-            usize::try_from(inside).ok()
         };
-        Ok((-before..end).map(place).collect())
-    }
+        usize::try_from(inside).ok()
+    };
+    Ok((-before..end).map(place).collect())
 }
 
 impl Kernel for Pad {
@@ -178,7 +178,7 @@ impl Kernel for Pad {
                     "a dimension of nothing is padded with what it has".to_owned()
                 ));
             }
-            places.push(self.places(size, pads)?);
+            places.push(places_of(self.mode, size, pads)?);
         }
         let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
             (Some((_, value)), _) => Tensor::from(*value).cast_to_dt(input.datum_type())?.into_owned(),
@@ -194,45 +194,118 @@ fn padded<T: Datum>(input: &Tensor, value: &Tensor, places: &[Vec<Option<usize>>
     let value = super::access::elements::<T>(value)?.first().context("no value")?;
     let shape: Vec<usize> = places.iter().map(Vec::len).collect();
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
-    fill(input.shape(), values, value, places, &mut made);
+    let pieces: Vec<Vec<Piece>> = places.iter().map(|places| pieces(places)).collect();
+    fill(input.shape(), values, value, &pieces, &mut made);
     super::access::tensor(&shape, made)
 }
 
+/// A part of an axis of the result.
+enum Piece {
+    /// So many times the value.
+    Value(usize),
+    /// These places of the input.
+    Places(std::ops::Range<usize>),
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Value(count) => *count,
+            Self::Places(places) => places.len(),
+        }
+    }
+}
+
+fn pieces(places: &[Option<usize>]) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for place in places {
+        match (place, pieces.last_mut()) {
+            (None, Some(Piece::Value(count))) => *count += 1,
+            (None, _) => pieces.push(Piece::Value(1)),
+            (Some(place), Some(Piece::Places(places))) if places.end == *place => places.end += 1,
+            (Some(place), _) => pieces.push(Piece::Places(*place..place + 1)),
+        }
+    }
+    pieces
+}
+
 /// Writes the elements of the first axis, each by its own axes.
-fn fill<T: Datum>(
-    shape: &[usize],
-    values: &[T],
-    value: &T,
-    places: &[Vec<Option<usize>>],
-    made: &mut Vec<T>,
-) {
-    let (Some((first, rest)), Some((_, inner))) = (places.split_first(), shape.split_first()) else {
+fn fill<T: Datum>(shape: &[usize], values: &[T], value: &T, axes: &[Vec<Piece>], made: &mut Vec<T>) {
+    let (Some((first, rest)), Some((_, inner))) = (axes.split_first(), shape.split_first()) else {
         made.extend(values.first().cloned());
         return;
     };
-    let (size, filled) = (
-        inner.iter().product::<usize>(),
-        rest.iter().map(Vec::len).product::<usize>(),
-    );
-    // The axis that is contiguous, element by element.
-    if rest.is_empty() {
-        made.extend(
-            first
-                .iter()
-                .map(|place| place.map_or(value, |place| &values[place]).clone()),
-        );
-        return;
-    }
-    for place in first {
-        match place {
-            Some(place) => fill(
-                inner,
-                &values[place * size..(place + 1) * size],
-                value,
-                rest,
-                made,
-            ),
-            None => made.extend(std::iter::repeat_n(value.clone(), filled)),
+    let size: usize = inner.iter().product();
+    let filled: usize = rest
+        .iter()
+        .map(|pieces| pieces.iter().map(Piece::len).sum::<usize>())
+        .product();
+    for piece in first {
+        match piece {
+            Piece::Value(count) => made.extend(std::iter::repeat_n(value.clone(), count * filled)),
+            Piece::Places(places) if rest.is_empty() => made.extend_from_slice(&values[places.clone()]),
+            Piece::Places(places) => {
+                for place in places.clone() {
+                    fill(
+                        inner,
+                        &values[place * size..(place + 1) * size],
+                        value,
+                        rest,
+                        made,
+                    );
+                }
+            }
         }
+    }
+}
+
+/// Puts a faster operator in the place of the pads that tract sets before its convolutions.
+pub(crate) fn quicken(model: &mut TypedModel) {
+    for node in &mut model.nodes {
+        let Some(pad) = node.op_as::<TractPad>() else {
+            continue;
+        };
+        let PadMode::Constant(value) = &pad.mode else {
+            continue;
+        };
+        let pads = pad
+            .pads
+            .iter()
+            .map(|&(before, after)| [before as i64, after as i64]);
+        let ready = Ready {
+            pads: pads.collect(),
+            value: value.clone(),
+        };
+        node.op = Box::new(typed(ready));
+    }
+}
+
+/// Pads with a value, where both are known.
+#[derive(Debug)]
+struct Ready {
+    pads: Vec<[i64; 2]>,
+    value: Arc<Tensor>,
+}
+
+impl Kernel for Ready {
+    fn name(&self) -> &'static str {
+        "Pad"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let mut output = inputs[0].with(inputs[0].datum_type);
+        for (dim, [before, after]) in output.shape.iter_mut().zip(&self.pads) {
+            *dim = dim.clone() + *before + *after;
+        }
+        Ok(vec![output])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let input = &inputs[0];
+        let sizes = input.shape().iter().zip(&self.pads);
+        let places = sizes.map(|(&size, &pads)| places_of(Mode::Constant, size, pads));
+        let places: Vec<_> = places.collect::<TractResult<_>>()?;
+        let value = self.value.cast_to_dt(input.datum_type())?;
+        dispatch_datum!(padded(input.datum_type())(input, &value, &places)).map(|padded| tvec![padded])
     }
 }

@@ -59,22 +59,20 @@ impl Kernel for Quantize {
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
         let channels = Channels::new(shape, &inputs[1], self.axis)?;
-        let zero_points = inputs.get(2).map(|tensor| integers(tensor)).transpose()?;
-        let zero_points = zero_points.unwrap_or_else(|| vec![0; scales.len()]);
-        ensure!(
-            zero_points.len() == scales.len(),
-            "as many zero points as scales are expected"
-        );
+        let zero_points = zero_points(inputs.get(2), scales.len())?;
         macro_rules! quantized {
             ($T:ty) => {{
-                let quantized = |(index, &value): (usize, &f32)| {
-                    let channel = channels.of(index);
-                    let rounded = (value / scales[channel]).round_ties_even();
-                    // Both saturate: a float beyond i32 becomes its largest, and the sum is clamped.
-                    let shifted = i64::from(rounded as i32) + i64::from(zero_points[channel]);
-                    shifted.clamp(<$T>::MIN.into(), <$T>::MAX.into()) as $T
-                };
-                tensor(shape, input.iter().enumerate().map(quantized).collect())
+                let mut made = vec![0 as $T; input.len()];
+                for (from, to, channel) in channels.parts(input, &mut made) {
+                    let (scale, zero_point) = (scales[channel], zero_points[channel] as f32);
+                    let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
+                    each_to(from, to, |x| {
+                        let rounded = (x / scale).round_ties_even();
+                        let rounded = if rounded.is_nan() { 0.0 } else { rounded };
+                        (rounded + zero_point).clamp(least, most) as i32 as $T
+                    });
+                }
+                tensor(shape, made)
             }};
         }
         let to = inputs
@@ -115,24 +113,32 @@ impl Kernel for Dequantize {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let input = integers(&inputs[0])?;
         let scales = elements::<f32>(&inputs[1])?;
         let shape = inputs[0].shape();
         let channels = Channels::new(shape, &inputs[1], self.axis)?;
-        let zero_points = inputs.get(2).map(|tensor| integers(tensor)).transpose()?;
-        let zero_points = zero_points.unwrap_or_else(|| vec![0; scales.len()]);
-        ensure!(
-            zero_points.len() == scales.len(),
-            "as many zero points as scales are expected"
-        );
-        let value = |(index, &value): (usize, &i32)| {
-            let channel = channels.of(index);
-            (i64::from(value) - i64::from(zero_points[channel])) as f32 * scales[channel]
-        };
-        Ok(tvec![tensor(
-            shape,
-            input.iter().enumerate().map(value).collect()
-        )?])
+        let zero_points = zero_points(inputs.get(2), scales.len())?;
+        let mut made = vec![0.0f32; inputs[0].len()];
+        macro_rules! floats {
+            ($T:ty) => {
+                for (from, to, channel) in channels.parts(elements::<$T>(&inputs[0])?, &mut made) {
+                    let (scale, zero_point) = (scales[channel], zero_points[channel]);
+                    each_to(from, to, |x| (i32::from(x) - zero_point) as f32 * scale);
+                }
+            };
+        }
+        match inputs[0].datum_type() {
+            DatumType::U8 => floats!(u8),
+            DatumType::I8 => floats!(i8),
+            DatumType::U16 => floats!(u16),
+            DatumType::I16 => floats!(i16),
+            _ => {
+                for (from, to, channel) in channels.parts(elements::<i32>(&inputs[0])?, &mut made) {
+                    let (scale, zero_point) = (scales[channel], i64::from(zero_points[channel]));
+                    each_to(from, to, |x| (i64::from(x) - zero_point) as f32 * scale);
+                }
+            }
+        }
+        Ok(tvec![tensor(shape, made)?])
     }
 }
 
@@ -163,10 +169,14 @@ impl Kernel for QuantizeDynamically {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = elements::<f32>(&inputs[0])?;
         let (scale, zero_point) = range(input);
-        let quantized =
-            |&value: &f32| ((value / scale).round_ties_even() + zero_point).clamp(0.0, 255.0) as u8;
+        let mut made = vec![0u8; input.len()];
+        each_to(input, &mut made, |x| {
+            let shifted = (x / scale).round_ties_even() + zero_point;
+            let shifted = if shifted < 0.0 { 0.0 } else { shifted };
+            (if shifted > 255.0 { 255.0 } else { shifted }) as i32 as u8
+        });
         Ok(tvec![
-            tensor(inputs[0].shape(), input.iter().map(quantized).collect())?,
+            tensor(inputs[0].shape(), made)?,
             tensor0(scale),
             tensor0(zero_point as u8),
         ])
@@ -175,15 +185,41 @@ impl Kernel for QuantizeDynamically {
 
 /// The scale and the zero point for these values in 8 bits.
 fn range(values: &[f32]) -> (f32, f32) {
-    // The range always includes zero, so that zero is exact.
-    let least = values.iter().copied().fold(0.0, f32::min);
-    let greatest = values.iter().copied().fold(0.0, f32::max);
+    let (least, greatest) = pulp::Arch::new().dispatch(Ends(values));
     let scale = if least == greatest {
         1.0
     } else {
         (greatest - least) / 255.0
     };
     (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
+}
+
+/// The least and the greatest of some numbers and zero, so that zero is exact. NaN is passed over.
+struct Ends<'v>(&'v [f32]);
+
+impl pulp::WithSimd for Ends<'_> {
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> (f32, f32) {
+        const LANES: usize = 16;
+        let (mut least, mut greatest) = ([0.0f32; LANES], [0.0f32; LANES]);
+        let mut widen = |chunk: &[f32]| {
+            for ((least, greatest), &x) in least.iter_mut().zip(&mut greatest).zip(chunk) {
+                *least = if x < *least { x } else { *least };
+                *greatest = if x > *greatest { x } else { *greatest };
+            }
+        };
+        let mut chunks = self.0.chunks_exact(LANES);
+        for chunk in &mut chunks {
+            widen(chunk);
+        }
+        widen(chunks.remainder());
+        (
+            least.into_iter().fold(0.0, f32::min),
+            greatest.into_iter().fold(0.0, f32::max),
+        )
+    }
 }
 
 /// Which scale an element has.
@@ -210,9 +246,53 @@ impl Channels {
         Ok(Self { inner, count })
     }
 
-    fn of(&self, index: usize) -> usize {
-        (index / self.inner) % self.count
+    /// Runs of elements with the same scale, the places of their results, and which scale it is.
+    fn parts<'p, A, B>(
+        &self,
+        from: &'p [A],
+        to: &'p mut [B],
+    ) -> impl Iterator<Item = (&'p [A], &'p mut [B], usize)> {
+        let length = match self.count {
+            1 => from.len(),
+            _ => self.inner,
+        };
+        let count = self.count;
+        // Without elements there are no parts, whatever the length.
+        let length = length.max(1);
+        let parts = from.chunks(length).zip(to.chunks_mut(length)).enumerate();
+        parts.map(move |(index, (from, to))| (from, to, index % count))
     }
+}
+
+/// As many zero points as there are scales.
+fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> TractResult<Vec<i32>> {
+    let zero_points = given.map(|tensor| integers(tensor)).transpose()?;
+    let zero_points = zero_points.unwrap_or_else(|| vec![0; count]);
+    ensure!(
+        zero_points.len() == count,
+        "as many zero points as scales are expected"
+    );
+    Ok(zero_points)
+}
+
+/// Computes one number from each, with the widest vectors that the processor has.
+fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
+    struct EachTo<'v, A, B, F> {
+        from: &'v [A],
+        to: &'v mut [B],
+        function: F,
+    }
+    impl<A: Copy, B, F: Fn(A) -> B> pulp::WithSimd for EachTo<'_, A, B, F> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _: S) {
+            for (&from, to) in self.from.iter().zip(self.to) {
+                *to = (self.function)(from);
+            }
+        }
+    }
+    pulp::Arch::new().dispatch(EachTo { from, to, function });
 }
 
 fn integers(tensor: &Tensor) -> TractResult<Vec<i32>> {

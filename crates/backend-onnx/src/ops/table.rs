@@ -5,9 +5,9 @@
 use super::{
     activation::{self, activation},
     cast, concat, conditions as when, contrib, counting, elementwise, grid_sample, lookup, normalize, pad,
-    quantize, random, recurrent, reduce, resize,
+    prelu, quantize, random, recurrent, reduce, resize,
     rule::{Outputs, Rule, contributed, inner, ml, op},
-    sequences, slice,
+    sequences, slice, softmax,
     steps::stepwise,
     text, tokenizer,
     types::Types,
@@ -354,7 +354,7 @@ pub(super) static RULES: &[Rule] = &[
     op("OptionalGetElement").since(15).own(stepwise),
     op("OptionalHasElement").since(15).own(stepwise),
     op("Or").takes(LEGACY).of(Types::BOOL),
-    op("PRelu").of(FLOATS),
+    op("PRelu").of(FLOATS).instead(prelu::TYPES, prelu::prelu),
     op("Pad")
         .takes(&["mode", "pads", "paddings", "value"])
         .own(pad::pad),
@@ -501,7 +501,11 @@ pub(super) static RULES: &[Rule] = &[
     op("Sinh").since(9).of(FLOATS).wide(),
     op("Size"),
     op("Slice").takes(&["axes", "ends", "starts"]).own(slice::slice),
-    op("Softmax").takes(AXIS).of(FLOATS).wide(),
+    op("Softmax")
+        .takes(AXIS)
+        .of(FLOATS)
+        .wide()
+        .instead(softmax::TYPES, softmax::softmax),
     op("Softplus")
         .of(FLOATS)
         .wide()

@@ -4,6 +4,28 @@
 //!
 //! The polynomials were fitted for this file, to the smallest relative error over the interval that is named.
 
+/// Replaces each value, with the widest vectors that the processor has.
+pub(super) fn each(values: &mut [f32], function: impl Fn(f32) -> f32) {
+    pulp::Arch::new().dispatch(Each { values, function });
+}
+
+/// A closure given to `dispatch` is not always inlined there, and is narrow code then; this is.
+struct Each<'v, F> {
+    values: &'v mut [f32],
+    function: F,
+}
+
+impl<F: Fn(f32) -> f32> pulp::WithSimd for Each<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for value in self.values {
+            *value = (self.function)(*value);
+        }
+    }
+}
+
 /// `e^x`.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {

@@ -5,6 +5,8 @@
 mod attacks;
 #[cfg(feature = "tensors")]
 mod bodies;
+#[cfg(feature = "forest")]
+mod boosters;
 mod command_line;
 #[cfg(feature = "onnx")]
 mod console;

@@ -1,0 +1,117 @@
+//! `PRelu` of FP32 in one pass. tract makes three operators of it, each with a value between.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    access::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+    types::Types,
+    vector::each,
+};
+
+/// What is computed here.
+pub(super) const TYPES: Types = Types::F32;
+
+pub(crate) fn prelu(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(PRelu))
+}
+
+#[derive(Debug)]
+struct PRelu;
+
+impl Kernel for PRelu {
+    fn name(&self) -> &'static str {
+        "PRelu"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [x, slope] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(slope.datum_type == x.datum_type, "inputs of different types");
+        // The slope is brought to the shape of x, never the other way round.
+        let shape = tract_onnx::tract_core::broadcast::multi_broadcast(&[&x.shape, &slope.shape])?;
+        ensure!(shape == x.shape, "a slope with more dimensions than the input");
+        Ok(vec![x.with(x.datum_type)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let mut values = elements::<f32>(&inputs[0])?.to_vec();
+        let slopes = elements::<f32>(&inputs[1])?;
+        if values.is_empty() {
+            return Ok(tvec![tensor(shape, values)?]);
+        }
+        // Each slope is for as many elements as stand behind the last of its dimensions that is not 1; the slopes in
+        // a row are repeated if they are all of the dimensions before.
+        let dims = inputs[1].shape();
+        let behind = dims.iter().rev().take_while(|&&dim| dim == 1).count();
+        let inner: usize = shape[shape.len() - behind.min(shape.len())..].iter().product();
+        let before: usize = dims.iter().take_while(|&&dim| dim == 1).count();
+        let is_run = before + behind >= dims.len()
+            || dims[before..dims.len() - behind]
+                .iter()
+                .zip(&shape[shape.len() - dims.len() + before..])
+                .all(|(dim, size)| dim == size);
+        let spread;
+        let (slopes, inner) = match is_run {
+            true => (slopes, inner),
+            false => {
+                spread = inputs[1].broadcast_to_shape(shape)?;
+                (elements::<f32>(&spread)?, 1)
+            }
+        };
+        if slopes.len() == 1 {
+            let slope = slopes[0];
+            each(&mut values, |x| if x < 0.0 { slope * x } else { x });
+        } else if inner > 1 {
+            for (part, &slope) in values.chunks_exact_mut(inner).zip(slopes.iter().cycle()) {
+                each(part, |x| if x < 0.0 { slope * x } else { x });
+            }
+        } else {
+            for part in values.chunks_exact_mut(slopes.len()) {
+                for (x, slope) in part.iter_mut().zip(slopes) {
+                    *x = if *x < 0.0 { slope * *x } else { *x };
+                }
+            }
+        }
+        Ok(tvec![tensor(shape, values)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn slopes_of_all_shapes_are_broadcast() {
+        let x: Vec<f32> = (0..24).map(|index| index as f32 - 12.0).collect();
+        for dims in [
+            &[][..],
+            &[1],
+            &[4],
+            &[3, 1],
+            &[3, 4],
+            &[2, 1, 1],
+            &[2, 1, 4],
+            &[1, 3, 1],
+            &[2, 3, 4],
+        ] {
+            let count = dims.iter().product::<usize>();
+            let slope: Vec<f32> = (1..=count).map(|index| index as f32 * 0.5).collect();
+            let slope = tensor(dims, slope).unwrap();
+            let spread = slope.broadcast_to_shape(&[2, 3, 4]).unwrap();
+            let inputs = [tensor(&[2, 3, 4], x.clone()).unwrap(), slope].map(Arc::new);
+            let found = PRelu.run(&inputs).unwrap();
+            let wanted = x.iter().zip(elements::<f32>(&spread).unwrap());
+            let wanted: Vec<f32> = wanted
+                .map(|(&x, slope)| if x < 0.0 { slope * x } else { x })
+                .collect();
+            assert_eq!(elements::<f32>(&found[0]).unwrap(), wanted, "{dims:?}");
+        }
+    }
+}
