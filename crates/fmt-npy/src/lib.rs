@@ -42,7 +42,9 @@ mod npz;
 mod npz_writer;
 mod order;
 mod sink;
+mod texts;
 
 pub use npy::{Npy, NpyReader};
 pub use npz::NpzReader;
 pub use npz_writer::Npz;
+pub use texts::TextWidth;
