@@ -34,6 +34,8 @@ pub struct TorchReader {
     metadata: Metadata,
     foreign: Vec<String>,
     lints: Vec<Lint>,
+    /// The numbers of the tensors in the order of their names.
+    by_name: Vec<u32>,
     /// Where storages begin whose checksums hold.
     sound: Mutex<HashSet<u64>>,
 }
@@ -59,8 +61,10 @@ impl TorchReader {
                 range: None,
             }
         });
+        let by_name = by_name(&found.entries, options.lenient)?;
         Ok(Self {
             lints: lints.collect(),
+            by_name,
             source,
             limits: options.limits.clone(),
             entries: found.entries,
@@ -150,6 +154,24 @@ impl TorchReader {
     }
 }
 
+/// Tensors in the order of their names, those of one name in the order of the file. Two of a name are refused, unless the
+/// reader is lenient: which of them is meant only running the pickle would say.
+fn by_name(entries: &[Entry], is_lenient: bool) -> Result<Vec<u32>, Error> {
+    let name = |number: u32| &*entries[number as usize].name;
+    let count = u32::try_from(entries.len());
+    let count = count.map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("P4"))?;
+    let mut numbers: Vec<u32> = (0..count).collect();
+    numbers.sort_by(|one, other| name(*one).cmp(name(*other)));
+    let mut pairs = numbers.windows(2);
+    match pairs.find(|pair| name(pair[0]) == name(pair[1])) {
+        Some(pair) if !is_lenient => {
+            let error = Error::new(ErrorKind::Duplicate, "the name of the tensor").of_tensor(name(pair[0]));
+            Err(error.rule("P5").expected("a name of its own"))
+        }
+        _ => Ok(numbers),
+    }
+}
+
 /// Copies elements one by one, in row-major order. The first is that at the front; that all are there was proven at open.
 fn gather(storage: &[u8], stored: &Stored, dims: &[u64], out: &mut Vec<u8>) {
     let width = stored.width as usize;
@@ -184,6 +206,13 @@ impl TensorReader for TorchReader {
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        let place = self.by_name.partition_point(|number| name_of(*number) < name);
+        let found = self.by_name.get(place).filter(|number| name_of(**number) == name);
+        found.map(|number| *number as usize)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {

@@ -270,6 +270,10 @@ impl ByteSource for RemoteSource {
         self.len
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let len = range.end.checked_sub(range.start);
         let len = len.filter(|_| range.end <= self.len);

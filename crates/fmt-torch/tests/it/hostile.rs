@@ -179,3 +179,37 @@ fn what_is_held_to_gather_is_limited() {
         assert!(is_read || read.unwrap_err() == ErrorKind::TooLarge);
     }
 }
+
+/// Found by fuzzing: the first one was given where Python takes the last.
+#[test]
+fn two_tensors_of_one_name() {
+    let other = View {
+        offset: 3,
+        dims: &[3],
+        strides: &[1],
+        ..MATRIX
+    };
+    let twice = Pickle::state(&[("w", MATRIX), ("v", other), ("w", other)]);
+    let file = Bytes::from(archive(&twice.0, &[("data/0", &floats())]));
+    let open = |lenient| {
+        TorchReader::open(
+            Arc::new(file.clone()),
+            &ReadOptions {
+                lenient,
+                ..ReadOptions::default()
+            },
+        )
+    };
+    let error = open(false).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.broken_rule()),
+        (ErrorKind::Duplicate, Some("P5"))
+    );
+    assert!(error.to_string().contains("tensor 'w'"), "{error}");
+    let reader = open(true).unwrap();
+    assert_eq!(reader.entries().len(), 3);
+    assert_eq!(
+        (reader.find("w"), reader.find("v"), reader.find("u")),
+        (Some(0), Some(1), None)
+    );
+}

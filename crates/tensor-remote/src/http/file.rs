@@ -185,7 +185,9 @@ impl Server {
         let is_own = target.has_origin_of(&self.target);
         #[cfg(feature = "s3")]
         if let Some(signer) = self.options.signer.as_ref().filter(|_| is_own) {
-            for (name, value) in signer.sign(target, &range, SystemTime::now()) {
+            for (name, value) in
+                signer.sign(target.authority(), target.uri().path(), &range, SystemTime::now())
+            {
                 request = request.header(name, value);
             }
         }

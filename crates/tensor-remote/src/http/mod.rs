@@ -7,6 +7,8 @@ mod options;
 mod resume;
 #[cfg(feature = "s3")]
 mod s3;
+#[cfg(feature = "s3")]
+mod signer;
 mod target;
 
 use fmt_core::Error;

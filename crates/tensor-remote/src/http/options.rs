@@ -22,7 +22,7 @@ pub struct RemoteOptions {
     pub(crate) token: Option<Token>,
     /// Of an object in a store that wants requests to be signed.
     #[cfg(feature = "s3")]
-    pub(crate) signer: Option<super::s3::Signer>,
+    pub(crate) signer: Option<super::signer::Signer>,
     pub(crate) plain_http: bool,
     pub(crate) retries: u32,
     pub(crate) back_off: Duration,

@@ -1,23 +1,9 @@
-//! `s3://`: objects of stores that speak Amazon S3's protocol, asked for by requests that are signed (Signature Version 4).
-
-use std::{fmt, time::SystemTime};
+//! `s3://`: objects of stores that speak Amazon S3's protocol.
 
 use fmt_core::{Error, ErrorKind};
-use hmac::{Hmac, Mac};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use sha2::{Digest, Sha256};
 
-use super::{RemoteOptions, target::Target};
-
-/// Who asks, and in which region.
-#[derive(Clone)]
-pub(crate) struct Signer {
-    key_id: String,
-    secret: String,
-    /// For keys that end after some hours.
-    session: Option<String>,
-    region: String,
-}
+use super::{RemoteOptions, signer::Signer, target::Target};
 
 /// What does not stand in the path of an address as it is.
 const KEY: &AsciiSet = &NON_ALPHANUMERIC
@@ -26,9 +12,6 @@ const KEY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~')
     .remove(b'/');
-/// The digest of a request without a body.
-const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
 /// Where the object is, by what stands behind `s3://` and by the environment; and who asks for it.
 pub(crate) fn resolve(
     place: &str,
@@ -85,80 +68,8 @@ pub(crate) fn resolve(
     })
 }
 
-impl Signer {
-    /// The headers that say who asks for a range of an object, now.
-    pub(crate) fn sign(&self, target: &Target, range: &str, now: SystemTime) -> Vec<(&'static str, String)> {
-        // 2013-05-24T00:00:00Z without what separates.
-        let time = humantime::format_rfc3339_seconds(now)
-            .to_string()
-            .replace(['-', ':'], "");
-        let date = &time[..8];
-        let mut headers = vec![
-            ("host", target.authority().to_owned()),
-            ("range", range.to_owned()),
-            ("x-amz-content-sha256", NO_BODY.to_owned()),
-            ("x-amz-date", time.clone()),
-        ];
-        headers.extend(
-            self.session
-                .clone()
-                .map(|session| ("x-amz-security-token", session)),
-        );
-        let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        let names = names.join(";");
-        let lines: String = headers
-            .iter()
-            .map(|(name, value)| format!("{name}:{value}\n"))
-            .collect();
-        let path = target.uri().path();
-        let request = format!("GET\n{path}\n\n{lines}\n{names}\n{NO_BODY}");
-        let region = &self.region;
-        let scope = format!("{date}/{region}/s3/aws4_request");
-        let digest = hex(&Sha256::digest(request));
-        let to_sign = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{digest}");
-        let secret = format!("AWS4{}", self.secret).into_bytes();
-        let key = [date, region, "s3", "aws4_request"]
-            .into_iter()
-            .fold(secret, |key, part| keyed_digest(&key, part));
-        let signature = hex(&keyed_digest(&key, &to_sign));
-        let key_id = &self.key_id;
-        headers.push((
-            "authorization",
-            format!(
-                "AWS4-HMAC-SHA256 Credential={key_id}/{scope},SignedHeaders={names},Signature={signature}"
-            ),
-        ));
-        // The range is sent in any case.
-        headers.retain(|(name, _)| *name != "range");
-        headers
-    }
-}
-
-/// Keys are not printed.
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer")
-            .field("region", &self.region)
-            .finish_non_exhaustive()
-    }
-}
-
-fn keyed_digest(key: &[u8], text: &str) -> Vec<u8> {
-    // A key of any length will do.
-    #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
-    let mut digest = Hmac::<Sha256>::new_from_slice(key).expect("a key");
-    digest.update(text.as_bytes());
-    digest.finalize().into_bytes().to_vec()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn resolved(place: &str, variables: &[(&str, &str)]) -> Result<(String, RemoteOptions), Error> {
@@ -169,32 +80,6 @@ mod tests {
         let mut options = RemoteOptions::default().with_token("of the Hub");
         let target = resolve(place, &variable, &mut options)?;
         Ok((target.uri().to_string(), options))
-    }
-
-    /// The example "GET Object" of "Signature Calculations for the Authorization Header" in Amazon S3's API reference.
-    #[test]
-    fn the_signature_is_that_of_the_reference() {
-        let signer = Signer {
-            key_id: "AKIAIOSFODNN7EXAMPLE".into(),
-            secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
-            session: None,
-            region: "us-east-1".into(),
-        };
-        let target = Target::parse("https://examplebucket.s3.amazonaws.com/test.txt").unwrap();
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_369_353_600);
-        let headers = signer.sign(&target, "bytes=0-9", time);
-        let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        assert_eq!(
-            names,
-            ["host", "x-amz-content-sha256", "x-amz-date", "authorization"]
-        );
-        assert_eq!(
-            headers[3].1,
-            "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
-             SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,\
-             Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
-        );
-        assert!(!format!("{signer:?}").contains("AKIA"));
     }
 
     #[test]
