@@ -185,7 +185,8 @@ fn check_other_target() -> Result<()> {
 /// Pages that read tensors. What reads files must compile where addresses have 32 bits and there is no file system.
 const WEB_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Checks `tensor-core` and the readers for the web, where its standard library is installed. zTensor needs zstd's C code.
+/// Checks `tensor-core` and the readers for the web, where its standard library is installed: but for zTensor, which needs
+/// zstd's C code.
 fn check_web_target() -> Result<()> {
     if !cargo::has_target(WEB_TARGET)? {
         println!(
@@ -199,6 +200,7 @@ fn check_web_target() -> Result<()> {
         "fmt-btf",
         "fmt-gguf",
         "fmt-npy",
+        "fmt-onnx",
         "fmt-safetensors",
         "fmt-tbuf",
         "fmt-torch",

@@ -1,7 +1,7 @@
 //! Files that appear under their names only when they are complete.
 
 use std::{
-    fs::{self, File, Metadata, Permissions},
+    fs::{self, File, Metadata},
     io::{self, BufWriter, Read, Seek, Write},
     path::{Path, PathBuf},
 };
@@ -78,10 +78,9 @@ impl Temporary {
     }
 
     fn with_name(folder: &Path, mode: u32) -> io::Result<Self> {
-        let (file, path) = name()
-            .permissions(permissions(mode))
-            .tempfile_in(folder)?
-            .into_parts();
+        let mut name = name();
+        set_mode(&mut name, mode);
+        let (file, path) = name.tempfile_in(folder)?.into_parts();
         Ok(Self::Named(
             BufWriter::with_capacity(AtomicFile::BUFFER, file),
             path,
@@ -108,6 +107,8 @@ impl Temporary {
 
     /// Gives it a random name in the folder, if it has none.
     fn named(self, folder: &Path) -> io::Result<tempfile::TempPath> {
+        #[cfg(not(target_os = "linux"))]
+        let _ = folder;
         match self {
             #[cfg(target_os = "linux")]
             Self::Unnamed(file) => {
@@ -155,9 +156,12 @@ fn name() -> tempfile::Builder<'static, 'static> {
     name
 }
 
-#[cfg(unix)]
-fn permissions(mode: u32) -> Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(mode)
+/// Where files have permission bits.
+fn set_mode(name: &mut tempfile::Builder<'_, '_>, mode: u32) {
+    #[cfg(unix)]
+    name.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
+    #[cfg(not(unix))]
+    let _ = (name, mode);
 }
 
 impl AtomicFile {
@@ -354,7 +358,7 @@ fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
         // Another group must not get what the old one could do.
         mode &= !0o070;
     }
-    to.set_permissions(permissions(mode))
+    to.set_permissions(PermissionsExt::from_mode(mode))
 }
 
 #[cfg(not(unix))]
@@ -487,7 +491,7 @@ mod tests {
             assert_eq!(begin("folder").unwrap_err().kind(), ErrorKind::NotAFile);
 
             fs::write(path("private"), "old").unwrap();
-            fs::set_permissions(path("private"), Permissions::from_mode(0o640)).unwrap();
+            fs::set_permissions(path("private"), PermissionsExt::from_mode(0o640)).unwrap();
             fs::hard_link(path("private"), path("other name")).unwrap();
             let mut file = begin("private").unwrap();
             file.write_all(b"new").unwrap();

@@ -23,6 +23,11 @@ pub trait Format: Send + Sync {
         options: &ReadOptions,
     ) -> Result<Box<dyn TensorReader>, Error>;
 
+    /// Whether files of the format are written, or only read.
+    fn is_written(&self) -> bool {
+        true
+    }
+
     /// Begins a file. Nothing is written if the format cannot hold the plan.
     ///
     /// # Errors

@@ -32,6 +32,11 @@ pub trait ByteSource: Send + Sync {
         false
     }
 
+    /// Whether each read may be a request to a server, which costs more than many bytes.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Some of the bytes; without a copy where they are in memory.
     ///
     /// # Errors
@@ -79,6 +84,10 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 
     fn is_in_memory(&self) -> bool {
         (**self).is_in_memory()
+    }
+
+    fn is_remote(&self) -> bool {
+        (**self).is_remote()
     }
 
     fn read(&self, range: Range<u64>) -> io::Result<Bytes> {

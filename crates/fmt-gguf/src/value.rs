@@ -3,7 +3,10 @@
 //! Tools know metadata as text. A string is itself; everything else is JSON, and its type is kept beside it ([`Kind`]), so
 //! that the same value can be written again.
 
-use std::fmt::{self, Write};
+use std::{
+    fmt::{self, Write},
+    str::FromStr,
+};
 
 use fmt_core::{Cursor, Error, ErrorKind};
 use serde::de::{self, DeserializeSeed, Deserializer, SeqAccess, Visitor};
@@ -105,7 +108,8 @@ impl Kind {
             put_string(text, out);
             return Ok(());
         }
-        let mut json = serde_json::Deserializer::from_str(text);
+        let quoted = matches!(self.base, Base::F32 | Base::F64).then(|| quoted_numbers(text));
+        let mut json = serde_json::Deserializer::from_str(quoted.as_deref().unwrap_or(text));
         Encode { kind: self, out }
             .deserialize(&mut json)
             .and_then(|()| json.end())
@@ -122,6 +126,26 @@ impl fmt::Display for Kind {
         let arrays = usize::from(self.arrays);
         write!(f, "{}{name}{}", "[".repeat(arrays), "]".repeat(arrays))
     }
+}
+
+/// Numbers of a JSON text as texts: its reader's own floats may be off by the last bit.
+fn quoted_numbers(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() + 2);
+    let (mut is_in_text, mut is_escaped, mut is_in_number) = (false, false, false);
+    for letter in json.chars() {
+        let is_of_number = !is_in_text && (letter.is_ascii_digit() || "+-.eE".contains(letter));
+        if is_of_number != is_in_number {
+            out.push('"');
+            is_in_number = is_of_number;
+        }
+        out.push(letter);
+        is_in_text ^= letter == '"' && !is_escaped;
+        is_escaped = is_in_text && letter == '\\' && !is_escaped;
+    }
+    if is_in_number {
+        out.push('"');
+    }
+    out
 }
 
 pub(crate) fn put_string(text: &str, out: &mut Vec<u8>) {
@@ -286,17 +310,24 @@ impl Encode<'_> {
             (0, Base::I64) => self
                 .out
                 .extend(i64::try_from(number).map_err(out_of_range)?.to_le_bytes()),
-            _ => return self.float(number as f64),
+            _ => return Err(E::custom(format_args!("found {number}"))),
         }
         Ok(())
     }
 
-    fn float<E: de::Error>(self, number: f64) -> Result<(), E> {
-        match (self.kind.arrays, self.kind.base) {
-            (0, Base::F32) => self.out.extend((number as f32).to_le_bytes()),
-            (0, Base::F64) => self.out.extend(number.to_le_bytes()),
-            _ => return Err(E::custom(format_args!("found {number}"))),
+    fn parsed<T: FromStr + Copy, const N: usize, E: de::Error>(
+        self,
+        text: &str,
+        is_infinite: impl Fn(T) -> bool,
+        bytes: impl Fn(T) -> [u8; N],
+    ) -> Result<(), E> {
+        let number = text.parse();
+        let number = number.map_err(|_| E::custom(format_args!("found {}", Quoted(text))))?;
+        // An infinity is spelled with letters, others are numbers that are too large.
+        if is_infinite(number) && text.contains(|letter: char| letter.is_ascii_digit()) {
+            return Err(E::custom(format_args!("{text} does not fit")));
         }
+        self.out.extend(bytes(number));
         Ok(())
     }
 }
@@ -325,7 +356,7 @@ impl<'de> Visitor<'de> for Encode<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, number: f64) -> Result<(), E> {
-        self.float(number)
+        Err(E::custom(format_args!("found {number}")))
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<(), E> {
@@ -334,11 +365,9 @@ impl<'de> Visitor<'de> for Encode<'_> {
                 put_string(text, self.out);
                 Ok(())
             }
-            // JSON has no NaN and no infinity.
-            (0, Base::F32 | Base::F64) => match text.parse::<f64>() {
-                Ok(number) if !number.is_finite() => self.float(number),
-                _ => Err(E::custom(format_args!("found {}", Quoted(text)))),
-            },
+            // Numbers were made texts, and JSON has no NaN and no infinity.
+            (0, Base::F32) => self.parsed(text, f32::is_infinite, f32::to_le_bytes),
+            (0, Base::F64) => self.parsed(text, f64::is_infinite, f64::to_le_bytes),
             _ => Err(E::invalid_type(de::Unexpected::Str(text), &self)),
         }
     }
@@ -364,5 +393,83 @@ impl<'de> Visitor<'de> for Encode<'_> {
         }
         self.out[len_at..len_at + 8].copy_from_slice(&count.to_le_bytes());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// What is read of a value is written as the same bytes: found by fuzzing, with the first double.
+    #[test]
+    fn floats_keep_every_bit() {
+        let mut bits: Vec<u64> = vec![
+            0x0101_0101_0101_0100,
+            1,
+            1 << 63,
+            f64::MAX.to_bits(),
+            f64::INFINITY.to_bits(),
+        ];
+        let random = std::iter::successors(Some(0x9E37_79B9_7F4A_7C15_u64), |state| {
+            Some(
+                state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407),
+            )
+        });
+        bits.extend(random.filter(|bits| !f64::from_bits(*bits).is_nan()).take(20_000));
+        let doubles: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        let is_number = |bits: &u64| !f32::from_bits(*bits as u32).is_nan();
+        let singles: Vec<u8> = bits
+            .iter()
+            .filter(|bits| is_number(bits))
+            .flat_map(|bits| (*bits as u32).to_le_bytes())
+            .collect();
+        for (number, width, values) in [(12, 8, doubles), (6, 4, singles)] {
+            let of_one = |value: &[u8]| [&[number, 0, 0, 0], value].concat();
+            for value in values.chunks(width) {
+                check(&of_one(value));
+            }
+            let count = (values.len() / width) as u64;
+            let array = [&[9, 0, 0, 0, number, 0, 0, 0][..], &count.to_le_bytes(), &values].concat();
+            check(&array);
+        }
+    }
+
+    fn check(value: &[u8]) {
+        let (kind, text) = read(&mut Cursor::new(value, 0)).unwrap();
+        let mut out = Vec::new();
+        kind.encode(&text, &mut out).unwrap();
+        assert!(out == value, "{kind} {}", &text[..text.len().min(100)]);
+    }
+
+    #[test]
+    fn texts_that_are_no_floats() {
+        let encode = |kind: &str, text: &str| {
+            let mut out = Vec::new();
+            Kind::of_name(kind)
+                .unwrap()
+                .encode(text, &mut out)
+                .map(|()| out.len())
+        };
+        assert_eq!(encode("f32", " 1 "), Ok(8));
+        assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\",[]]").ok(), None);
+        assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\"]"), Ok(4 + 4 + 8 + 24));
+        for (kind, wrong) in [
+            ("f32", "1e39"),
+            ("f64", "1e400"),
+            ("f64", "one"),
+            ("f64", "1 2"),
+            ("f64", "1.2.3"),
+            ("f64", ""),
+            ("f32", "true"),
+            ("[f32]", "[1"),
+            ("[f32]", "1"),
+            ("u8", "1.0"),
+        ] {
+            assert!(encode(kind, wrong).is_err(), "{kind} {wrong}");
+        }
     }
 }

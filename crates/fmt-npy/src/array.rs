@@ -11,6 +11,7 @@ use fmt_zip::SourceCursor;
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
+    columns::RowsOfColumns,
     header::{Element, Header},
     order::to_row_major,
 };
@@ -128,6 +129,11 @@ impl Array {
     ) -> Result<Tensor, Error> {
         let spec = self.readable()?;
         let (part, bytes) = row_range(&spec, rows.clone())?;
+        if let Some(mut stream) = self.rows_of_columns(source, rows.clone()) {
+            check_budget(part.byte_len(), limits)?;
+            let bytes = read_all(&mut stream, part.byte_len())?;
+            return tensor_of(part, bytes.into());
+        }
         if self.is_transposed() || matches!(self.place, Place::Deflated { .. }) {
             // Rows are scattered over all of it, or behind what must be inflated first.
             let whole = self.tensor(source, limits)?;
@@ -164,29 +170,44 @@ impl Array {
         Ok(())
     }
 
-    /// The elements one part after the other. An array in column-major order is read as a whole: each row is scattered
-    /// over all of it.
+    /// The elements one part after the other. An array in column-major order is read some rows at a time, or as a whole
+    /// where that is cheaper.
     pub(crate) fn stream<'a>(
         &self,
         source: &'a dyn ByteSource,
         limits: &Limits,
     ) -> Result<Box<dyn TensorStream + 'a>, Error> {
         self.sized()?;
-        if self.is_transposed() {
-            let whole = self.whole(source, limits, false)?;
-            return Ok(Box::new(BytesStream::new(whole)));
+        if !self.is_transposed() {
+            return Ok(Box::new(ArrayStream::new(self, source)?));
         }
-        Ok(Box::new(ArrayStream::new(self, source)?))
+        let rows = self.entry.shape.dims().first().copied().unwrap_or(0);
+        if let Some(stream) = self.rows_of_columns(source, 0..rows) {
+            if let Place::Stored { .. } = self.place {
+                // The checksum is over the file's order, which is not that of the rows.
+                self.verify(source)?;
+            }
+            return Ok(Box::new(stream));
+        }
+        let whole = self.whole(source, limits, false)?;
+        Ok(Box::new(BytesStream::new(whole)))
     }
 
-    pub(crate) fn verify(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Verification, Error> {
+    /// Some rows of an array in column-major order, if they are better read by themselves.
+    fn rows_of_columns<'a>(&self, source: &'a dyn ByteSource, rows: Range<u64>) -> Option<RowsOfColumns<'a>> {
+        let is_stored = self.is_transposed() && !matches!(self.place, Place::Deflated { .. });
+        let (element, is_big) = (self.element.filter(|_| is_stored)?, self.entry.is_big_endian);
+        let start = self.entry.range.start;
+        RowsOfColumns::new(source, start, element, is_big, self.entry.shape.dims(), rows)
+    }
+
+    pub(crate) fn verify(&self, source: &dyn ByteSource) -> Result<Verification, Error> {
         self.sized()?;
-        if !matches!(self.place, Place::Plain) {
+        // Without a checksum it is found out whether all of it can be read.
+        if !matches!(self.place, Place::Plain) || !source.is_in_memory() {
             let mut stream = ArrayStream::new(self, source)?;
             let mut buffer = vec![0; stream.piece()];
             while stream.read(&mut buffer)? > 0 {}
-        } else if !source.is_in_memory() {
-            self.stored(source, limits, true)?;
         }
         Ok(match self.place {
             Place::Plain => Verification::Unchecked,
@@ -242,6 +263,19 @@ impl Array {
         let is_big_endian = self.entry.is_big_endian;
         to_row_major(&stored, element, dims, self.is_column_major, is_big_endian).map(Bytes::from)
     }
+}
+
+/// All that a stream has.
+fn read_all(stream: &mut dyn TensorStream, len: u64) -> Result<Vec<u8>, Error> {
+    let no_memory = || Error::new(ErrorKind::TooLarge, "there is no memory for the rows").rule("N7");
+    let len = usize::try_from(len).map_err(|_| no_memory())?;
+    let room = len.next_multiple_of(TENSOR_STREAM_UNIT);
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(room).map_err(|_| no_memory())?;
+    bytes.resize(room, 0);
+    stream.read(&mut bytes)?;
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 fn tensor_of(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {

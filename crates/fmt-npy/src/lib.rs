@@ -36,13 +36,16 @@
 //! docs/formats/npy.md has the rules (`N1` and so on) that errors name ([`fmt_core::Error::broken_rule`]).
 
 mod array;
+mod columns;
 mod header;
 mod npy;
 mod npz;
 mod npz_writer;
 mod order;
 mod sink;
+mod texts;
 
 pub use npy::{Npy, NpyReader};
 pub use npz::NpzReader;
 pub use npz_writer::Npz;
+pub use texts::TextWidth;

@@ -263,7 +263,7 @@ impl TensorReader for NpzReader {
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        let read = self.arrays[index].verify(&*self.source, &self.options.limits);
+        let read = self.arrays[index].verify(&*self.source);
         read.map_err(|error| error.of_tensor(&self.entries[index].name))
     }
 

@@ -326,6 +326,10 @@ impl Format for Onnx {
         Ok(Box::new(OnnxReader::open(source, options)?))
     }
 
+    fn is_written(&self) -> bool {
+        false
+    }
+
     fn create<'w>(
         &self,
         _: Box<dyn Write + Send + 'w>,

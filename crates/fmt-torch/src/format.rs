@@ -49,6 +49,10 @@ impl Format for Torch {
         Ok(Box::new(TorchReader::open(source, options)?))
     }
 
+    fn is_written(&self) -> bool {
+        false
+    }
+
     fn create<'w>(
         &self,
         _out: Box<dyn Write + Send + 'w>,

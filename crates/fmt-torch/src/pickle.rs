@@ -209,7 +209,7 @@ impl Machine {
     }
 
     fn text(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
-        self.charge(2 * len)?;
+        self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a text")?;
         let text = std::str::from_utf8(&bytes).map_err(|_| self.malformed("a text is not UTF-8"))?;
         self.push_node(Node::Text(text.into()))
@@ -217,7 +217,7 @@ impl Machine {
 
     /// A string of Python 2, which may be bytes.
     fn string(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
-        self.charge(2 * len)?;
+        self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a string")?;
         self.push_node(match std::str::from_utf8(&bytes) {
             Ok(text) => Node::Text(text.into()),

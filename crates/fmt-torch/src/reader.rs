@@ -1,6 +1,12 @@
 //! Checkpoints behind the traits of readers: slices of the source, and views that are gathered.
 
-use std::{fmt, ops::Range, path::Path, sync::Arc};
+use std::{
+    collections::HashSet,
+    fmt,
+    ops::Range,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use fmt_core::{
     ByteSource, BytesStream, Entry, Error, ErrorKind, FileSource, Limits, Lint, Metadata, RawTensor,
@@ -28,6 +34,10 @@ pub struct TorchReader {
     metadata: Metadata,
     foreign: Vec<String>,
     lints: Vec<Lint>,
+    /// The numbers of the tensors in the order of their names.
+    by_name: Vec<u32>,
+    /// Where storages begin whose checksums hold.
+    sound: Mutex<HashSet<u64>>,
 }
 
 impl TorchReader {
@@ -51,14 +61,17 @@ impl TorchReader {
                 range: None,
             }
         });
+        let by_name = by_name(&found.entries, options.lenient)?;
         Ok(Self {
             lints: lints.collect(),
+            by_name,
             source,
             limits: options.limits.clone(),
             entries: found.entries,
             stored: found.stored,
             metadata: found.metadata,
             foreign,
+            sound: Mutex::default(),
         })
     }
 
@@ -93,6 +106,11 @@ impl TorchReader {
         Ok((entry, spec))
     }
 
+    fn sound(&self) -> MutexGuard<'_, HashSet<u64>> {
+        // Nothing is done half under the lock.
+        self.sound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn is_plain(&self, index: usize) -> bool {
         self.stored[index].is_contiguous && !self.entries[index].is_big_endian
     }
@@ -102,7 +120,9 @@ impl TorchReader {
         let (entry, stored) = (&self.entries[index], &self.stored[index]);
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name);
         let byte_len = entry.byte_len().unwrap_or(u64::MAX);
-        if byte_len > self.limits.decoded_bytes {
+        // What its elements are spread over is held too.
+        let span = entry.range.end - entry.range.start;
+        if byte_len.max(span) > self.limits.decoded_bytes {
             let error = wrong(
                 ErrorKind::TooLarge,
                 "the tensor must be gathered, and is too large for that",
@@ -113,7 +133,7 @@ impl TorchReader {
                     "at most {} bytes, the limit",
                     self.limits.decoded_bytes
                 ))
-                .found(byte_len));
+                .found(byte_len.max(span)));
         }
         let bytes = read_range(&*self.source, entry.range.clone(), "the storage");
         let bytes = bytes.map_err(|error| error.of_tensor(&entry.name))?;
@@ -134,11 +154,29 @@ impl TorchReader {
     }
 }
 
-/// Copies elements one by one, in row-major order. That all lie within the storage was proven at open.
+/// Tensors in the order of their names, those of one name in the order of the file. Two of a name are refused, unless the
+/// reader is lenient: which of them is meant only running the pickle would say.
+fn by_name(entries: &[Entry], is_lenient: bool) -> Result<Vec<u32>, Error> {
+    let name = |number: u32| &*entries[number as usize].name;
+    let count = u32::try_from(entries.len());
+    let count = count.map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("P4"))?;
+    let mut numbers: Vec<u32> = (0..count).collect();
+    numbers.sort_by(|one, other| name(*one).cmp(name(*other)));
+    let mut pairs = numbers.windows(2);
+    match pairs.find(|pair| name(pair[0]) == name(pair[1])) {
+        Some(pair) if !is_lenient => {
+            let error = Error::new(ErrorKind::Duplicate, "the name of the tensor").of_tensor(name(pair[0]));
+            Err(error.rule("P5").expected("a name of its own"))
+        }
+        _ => Ok(numbers),
+    }
+}
+
+/// Copies elements one by one, in row-major order. The first is that at the front; that all are there was proven at open.
 fn gather(storage: &[u8], stored: &Stored, dims: &[u64], out: &mut Vec<u8>) {
     let width = stored.width as usize;
     let mut place = vec![0u64; dims.len()];
-    let mut at = stored.offset;
+    let mut at = 0;
     loop {
         let start = at as usize * width;
         out.extend_from_slice(&storage[start..start + width]);
@@ -168,6 +206,13 @@ impl TensorReader for TorchReader {
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let name_of = |number: u32| &*self.entries[number as usize].name;
+        let place = self.by_name.partition_point(|number| name_of(*number) < name);
+        let found = self.by_name.get(place).filter(|number| name_of(**number) == name);
+        found.map(|number| *number as usize)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
@@ -226,6 +271,11 @@ impl TensorReader for TorchReader {
         let Some(crc) = place.crc else {
             return Ok(Verification::Unchecked);
         };
+        // Many tensors may share a storage, which is read once.
+        let is_known = self.sound().contains(&place.start);
+        if is_known {
+            return Ok(Verification::Ok);
+        }
         let (mut hasher, mut at) = (crc32fast::Hasher::new(), place.start);
         let end = place.start + place.len;
         while at < end {
@@ -236,6 +286,7 @@ impl TensorReader for TorchReader {
         }
         let found = hasher.finalize();
         if found == crc {
+            self.sound().insert(place.start);
             return Ok(Verification::Ok);
         }
         let error = Error::new(ErrorKind::Corrupt, "the checksum of the storage").of_tensor(&entry.name);

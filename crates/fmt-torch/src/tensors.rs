@@ -17,7 +17,6 @@ pub(crate) struct Stored {
     /// Bytes of an element that a big-endian host has the other way round.
     pub(crate) word: u64,
     /// In elements.
-    pub(crate) offset: u64,
     pub(crate) strides: Vec<u64>,
     pub(crate) is_contiguous: bool,
 }
@@ -203,10 +202,10 @@ impl Found {
                 .ok_or_else(|| wrong(ErrorKind::Unsupported, "pairs of F4 that do not stand row by row"))?,
             _ => shape,
         };
-        let range = if is_contiguous && end > 0 {
-            place.start + tensor.offset * width..place.start + end
-        } else {
-            place.start..place.start + if is_contiguous { 0 } else { place.len }
+        // Strides lead onwards only, so that this is all that its elements are spread over.
+        let range = match end {
+            0 => place.start..place.start,
+            _ => place.start + tensor.offset * width..place.start + end,
         };
         let mut entry = Entry::new(name.to_owned(), dtype, shape, range);
         if entry.byte_len().is_none() && tensor.elements != Elements::Untyped {
@@ -247,7 +246,6 @@ impl Found {
             place: place.clone(),
             width,
             word: tensor.elements.word(),
-            offset: tensor.offset,
             strides: tensor.strides.clone(),
             is_contiguous,
         });

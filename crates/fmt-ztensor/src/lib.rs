@@ -9,7 +9,7 @@
 //! | [`ZtensorWriter`] | a file that is being written, to anything that takes bytes |
 //! | [`ZtensorEditor`] | names and custom fields changed and tensors appended, without writing the data anew |
 //! | [`Ztensor`] | the format for tools that deal with all formats alike |
-//! | [`ObjectsReader`], [`Ztensor1`], [`Ztensor2`] | versions 1.x and 2.x, which have little more in common with 0.1 than the name: reading |
+//! | [`ObjectsReader`], [`Ztensor1`], [`Ztensor2`] | versions 1.x and 2.x, which have little more in common with 0.1 than the name; 2.x is written too |
 //!
 //! # Reading
 //!

@@ -12,13 +12,7 @@ const HEAD: &[u8] = b"tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_id
 
 fuzz_target!(|data: &[u8]| {
     for content in [data.to_vec(), [HEAD, data, b"\n\nend of trees\n"].concat()] {
-        let source = ModelSource {
-            name: "model".into(),
-            version: "1".into(),
-            path: "model.bst".into(),
-            content: content.into(),
-            beside: vec![],
-        };
+        let source = ModelSource::new("model", "1", "model.bst", content.into());
         let Ok(model) = ForestBackend::new().load(&source, &LoadContext::default()) else {
             continue;
         };

@@ -139,9 +139,16 @@ pub(crate) fn output_options(no_clobber: bool, from: &[PathBuf]) -> OutputOption
     options
 }
 
-/// The format that a file is in.
+/// The format of a file that is to be changed.
 pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
     check_local(path)?;
+    if is_standard(path) {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "standard input cannot be changed in place",
+        );
+        return Err(error.expected("a path; or convert, which writes a new file")).about(path);
+    }
     // A pipe is not waited for.
     let source = FileSource::open(path).map_err(hint_at_pipes).about(path)?;
     let head = fmt_core::read_range(&source, 0..source.len().min(512), "the beginning of the file");
@@ -152,11 +159,20 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
 pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
     check_local(path)?;
     let format = match &target.format {
-        Some(id) => tensor_files::format(id).ok_or_else(|| unknown("the format", id)),
+        Some(id) => {
+            let format = tensor_files::format(id).ok_or_else(|| unknown("the format", id));
+            // The format says what to write instead.
+            format.and_then(|format| match format.is_written() {
+                true => Ok(format),
+                false => format
+                    .create(Box::new(io::sink()), Plan::default())
+                    .map(|_| format),
+            })
+        }
         None => tensor_files::format_of_path(path).ok_or_else(|| {
             let extension = path.extension().unwrap_or_default();
             unknown(
-                "the format is not told by the extension; --to NAMES it",
+                "the extension does not tell the format; --to names it",
                 &extension.to_string_lossy(),
             )
         }),
@@ -168,7 +184,10 @@ pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
 }
 
 fn unknown(what: &str, found: &str) -> Error {
-    let known: Vec<&str> = tensor_files::formats().iter().map(|format| format.id()).collect();
+    let known = tensor_files::formats()
+        .iter()
+        .filter(|format| format.is_written());
+    let known: Vec<&str> = known.map(|format| format.id()).collect();
     let error = Error::new(ErrorKind::Unsupported, what);
     error
         .expected(format_args!("one of {}", known.join(", ")))

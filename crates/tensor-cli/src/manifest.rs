@@ -10,7 +10,7 @@ use std::{
 
 use fmt_core::{ByteSource, Entry, Error, ErrorKind, FileSource, TensorReader, read_range};
 use sha2::{Digest, Sha256};
-use tensor_files::{Composite, Manifest};
+use tensor_files::{Manifest, Recast};
 
 use crate::{
     failure::{About, Failure, Outcome},
@@ -34,7 +34,21 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
         .choosing
         .select(&mut [&mut all])
         .about(&options.paths[0])?;
-    let manifest = of(&all, &options.paths[0])?;
+    let recast = options.choosing.recast(&all).about(&options.paths[0])?;
+    let reader: &dyn TensorReader = match &recast {
+        Some(recast) => recast,
+        None => &all,
+    };
+    let manifest = of(reader, &options.paths[0])?;
+    // A number that became infinite is not what the checkpoint says.
+    let lost = recast.as_ref().map(Recast::losses).unwrap_or_default();
+    if let Some(loss) = lost.first() {
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            format!("the manifest would not tell {loss}"),
+        );
+        return Err(error.expected("a wider dtype, or --keep-dtype")).about(&options.paths[0]);
+    }
     let text = if options.json {
         manifest.to_json()
     } else {
@@ -45,7 +59,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
 }
 
 /// The manifest of what is open.
-pub(crate) fn of(files: &Composite<'_>, path: &Path) -> Outcome<Manifest> {
+pub(crate) fn of(files: &dyn TensorReader, path: &Path) -> Outcome<Manifest> {
     let lens = files.entries().iter().filter_map(Entry::byte_len);
     let progress = RefCell::new(Progress::new(lens.fold(0, u64::saturating_add)));
     let watch = |bytes| match progress.borrow_mut().advance(bytes) {

@@ -11,12 +11,13 @@ use crate::choosing::Choosing;
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
 /// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), and for
-/// reading only zTensor 1.x and 2.x (.zt: what the Python package `ztensor` writes today is not 0.1), PyTorch (.pt,
-/// .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
+/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), zTensor 2.x
+/// (.zt with `--to ztensor2`: the Python package `ztensor` of today reads this, not 0.1), and for reading only zTensor 1.x
+/// (.zt), PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
 ///
-/// A file to read can be on a server that answers range requests: `https://HOST/PATH`, or `hf://OWNER/REPO/FILE` for the
-/// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`). Only what is needed of it is fetched.
+/// A file to read can be on a server that answers range requests: `https://HOST/PATH`, `hf://OWNER/REPO/FILE` for the
+/// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`), or `s3://BUCKET/KEY` (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+/// `AWS_REGION`, `AWS_ENDPOINT_URL`). Only what is needed of it is fetched.
 ///
 /// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
 /// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
@@ -38,14 +39,9 @@ pub(crate) struct Options {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Files on servers")]
 pub(crate) struct Servers {
-    /// Trust the certificates in this file (PEM) instead of the built-in authorities, which are Mozilla's.
-    #[arg(
-        long,
-        global = true,
-        value_name = "FILE",
-        env = "SSL_CERT_FILE",
-        hide_env_values = true
-    )]
+    /// Trust the certificates in this file (PEM) instead of the built-in authorities, which are Mozilla's. Without the
+    /// option the environment variable `SSL_CERT_FILE` names one.
+    #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// Take http:// for other machines than this one, too: whoever is on the way can change the file then.
     #[arg(long, global = true)]

@@ -69,8 +69,10 @@ fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
     }
     let servers = SERVERS.get().cloned().unwrap_or_default();
     let mut options = RemoteOptions::default().with_plain_http(servers.allow_http);
-    if let Some(path) = &servers.ca {
-        options = options.with_authorities(path)?;
+    // Not read by clap, which would show the option in each usage line as if it were needed.
+    let named = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
+    if let Some(path) = servers.ca.or_else(|| named.map(Into::into)) {
+        options = options.with_authorities(&path)?;
     }
     let source = progress::waiting(|| tensor_remote::open(location, &options))?;
     let source = Arc::new(source);

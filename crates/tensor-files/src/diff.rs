@@ -65,25 +65,17 @@ impl fmt::Display for Difference {
             DifferenceKind::OnlyInFirst => write!(f, "tensor {name} is only in the first file"),
             DifferenceKind::OnlyInSecond => write!(f, "tensor {name} is only in the second file"),
             DifferenceKind::Form { first, second } => write!(f, "tensor {name} is {first} and {second}"),
-            DifferenceKind::Values { elements, farthest } if *farthest == 0.0 => {
-                write!(
-                    f,
-                    "tensor {name} differs in {elements} elements, in bits only: signs of zeros, kinds of NaN"
-                )
-            }
-            DifferenceKind::Values { elements, farthest } if farthest.is_nan() => {
-                write!(
-                    f,
-                    "tensor {name} differs in {elements} elements, not all of them numbers"
-                )
-            }
             DifferenceKind::Values { elements, farthest } => {
-                write!(
-                    f,
-                    "tensor {name} differs in {elements} elements, at most by {farthest}"
-                )
+                let plural = if *elements == 1 { "element" } else { "elements" };
+                write!(f, "tensor {name} differs in {elements} {plural}, ")?;
+                match *farthest {
+                    0.0 => f.write_str("in bits only: signs of zeros, kinds of NaN"),
+                    far if far.is_nan() => f.write_str("not all of them numbers"),
+                    // Without the digits of what is very small or very large.
+                    far => write!(f, "at most by {far:?}"),
+                }
             }
-            DifferenceKind::Metadata => write!(f, "the metadata {name} differ"),
+            DifferenceKind::Metadata => write!(f, "the metadata {name} differs"),
             DifferenceKind::Entries => write!(f, "tensor {name} has other entries"),
             DifferenceKind::Unreadable(why) => write!(f, "tensor {name} cannot be compared: {why}"),
         }

@@ -141,6 +141,32 @@ impl<'r> Recast<'r> {
             .collect()
     }
 
+    /// Some bytes of a tensor as it is now.
+    fn part(&self, index: usize, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let (mut bytes, most) = (Vec::new(), Limits::default().decoded_bytes);
+        let len = range.end - range.start;
+        let has_room = len <= most && bytes.try_reserve_exact(len as usize).is_ok();
+        if !has_room {
+            let error = Error::new(ErrorKind::TooLarge, "the converted rows");
+            let error = error.of_tensor(&self.entries[index].name);
+            return Err(error.expected(format_args!("at most {most} bytes")).found(len));
+        }
+        let mut stream = self.stream(index)?;
+        let mut piece = vec![0; 64 << 10];
+        let mut at = 0;
+        while at < range.end {
+            let read = stream.read(&mut piece)? as u64;
+            if read == 0 {
+                break;
+            }
+            let start = range.start.clamp(at, at + read) - at;
+            let end = range.end.min(at + read) - at;
+            bytes.extend_from_slice(&piece[start as usize..(end as usize).max(start as usize)]);
+            at += read;
+        }
+        Ok(bytes)
+    }
+
     /// A tensor's elements as they are now.
     fn of_spec(
         &self,
@@ -278,12 +304,14 @@ impl TensorReader for Recast<'_> {
                 bytes.truncate(read);
                 self.of_spec(index, shape, bytes)
             }
-            // Blocks need not end with a row.
+            // Blocks need not end with a row: what stands before the rows is read and passed by.
             _ => {
-                let whole = self.tensor(index)?;
-                let (spec, range) = fmt_core::row_range(whole.spec(), rows)?;
-                let bytes = whole.into_bytes().slice(range.start as usize..range.end as usize);
-                self.of_spec(index, spec.shape().clone(), bytes)
+                let (shape, dtype) = (&self.entries[index].shape, self.entries[index].dtype.known());
+                let spec = TensorSpec::new(dtype.unwrap_or(DType::U8), shape.clone());
+                let spec = spec.map_err(|error| Error::new(ErrorKind::Overflow, error.to_string()))?;
+                let (part, range) = fmt_core::row_range(&spec, rows)?;
+                let bytes = self.part(index, range)?;
+                self.of_spec(index, part.shape().clone(), bytes)
             }
         }
     }

@@ -83,21 +83,20 @@ impl RemoteSource {
     /// # Panics
     /// This and every read, when called from within a future: use `tokio::task::spawn_blocking`.
     pub fn from_async(source: Arc<dyn AsyncByteSource>, name: &str, runtime: Handle) -> Result<Self, Error> {
-        let len = source.len();
-        let first = match IndexPlace::of_name(name) {
-            IndexPlace::Front(most) => 0..most.min(len),
-            IndexPlace::End(most) => len.saturating_sub(most)..len,
-        };
-        let start = first.start;
+        let (len, place) = (source.len(), IndexPlace::of_name(name));
         let fetch = Blocking { source, runtime };
-        let mut bytes = Vec::new();
-        if !first.is_empty() {
-            let mut reader = fetch.pieces(first);
-            let read = reader.read_to_end(&mut bytes);
+        let mut parts = Vec::new();
+        for range in [Some(0..place.front().min(len)), place.end(len)]
+            .into_iter()
+            .flatten()
+        {
+            let start = range.start;
+            let mut bytes = Vec::new();
+            let read = fetch.pieces(range).read_to_end(&mut bytes);
             read.map_err(|error| source_error(error, start, "the first part of the file"))?;
+            parts.push((start, bytes.into()));
         }
-        let first = Some((start, bytes.into()));
-        Ok(Self::new(len, name.to_owned(), Box::new(fetch), first))
+        Ok(Self::new(len, name.to_owned(), Box::new(fetch), parts))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Files on servers as sources of bytes, so that every reader of tensor files works over the network by ranges.
 //!
 //! A [`RemoteSource`] is a [`ByteSource`](fmt_core::ByteSource). It asks a server for the parts of a file that a reader
-//! wants and for little more: the first request brings the part of the file where its format keeps the index, reads that
-//! follow each other share one answer, and nothing large is held in memory.
+//! wants and for little more: the first request (two if the index is at the end) brings the part of the file where its
+//! format keeps the index, reads that follow each other share one answer, and nothing large is held in memory.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -28,6 +28,7 @@
 //! # Features
 //!
 //! - `http` (default): [`open`] for `https://` and `hf://`, blocking, TLS by rustls.
+//! - `s3`: `s3://` too, by requests that are signed.
 //! - `async`: `AsyncByteSource` for what is read by futures, and `RemoteSource::from_async` to read it here.
 //! - `object-store`: `StoredObject`, an object of the crate `object_store`.
 

@@ -64,7 +64,7 @@ struct State {
 struct Block {
     start: u64,
     bytes: Bytes,
-    /// What came first has the index, and stays.
+    /// What came first has the index or the format's mark, and stays.
     is_pinned: bool,
 }
 
@@ -92,19 +92,19 @@ const REMEMBERED: usize = 16;
 const FIRST_STEP: u64 = 1 << 20;
 
 impl RemoteSource {
-    /// A source of `len` bytes; `start` and `first` are what is there already.
-    pub(crate) fn new(len: u64, name: String, fetch: Box<dyn Fetch>, first: Option<(u64, Bytes)>) -> Self {
+    /// A source of `len` bytes; `parts` are those that are there already, with their places.
+    pub(crate) fn new(len: u64, name: String, fetch: Box<dyn Fetch>, parts: Vec<(u64, Bytes)>) -> Self {
         let mut state = State::default();
-        let received = first.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
-        let requests = u64::from(first.is_some());
-        if let Some((start, bytes)) = first {
-            let is_pinned = true;
+        let (mut requests, mut received) = (0, 0);
+        for (start, bytes) in parts {
+            let len = bytes.len() as u64;
+            (requests, received) = (requests + 1, received + len);
             // An index that goes on behind it needs as much again at least.
-            state.ends.push_back((start + received, received / 2));
+            state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,
                 bytes,
-                is_pinned,
+                is_pinned: true,
             });
         }
         Self {
@@ -251,10 +251,11 @@ impl State {
         let announced = announced.map_or(0, |range| range.end);
         let mut end = wanted.max(announced).max(at.saturating_add(window)).min(len);
         // An index that is longer than was guessed lacks its beginning only.
-        if let Some(first) = self.blocks.iter().find(|block| block.is_pinned)
-            && (at + 1..end).contains(&first.start)
-        {
-            end = first.start;
+        let pinned = self.blocks.iter().filter(|block| block.is_pinned);
+        for start in pinned.map(|block| block.start) {
+            if (at + 1..end).contains(&start) {
+                end = start;
+            }
         }
         self.ends.push_back((end, window));
         if self.ends.len() > REMEMBERED {
@@ -267,6 +268,10 @@ impl State {
 impl ByteSource for RemoteSource {
     fn len(&self) -> u64 {
         self.len
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     fn read(&self, range: Range<u64>) -> io::Result<Bytes> {

@@ -1,10 +1,19 @@
 //! Damaged and hostile checkpoints: errors about input, memory in proportion to the file, no panic.
 
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
 use fmt_core::{
-    ErrorKind, ReadOptions,
+    ByteSource, ErrorKind, ReadOptions, TensorReader, Verification,
     testing::{BASE_ALLOWANCE, mutants, open_hostile, open_many_hostile},
 };
 use fmt_torch::{Torch, TorchReader};
+use tensor_core::Bytes;
 
 use crate::support::*;
 
@@ -82,6 +91,11 @@ fn bombs_are_bounded() {
         open(Pickle::new().raw(b"X\xff\xff\xff\x7f")),
         Err(ErrorKind::TooLarge)
     );
+    // And ones whose length does not even fit twice into 64 bits (found by fuzzing).
+    for opcode in [b"\x8d", b"\x8e", b"\x96"] {
+        let pickle = Pickle::new().raw(opcode).raw(&(u64::MAX / 2 + 1).to_le_bytes());
+        assert_eq!(open(pickle), Err(ErrorKind::TooLarge));
+    }
     // An expanded tensor: listed, and refused beyond the limit for memory.
     let expanded = View {
         dims: &[i32::MAX, 1024],
@@ -91,4 +105,111 @@ fn bombs_are_bounded() {
     let file = archive(&Pickle::state(&[("w", expanded)]).0, &[("data/0", &floats())]);
     let contents = open_hostile(&Torch, &file, &ReadOptions::default()).unwrap();
     assert_eq!(contents[0].1, Err(ErrorKind::TooLarge));
+}
+
+/// A source that counts what is read of it.
+struct Counting(Bytes, AtomicU64);
+
+impl ByteSource for Counting {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> std::io::Result<Bytes> {
+        self.1.fetch_add(range.end - range.start, Relaxed);
+        ByteSource::read(&self.0, range)
+    }
+
+    fn read_into(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.1.fetch_add(out.len() as u64, Relaxed);
+        self.0.read_into(offset, out)
+    }
+}
+
+/// A thousand tensors that are views of one storage of a megabyte cost neither time nor memory for all of it each.
+#[test]
+fn views_of_a_large_storage_read_their_part() {
+    let count = 1 << 18;
+    let storage: Vec<u8> = (0..count as u32)
+        .flat_map(|number| (number as f32).to_le_bytes())
+        .collect();
+    let names: Vec<String> = (0..1000).map(|number| format!("t{number}")).collect();
+    let views = names.iter().zip(0..).map(|(name, number)| {
+        let view = View {
+            count,
+            offset: 100 * number,
+            dims: &[3, 2],
+            strides: &[1, 7],
+            ..MATRIX
+        };
+        (&**name, view)
+    });
+    let pickle = Pickle::state(&views.collect::<Vec<_>>());
+    let file = archive(&pickle.0, &[("data/0", &storage)]);
+    let source = Arc::new(Counting(file.into(), AtomicU64::new(0)));
+    let reader = TorchReader::open(Arc::clone(&source) as _, &ReadOptions::default()).unwrap();
+    source.1.store(0, Relaxed);
+    let values = reader.tensor(999).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(values, [99900.0, 99907.0, 99901.0, 99908.0, 99902.0, 99909.0]);
+    // From the first element to the last.
+    assert_eq!(source.1.swap(0, Relaxed), 4 * 10);
+    for index in 0..1000 {
+        assert_eq!(reader.verify(index).unwrap(), Verification::Ok);
+    }
+    assert_eq!(source.1.load(Relaxed), storage.len() as u64);
+}
+
+/// Two elements may lie further apart than memory is taken for.
+#[test]
+fn what_is_held_to_gather_is_limited() {
+    let wide = View {
+        dims: &[2, 2],
+        strides: &[1, 5],
+        count: 7,
+        ..MATRIX
+    };
+    let storage = [floats(), vec![0; 4]].concat();
+    let file = archive(&Pickle::state(&[("w", wide)]).0, &[("data/0", &storage)]);
+    let mut options = ReadOptions::default();
+    for (limit, is_read) in [(28, true), (27, false)] {
+        options.limits.decoded_bytes = limit;
+        let reader = TorchReader::open(Arc::new(Bytes::from(file.clone())), &options).unwrap();
+        let read = reader.tensor(0).map_err(|error| error.kind());
+        assert_eq!(read.is_ok(), is_read, "{read:?}");
+        assert!(is_read || read.unwrap_err() == ErrorKind::TooLarge);
+    }
+}
+
+/// Found by fuzzing: the first one was given where Python takes the last.
+#[test]
+fn two_tensors_of_one_name() {
+    let other = View {
+        offset: 3,
+        dims: &[3],
+        strides: &[1],
+        ..MATRIX
+    };
+    let twice = Pickle::state(&[("w", MATRIX), ("v", other), ("w", other)]);
+    let file = Bytes::from(archive(&twice.0, &[("data/0", &floats())]));
+    let open = |lenient| {
+        TorchReader::open(
+            Arc::new(file.clone()),
+            &ReadOptions {
+                lenient,
+                ..ReadOptions::default()
+            },
+        )
+    };
+    let error = open(false).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.broken_rule()),
+        (ErrorKind::Duplicate, Some("P5"))
+    );
+    assert!(error.to_string().contains("tensor 'w'"), "{error}");
+    let reader = open(true).unwrap();
+    assert_eq!(reader.entries().len(), 3);
+    assert_eq!(
+        (reader.find("w"), reader.find("v"), reader.find("u")),
+        (Some(0), Some(1), None)
+    );
 }

@@ -16,7 +16,7 @@ pub(crate) enum Version {
 pub(crate) const MAGIC_V1: [u8; 8] = *b"ZTEN1000";
 pub(crate) const MAGIC_V2: [u8; 8] = *b"\x89ZT2\r\n\x1a\n";
 /// The version in the footer of files of version 2.
-const FOOTER_VERSION: u32 = 2;
+pub(crate) const FOOTER_VERSION: u32 = 2;
 
 impl Version {
     /// The format's short name.

@@ -5,6 +5,7 @@ use fmt_core::{ByteSource, Error, ErrorKind, Format, Plan, ReadOptions, Sniff, T
 use super::{
     container::{MAGIC_V1, MAGIC_V2, Version},
     reader::ObjectsReader,
+    writer::ObjectsWriter,
 };
 
 /// zTensor 1.x, which the Python package `ztensor` of these versions writes, for reading.
@@ -18,7 +19,8 @@ use super::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ztensor1;
 
-/// zTensor 2.x, which the Python package `ztensor` writes today, for reading.
+/// zTensor 2.x, which the Python package `ztensor` reads and writes today. Dense tensors are written, uncompressed, with a
+/// digest each.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};
@@ -49,12 +51,16 @@ impl Format for Ztensor1 {
         Ok(Box::new(ObjectsReader::open(source, options)?))
     }
 
+    fn is_written(&self) -> bool {
+        false
+    }
+
     fn create<'w>(
         &self,
         _out: Box<dyn Write + Send + 'w>,
         _plan: Plan,
     ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
-        Err(not_written(Version::V1))
+        Err(not_written())
     }
 }
 
@@ -81,10 +87,10 @@ impl Format for Ztensor2 {
 
     fn create<'w>(
         &self,
-        _out: Box<dyn Write + Send + 'w>,
-        _plan: Plan,
+        out: Box<dyn Write + Send + 'w>,
+        plan: Plan,
     ) -> Result<Box<dyn TensorWriter + 'w>, Error> {
-        Err(not_written(Version::V2))
+        Ok(Box::new(ObjectsWriter::planned(out, &plan)?))
     }
 }
 
@@ -95,9 +101,11 @@ fn sniff(head: &[u8], magic: &[u8; 8]) -> Sniff {
     }
 }
 
-fn not_written(version: Version) -> Error {
-    let what = format!("files of the format '{}' are read, not written", version.id());
-    Error::new(ErrorKind::Unsupported, what)
-        .expected("ztensor, which is version 0.1")
-        .rule("O18")
+fn not_written() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "files of the format 'ztensor1' are read, not written",
+    )
+    .expected("ztensor, which is version 0.1, or ztensor2")
+    .rule("O18")
 }

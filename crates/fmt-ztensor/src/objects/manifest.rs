@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
 }
 
 /// The rule for names in version 2.
-fn check_name_v2(name: &str) -> Result<(), Error> {
+pub(crate) fn check_name_v2(name: &str) -> Result<(), Error> {
     let bad = |expected: &str, found: String| {
         let error = Error::new(ErrorKind::BadName, "the name").rule("O6");
         Err(error.expected(expected).found(found))

@@ -1,5 +1,5 @@
-//! zTensor 1.x and 2.x: named objects of parts, each part a blob, and a manifest of all (docs/formats/ztensor2.md). Reading
-//! only; blobs, checksums and CBOR are those of version 0.1.
+//! zTensor 1.x and 2.x: named objects of parts, each part a blob, and a manifest of all (docs/formats/ztensor2.md). Read
+//! with what reads version 0.1: blobs, checksums, CBOR. Version 2.x is written too.
 
 mod container;
 mod entries;
@@ -11,6 +11,7 @@ mod reader;
 mod shards;
 mod sparse;
 mod types;
+mod writer;
 
 pub use format::{Ztensor1, Ztensor2};
 pub use reader::ObjectsReader;

@@ -36,24 +36,31 @@ pub(crate) fn dtype_of(name: &str, version: Version) -> Option<DType> {
     })
 }
 
+/// The logical types that are known: the dtype that each takes, the bits of an element, and the name that all formats here
+/// have for it as an opaque dtype; none for truth values.
+pub(crate) const LOGICAL: [(&str, DType, u32, &str); 9] = [
+    ("bool", DType::U8, 8, ""),
+    ("f8_e4m3fn", DType::U8, 8, "F8_E4M3"),
+    ("f8_e5m2", DType::U8, 8, "F8_E5M2"),
+    ("f8_e4m3fnuz", DType::U8, 8, "F8_E4M3FNUZ"),
+    ("f8_e5m2fnuz", DType::U8, 8, "F8_E5M2FNUZ"),
+    ("f8_e8m0", DType::U8, 8, "F8_E8M0"),
+    ("f4_e2m1", DType::U8, 4, "F4"),
+    ("complex64", DType::F32, 64, "C64"),
+    ("complex128", DType::F64, 128, "C128"),
+];
+
 /// What a dtype and a logical type come to; `None` when the logical type is not known, and an error with the dtype that it
 /// takes when that is another one.
 pub(crate) fn joined(dtype: DType, logical: Option<&str>) -> Option<Result<PartType, DType>> {
-    // Opaque dtypes have the names that all formats here have for them.
     let (takes, bits, name) = match logical {
         None => return Some(Ok(plain(dtype))),
         // A logical type that says what the dtype says.
         Some(same) if same == dtype.name() => return Some(Ok(plain(dtype))),
-        Some("bool") => (DType::U8, 8, ""),
-        Some("f8_e4m3fn") => (DType::U8, 8, "F8_E4M3"),
-        Some("f8_e5m2") => (DType::U8, 8, "F8_E5M2"),
-        Some("f8_e4m3fnuz") => (DType::U8, 8, "F8_E4M3FNUZ"),
-        Some("f8_e5m2fnuz") => (DType::U8, 8, "F8_E5M2FNUZ"),
-        Some("f8_e8m0") => (DType::U8, 8, "F8_E8M0"),
-        Some("f4_e2m1") => (DType::U8, 4, "F4"),
-        Some("complex64") => (DType::F32, 64, "C64"),
-        Some("complex128") => (DType::F64, 128, "C128"),
-        Some(_) => return None,
+        Some(logical) => {
+            let (_, takes, bits, name) = LOGICAL.iter().find(|(known, ..)| *known == logical)?;
+            (*takes, *bits, *name)
+        }
     };
     if takes != dtype {
         return Some(Err(takes));

@@ -4,13 +4,14 @@ use std::{fs, path::Path};
 
 use fmt_core::{Error, ErrorKind, Layout, TensorReader};
 use oip_types::{BytesTensor, DataType, ModelMetadata, TensorMetadata, TensorValue};
-use tensor_core::{Shape, Tensor};
+use tensor_core::Shape;
 
 use crate::{
     client::{
         cast::cast,
         mismatch,
         options::{Binding, Server, Source},
+        texts,
     },
     failure::{About, Outcome},
     files, inspect, table,
@@ -27,7 +28,7 @@ pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(St
         }
         let expected = expected(metadata, name)?;
         let value = match &binding.source {
-            Source::File(source) => open(source)?.into(),
+            Source::File(source) => open(source)?,
             Source::Lines(path) => TensorValue::Bytes(lines(path)?),
         };
         let value = match expected {
@@ -53,7 +54,7 @@ fn expected<'m>(metadata: &'m ModelMetadata, name: &str) -> Outcome<Option<&'m T
 }
 
 /// Reads `FILE` or `FILE#TENSOR`. A name of a file may have a `#` in it, too.
-fn open(source: &str) -> Outcome<Tensor> {
+fn open(source: &str) -> Outcome<TensorValue> {
     let whole = Path::new(source);
     let (path, name) = match source.rsplit_once('#') {
         Some((path, name)) if !whole.exists() => (Path::new(path), Some(name)),
@@ -81,7 +82,12 @@ fn open(source: &str) -> Outcome<Tensor> {
         );
         return Err(error.of_tensor(&entries[index].name)).about(path);
     }
-    reader.tensor(index).about(path)
+    let entry = &entries[index];
+    let Some(width) = texts::width(entry) else {
+        return Ok(reader.tensor(index).about(path)?.into());
+    };
+    let texts = texts::read(&reader, index, width).map_err(|error| error.of_tensor(&entry.name));
+    Ok(TensorValue::Bytes(texts.about(path)?))
 }
 
 /// Reads a text file whose lines are the elements; a line's end belongs to the line before it.
@@ -126,7 +132,10 @@ fn fit(
                 (TensorValue::Fixed(_), DataType::Bytes) => {
                     "a text file of its elements is given as NAME=@FILE"
                 }
-                (TensorValue::Bytes(_), _) => "a file of tensors is given without the @",
+                (TensorValue::Bytes(_), _) => match &binding.source {
+                    Source::Lines(_) => "a file of tensors is given without the @",
+                    Source::File(_) => "texts are not converted to numbers",
+                },
             };
             let message = format!(
                 "input '{name}' of model '{model}' takes {datatype}, {source} holds {found}; {advice}"
@@ -134,7 +143,10 @@ fn fit(
             return Err(mismatch(message));
         }
     };
-    let value = with_batch(expected, value);
+    let value = match &binding.source {
+        Source::Lines(_) => with_batch(expected, value),
+        Source::File(_) => value,
+    };
     if !expected.shape.matches(value.shape()) {
         let (wanted, found) = (&expected.shape, value.shape());
         let message =

@@ -10,6 +10,7 @@ mod mismatch;
 pub(crate) mod options;
 mod outputs;
 mod report;
+mod texts;
 
 use std::{pin::pin, time::Duration};
 

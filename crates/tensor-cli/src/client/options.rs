@@ -53,7 +53,7 @@ pub(crate) struct Infer {
     #[command(flatten)]
     pub(crate) server: Server,
     /// Where to: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
-    /// lines of text. Without it the outputs are printed.
+    /// lines of text (.npy and .npz hold BYTES too). Without it the outputs are printed.
     #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
     pub(crate) targets: Vec<Target>,
     /// The answer as the protocol's JSON; with --output, which files were written.

@@ -7,8 +7,8 @@ use std::{
 };
 
 use fmt_core::{
-    AtomicFile, Entry, Error, ErrorKind, Format, Lint, Metadata, Plan, PlannedEntry, StoredDType,
-    TensorReader, Verification,
+    AtomicFile, Entry, Error, ErrorKind, Format, Lint, Metadata, OpaqueDType, Plan, PlannedEntry,
+    StoredDType, TensorReader, Verification,
 };
 use oip_types::{
     DataType, InferResponse, ModelMetadata, TensorValue,
@@ -18,7 +18,7 @@ use tensor_core::{Shape, Tensor};
 use tensor_files::{ConvertOptions, Loss};
 
 use crate::{
-    client::{mismatch, options::Target},
+    client::{mismatch, options::Target, texts},
     failure::{About, Outcome},
     table,
 };
@@ -82,12 +82,18 @@ pub(super) fn write(targets: &[Target], response: &InferResponse) -> Outcome {
         };
         let (mut entries, mut tensors) = (Vec::new(), Vec::new());
         for output in outputs {
-            entries.push(target.entry(
-                &output.name,
-                output.value.datatype(),
-                output.value.shape().clone(),
-            )?);
-            tensors.extend(output.value.as_fixed().cloned());
+            let shape = output.value.shape().clone();
+            let mut entry = target.entry(&output.name, output.value.datatype(), shape)?;
+            match &output.value {
+                TensorValue::Fixed(tensor) => tensors.push(tensor.clone()),
+                TensorValue::Bytes(elements) => {
+                    let texts = texts::write(elements).map_err(|error| error.of_tensor(&output.name));
+                    let (dtype, tensor) = texts.about(path)?;
+                    entry.dtype = StoredDType::Opaque(dtype);
+                    tensors.push(tensor);
+                }
+            }
+            entries.push(entry);
         }
         let outputs = Outputs::of(entries, tensors);
         let options = accepted(&outputs, format).about(path)?;
@@ -112,7 +118,10 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
         } else {
             entry.name.clone()
         };
-        Some(PlannedEntry::dense(name, entry.spec()?))
+        match &entry.dtype {
+            StoredDType::Opaque(dtype) => PlannedEntry::opaque(name, dtype.clone(), entry.shape.clone()),
+            _ => Some(PlannedEntry::dense(name, entry.spec()?)),
+        }
     });
     let plan = Plan {
         entries: entries.collect(),
@@ -201,10 +210,20 @@ impl Target {
     fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
         match (self, datatype) {
             (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),
-            (Self::All(_) | Self::One(..), DataType::Bytes) => Err(mismatch(format!(
-                "output '{name}' is BYTES, which files of tensors cannot hold; --output {name}=@FILE makes it lines of \
-                 text, and --outputs leaves it out"
-            ))),
+            (Self::All(path) | Self::One(_, path), DataType::Bytes) => {
+                let format = tensor_files::format_of_path(path);
+                if format.is_none_or(|format| !["npy", "npz"].contains(&format.id())) {
+                    return Err(mismatch(format!(
+                        "output '{name}' is BYTES, which only .npy and .npz can hold of the files of tensors; --output \
+                         {name}=@FILE makes it lines of text, and --outputs leaves it out"
+                    )));
+                }
+                // How long texts are is known when they are there.
+                let dtype = StoredDType::Opaque(OpaqueDType::new("S1", 1, 1));
+                let mut entry = Entry::new(name.to_owned(), dtype, shape, 0..0);
+                entry.unsupported = Some("texts are no numbers".to_owned());
+                Ok(entry)
+            }
             // Lines need no entry; any will do.
             (_, datatype) => {
                 let dtype = datatype.dtype().unwrap_or(tensor_core::DType::U8);

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry};
 use serde_json::{Value, json};
 use tensor_core::{Shape, Tensor, bf16};
 
@@ -516,4 +517,139 @@ fn what_merged_files_say_differently_is_told() {
         "b.safetensors",
     ]);
     assert!(refused.contains("different things under 'license'"), "{refused}");
+}
+
+/// A GGUF file: 64 elements of `Q8_0` with the scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `IQ1_S`, and plain
+/// floats.
+fn quantised(place: &Place, name: &str) {
+    let opaque = |name: &str, dtype: OpaqueDType, dims: &[u64]| {
+        PlannedEntry::opaque(name, dtype, Shape::new(dims).unwrap()).unwrap()
+    };
+    let plan = Plan {
+        entries: vec![
+            opaque("q8", OpaqueDType::new("Q8_0", 32, 34), &[2, 32]),
+            opaque("q4k", OpaqueDType::new("Q4_K", 256, 144), &[1, 512]),
+            opaque("iq1", OpaqueDType::new("IQ1_S", 256, 50), &[256]),
+            PlannedEntry::dense("norm", matrix().spec().clone()),
+        ],
+        ..Plan::default()
+    };
+    let block = |scale: u16| [&scale.to_le_bytes()[..], &(0..32).collect::<Vec<u8>>()].concat();
+    let mut file = Vec::new();
+    let mut writer = fmt_gguf::Gguf.create(Box::new(&mut file), plan).unwrap();
+    writer.write(&[block(0x3800), block(0x4000)].concat()).unwrap();
+    // A scale of 1, a smallest of 0, six-bit scales and four-bit elements.
+    let k = [&[0x00, 0x3C, 0, 0][..], &[1; 12], &[0x21; 128]].concat();
+    writer.write(&[&k[..], &k].concat()).unwrap();
+    writer.write(&[7; 50]).unwrap();
+    writer.write(matrix().bytes()).unwrap();
+    writer.finish().unwrap();
+    fs::write(place.path(name), file).unwrap();
+}
+
+#[test]
+fn quantised_blocks_become_floats_where_they_are_understood() {
+    let place = Place::new();
+    quantised(&place, "q.gguf");
+    let f32s = |name: &str| -> Vec<f32> {
+        place.good(&["extract", "f.safetensors", name, "-o", "x.raw"]);
+        let raw = fs::read(place.path("x.raw")).unwrap();
+        raw.as_chunks()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect()
+    };
+    // Blocks of a type that is only copied are named, and nothing is written.
+    let refused = place.bad(&["convert", "q.gguf", "f.safetensors", "--dtype", "f32"]);
+    for words in ["'iq1'", "IQ1_S", "--keep-dtype"] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    // They are left out, or stay where the target holds them.
+    let refused = place.bad(&[
+        "convert",
+        "q.gguf",
+        "f.safetensors",
+        "--dtype",
+        "f32",
+        "--keep-dtype",
+        "iq1",
+    ]);
+    assert!(
+        refused.contains("safetensors cannot hold tensor 'iq1'"),
+        "{refused}"
+    );
+    assert!(!place.path("f.safetensors").exists());
+    place.good(&[
+        "convert",
+        "q.gguf",
+        "kept.gguf",
+        "--dtype",
+        "f16",
+        "--keep-dtype",
+        "{iq1,q4k}",
+    ]);
+    let dtypes = |file: &str| -> Vec<String> {
+        let shown = place.inspect(file);
+        let tensors = shown["tensors"].as_array().unwrap();
+        tensors
+            .iter()
+            .map(|t| t["dtype"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(dtypes("q.gguf"), ["Q8_0", "Q4_K", "IQ1_S", "float32"]);
+    assert_eq!(dtypes("kept.gguf"), ["float16", "Q4_K", "IQ1_S", "float16"]);
+
+    let floats = ["--dtype", "f32", "--exclude", "iq1"];
+    place.good(&[&["convert", "q.gguf", "f.safetensors"], &floats[..]].concat());
+    let expected = |scale: f32| (0..32).map(move |i| scale * i as f32);
+    assert_eq!(f32s("q8"), expected(0.5).chain(expected(2.0)).collect::<Vec<_>>());
+    assert_eq!(f32s("q4k").len(), 512);
+    assert_eq!(f32s("norm"), matrix().to_vec::<f32>().unwrap());
+
+    // Every command sees the same numbers.
+    assert_eq!(
+        place.good(&[&["diff", "q.gguf", "f.safetensors"], &floats[..]].concat()),
+        ""
+    );
+    assert_eq!(
+        place.good(&[&["diff", "f.safetensors", "q.gguf"], &floats[..]].concat()),
+        ""
+    );
+    let manifest = place.good(&[&["manifest", "q.gguf"], &floats[..]].concat());
+    assert_eq!(manifest, place.good(&["manifest", "f.safetensors"]));
+    place.good(&[&["merge", "q.gguf", "-o", "m.zt"], &floats[..]].concat());
+    assert_eq!(place.good(&["diff", "m.zt", "f.safetensors"]), "");
+    place.good(&["extract", "q.gguf", "q8", "--dtype", "f32", "-o", "whole.raw"]);
+    place.good(&[
+        "extract", "q.gguf", "q8", "--dtype", "f32", "--rows", "1:", "-o", "row.raw",
+    ]);
+    let [whole, row] = ["whole.raw", "row.raw"].map(|file| fs::read(place.path(file)).unwrap());
+    assert_eq!(whole[128..], row);
+    let shown = place.good(&[
+        "extract", "q.gguf", "q8", "--dtype", "bf16", "--rows", "0:1", "-o", "row.npy",
+    ]);
+    assert_eq!(shown, "");
+    // Blocks may be cut into shards and put together as they are.
+    place.good(&["split", "q.gguf", "parts.gguf", "--max-shard-size", "100"]);
+    assert_eq!(place.good(&["diff", "q.gguf", "parts.gguf.index.json"]), "");
+
+    // A scale of 60,000 is beyond half precision after the first element, and one block alone is named.
+    let mut file = fs::read(place.path("q.gguf")).unwrap();
+    let at = file.windows(2).rposition(|two| two == [0x00, 0x40]).unwrap();
+    file[at..at + 2].copy_from_slice(&0x7B53_u16.to_le_bytes());
+    fs::write(place.path("large.gguf"), file).unwrap();
+    let halves = [
+        "convert",
+        "large.gguf",
+        "h.safetensors",
+        "--include",
+        "q8",
+        "--dtype",
+        "f16",
+    ];
+    let refused = place.bad(&halves);
+    assert!(refused.contains("30 numbers of tensor 'q8'"), "{refused}");
+    assert!(!place.path("h.safetensors").exists());
+    place.good(&[&halves[..], &["--allow-loss=range"]].concat());
 }

@@ -125,7 +125,27 @@ fn the_other_ztensors_are_read() {
     let sparse = format!("{real}2.1.2-sparse.zt");
     place.good(&["convert", &sparse, "sparse.btf"]);
     place.good(&["diff", &sparse, "sparse.btf"]);
-    let refused = place.bad(&["convert", &dense, "copy", "--to", "ztensor2"]);
+    // 2.x is written too, with what a file says of itself.
+    place.write(
+        "a.safetensors",
+        &[("format", "pt")],
+        &[("w", &matrix()), ("steps", &vector())],
+    );
+    place.good(&["convert", "--strict", "a.safetensors", "b.zt", "--to", "ztensor2"]);
+    assert!(
+        place
+            .good(&["verify", "b.zt"])
+            .contains("good: ztensor2, 2 tensors, 2 held against checksums")
+    );
+    assert_eq!(place.good(&["diff", "--metadata", "a.safetensors", "b.zt"]), "");
+    place.good(&["rename", "b.zt", "w", "v"]);
+    place.good(&["set", "b.zt", "format=np"]);
+    let changed = place.inspect("b.zt");
+    assert_eq!(
+        (&changed["format"], &changed["metadata"]["format"]),
+        (&"ztensor2".into(), &"np".into())
+    );
+    let refused = place.bad(&["convert", &dense, "copy", "--to", "ztensor1"]);
     assert!(refused.contains("read, not written"), "{refused}");
 }
 

@@ -135,7 +135,7 @@ fn byte_strings_come_from_lines_and_become_lines() {
             &["-i", "x=@words.txt", "-o", "y.zt"],
         ));
         assert!(
-            refused.contains("output 'y' is BYTES, which files of tensors cannot hold; --output y=@FILE"),
+            refused.contains("output 'y' is BYTES, which only .npy and .npz can hold of the files of tensors; --output y=@FILE"),
             "{refused}"
         );
         let refused = place.bad(&infer(url, "identity_fp32", &["-i", "x=@words.txt"]));
@@ -144,6 +144,70 @@ fn byte_strings_come_from_lines_and_become_lines() {
         let refused = place.bad(&infer(url, "identity_fp32", &["-i", "x=x.npy", "-o", "y=@y.txt"]));
         assert!(
             refused.contains("output 'y' is FP32, and only BYTES become lines"),
+            "{refused}"
+        );
+    }
+}
+
+/// What `numpy.save` writes of an array of texts.
+fn npy(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    header.extend(std::iter::repeat_n(' ', 117 - header.len()));
+    header.push('\n');
+    [b"\x93NUMPY\x01\0\x76\0", header.as_bytes(), elements].concat()
+}
+
+#[test]
+fn byte_strings_come_from_arrays_of_texts_and_become_arrays() {
+    let (place, server) = (Place::new(), Server::new());
+    let utf32 = |text: &str, big: bool| -> Vec<u8> {
+        let points = text.chars().map(u32::from);
+        let bytes = |point: u32| {
+            if big {
+                point.to_be_bytes()
+            } else {
+                point.to_le_bytes()
+            }
+        };
+        points.flat_map(bytes).collect()
+    };
+    let words = "gr\u{f6}\u{df}e\0\0\0\0\0a\u{1f600}\0\0\0";
+    fs::write(place.path("little.npy"), npy("<U5", "(3,)", &utf32(words, false))).unwrap();
+    fs::write(place.path("big.npy"), npy(">U5", "(3,)", &utf32(words, true))).unwrap();
+    fs::write(place.path("bytes.npy"), npy("|S3", "(2,)", b"ab\0\0\xff\x01")).unwrap();
+    fs::write(place.path("wrong.npy"), npy("<U1", "(1,)", &[0, 0xD8, 0, 0])).unwrap();
+    for url in server.urls() {
+        for file in ["little.npy", "big.npy"] {
+            let input = format!("x={file}");
+            place.good(&infer(
+                url,
+                "identity_bytes",
+                &["-i", &input, "-o", "y=@out.txt", "-o", "out.npz"],
+            ));
+            assert_eq!(
+                fs::read_to_string(place.path("out.txt")).unwrap(),
+                "gr\u{f6}\u{df}e\n\na\u{1f600}\n"
+            );
+            let tensor = place.inspect("out.npz")["tensors"][0].clone();
+            assert_eq!((&tensor["name"], &tensor["dtype"]), (&"y".into(), &"S7".into()));
+        }
+        place.good(&infer(
+            url,
+            "identity_bytes",
+            &["-i", "x=bytes.npy", "-o", "same.npy"],
+        ));
+        let [before, after] = ["bytes.npy", "same.npy"].map(|file| fs::read(place.path(file)).unwrap());
+        assert_eq!(before[128..], after[128..]);
+        assert_eq!(place.inspect("same.npy")["tensors"][0]["dtype"], "S3");
+
+        let refused = place.bad(&infer(url, "identity_bytes", &["-i", "x=wrong.npy"]));
+        assert!(
+            refused.contains("wrong.npy: tensor '0'") && refused.contains("0xd800"),
+            "{refused}"
+        );
+        let refused = place.bad(&infer(url, "identity_fp32", &["-i", "x=bytes.npy"]));
+        assert!(
+            refused.contains("takes FP32, bytes.npy holds BYTES; texts are not converted"),
             "{refused}"
         );
     }

@@ -165,3 +165,96 @@ fn what_cannot_be() {
     let error = hub.place.bad(&["inspect", &address]);
     assert!(error.contains("certificate") && error.contains("--ca"), "{error}");
 }
+
+/// A store of the bucket `models` answers as Amazon's does: to signed requests, with errors in XML.
+fn store(folder: std::path::PathBuf) -> Server {
+    fn refuse(status: &str, code: &str, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {}\r\n",
+            body.len()
+        );
+        out.write_all(format!("{head}x-amz-bucket-region: eu-west-1\r\n\r\n{body}").as_bytes())
+    }
+    Server::start(move |request, out| {
+        let header = |name| request.header(name).unwrap_or_default();
+        let authorization = header("authorization");
+        let Some(signed) = authorization.strip_prefix("AWS4-HMAC-SHA256 Credential=id/") else {
+            return refuse("403 Forbidden", "AccessDenied", out);
+        };
+        let time = header("x-amz-date");
+        let (scope, rest) = signed.split_once(",SignedHeaders=").unwrap();
+        let (names, signature) = rest.split_once(",Signature=").unwrap();
+        if scope != format!("{}/eu-west-1/s3/aws4_request", &time[..8]) {
+            return refuse("301 Moved Permanently", "PermanentRedirect", out);
+        }
+        assert_eq!(
+            names,
+            "host;range;x-amz-content-sha256;x-amz-date;x-amz-security-token"
+        );
+        assert_eq!(
+            (signature.len(), time.len(), header("x-amz-security-token")),
+            (64, 16, "session")
+        );
+        assert!(header("host").starts_with("127.0.0.1:"));
+        let name = request.path.strip_prefix("/models/sub%20folder/");
+        match name.map(|name| std::fs::read(folder.join(name))) {
+            Some(Ok(file)) => serve(request, &tensor_core::Bytes::from(file), "\"one\"", out),
+            _ => refuse("404 Not Found", "NoSuchKey", out),
+        }
+    })
+}
+
+#[test]
+fn objects_of_a_store() {
+    let place = Place::new();
+    place.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
+    let server = store(place.path(""));
+    let run = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
+            .args(arguments)
+            .current_dir(place.path(""))
+            .env_remove("AWS_ACCESS_KEY_ID")
+            .env_remove("AWS_SECRET_ACCESS_KEY")
+            .env("AWS_SESSION_TOKEN", "session")
+            .env("AWS_REGION", "eu-west-1")
+            .env("AWS_ENDPOINT_URL", format!("http://{}", server.address))
+            .env("NO_PROXY", "127.0.0.1")
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code().unwrap(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let object = "s3://models/sub folder/a.zt";
+    let (code, out, err) = run(&["inspect", object], &keys);
+    assert_eq!((code, &*err), (0, ""));
+    assert!(out.contains("2 tensors"), "{out}");
+    assert_eq!(
+        run(&["diff", object, "a.zt"], &keys),
+        (0, String::new(), String::new())
+    );
+    assert_eq!(run(&["extract", object, "v", "-o", "v.npy"], &keys).0, 0);
+
+    for (location, variables, words) in [
+        (object, &[][..], "does not give"),
+        (object, &keys[..1], "AWS_SECRET_ACCESS_KEY is not set"),
+        (
+            object,
+            &[keys[0], keys[1], ("AWS_REGION", "us-east-2")],
+            "a bucket in eu-west-1",
+        ),
+        ("s3://models/none.zt", &keys, "no such file"),
+        ("s3://models", &keys, "s3://BUCKET/KEY"),
+    ] {
+        let (code, _, err) = run(&["inspect", location], variables);
+        assert_eq!((code, err.lines().count()), (1, 1), "{err}");
+        assert!(err.contains(location) && err.contains(words), "{err}");
+        assert!(!err.contains("session"), "{err}");
+    }
+}

@@ -54,6 +54,46 @@ fn a_dash_is_standard_input_and_output() {
 }
 
 #[test]
+fn standard_input_is_not_changed() {
+    let place = Place::new();
+    place.write("a.safetensors", &[], &[("m", &matrix())]);
+    let file = fs::read(place.path("a.safetensors")).unwrap();
+    for command in [&["rename", "-", "m", "n"][..], &["set", "-", "a=b"]] {
+        let (code, _, error) = tensor(&place, command, &file);
+        assert_eq!(code, 1);
+        assert!(
+            error.contains("-: standard input cannot be changed in place: expected a path"),
+            "{error}"
+        );
+    }
+    assert!(!place.path("-").exists());
+}
+
+/// Formats that are only read are not offered, and say what to write instead.
+#[test]
+fn formats_that_are_not_written() {
+    let place = Place::new();
+    place.write("a.safetensors", &[], &[("m", &matrix())]);
+    let refused = place.bad(&["convert", "a.safetensors", "b.xyz"]);
+    assert!(
+        refused.contains("--to names it")
+            && refused.contains("one of btf, gguf, npy, npz, safetensors, tbuf"),
+        "{refused}"
+    );
+    for (id, words) in [
+        ("torch", "safetensors, which PyTorch reads"),
+        ("onnx", "read and not written"),
+        ("ztensor1", "read, not written"),
+    ] {
+        let refused = place.bad(&["convert", "a.safetensors", "b", "--to", id]);
+        assert!(
+            refused.starts_with("error[Unsupported]: b: ") && refused.contains(words),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
 fn links_stay_and_pipes_are_written_through() {
     let place = Place::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);

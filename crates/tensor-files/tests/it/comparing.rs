@@ -55,7 +55,7 @@ fn every_kind_of_difference() {
     );
     assert_eq!(
         found[2].to_string(),
-        "tensor 'values' differs in 1 elements, at most by 0.5"
+        "tensor 'values' differs in 1 element, at most by 0.5"
     );
     assert_eq!(diff(&*first, &*first, Tolerance::default()), []);
 }
@@ -119,15 +119,15 @@ fn extremes_are_compared_as_what_they_are() {
     };
     assert_eq!(
         differ(&integers(1 << 60), &integers((1 << 60) + 1), far),
-        "tensor '0' differs in 1 elements, at most by 1"
+        "tensor '0' differs in 1 element, at most by 1.0"
     );
     assert_eq!(
         differ(&integers(i64::MIN), &integers(i64::MAX), far),
-        "tensor '0' differs in 1 elements, at most by 18446744073709552000"
+        "tensor '0' differs in 1 element, at most by 1.8446744073709552e19"
     );
     assert_eq!(
         differ(&floats(&[0.0]), &floats(&[-0.0]), Tolerance::default()),
-        "tensor '0' differs in 1 elements, in bits only: signs of zeros, kinds of NaN"
+        "tensor '0' differs in 1 element, in bits only: signs of zeros, kinds of NaN"
     );
     assert_eq!(differ(&floats(&[0.0]), &floats(&[-0.0]), far), "");
 }

@@ -10,8 +10,6 @@ use ureq::http::{HeaderMap, StatusCode};
 pub(crate) enum Ask {
     /// So many bytes from the beginning, or fewer if there are fewer.
     Front(u64),
-    /// So many bytes before the end.
-    End(u64),
     /// Just these, which are not empty.
     Range(Range<u64>),
 }
@@ -21,7 +19,6 @@ impl Ask {
     pub(crate) fn header(&self) -> String {
         match self {
             Self::Front(len) => format!("bytes=0-{}", len.saturating_sub(1)),
-            Self::End(len) => format!("bytes=-{len}"),
             Self::Range(range) => format!("bytes={}-{}", range.start, range.end - 1),
         }
     }
@@ -30,7 +27,6 @@ impl Ask {
     fn within(&self, len: u64) -> Range<u64> {
         match self {
             Self::Front(most) => 0..len.min(*most),
-            Self::End(most) => len.saturating_sub(*most)..len,
             Self::Range(range) => range.clone(),
         }
     }
@@ -83,8 +79,6 @@ pub(crate) enum Failure {
     Passing { error: Error, after: Option<Duration> },
     /// Asking again does not help.
     Lasting(Error),
-    /// The server does not understand how the range is given.
-    NoSuchRange(Error),
 }
 
 impl From<Error> for Failure {
@@ -106,8 +100,8 @@ pub(crate) fn check(
 ) -> Result<(Range<u64>, Identity), Failure> {
     match status.as_u16() {
         206 => {}
-        200 => return whole_file(headers, ask, known),
-        416 => return no_such_range(headers, ask, known),
+        200 => return whole_file(headers, known),
+        416 => return no_such_range(headers, known),
         408 | 429 | 500 | 502 | 503 | 504 => {
             let seconds = text(headers, "retry-after").and_then(|seconds| seconds.parse().ok());
             return Err(Failure::Passing {
@@ -117,10 +111,6 @@ pub(crate) fn check(
                 ),
                 after: seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)),
             });
-        }
-        400 | 501 if matches!(ask, Ask::End(_)) => {
-            let error = Error::new(ErrorKind::Io, format!("the server answers with status {status}"));
-            return Err(Failure::NoSuchRange(error));
         }
         _ => return Err(refusal(status, headers).into()),
     }
@@ -153,11 +143,7 @@ pub(crate) fn check(
     Ok((range, identity))
 }
 
-fn whole_file(
-    headers: &HeaderMap,
-    ask: &Ask,
-    known: Option<&Identity>,
-) -> Result<(Range<u64>, Identity), Failure> {
+fn whole_file(headers: &HeaderMap, known: Option<&Identity>) -> Result<(Range<u64>, Identity), Failure> {
     let len = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
     let identity = Identity::of(headers, len.or_else(|| Some(known?.len)).unwrap_or(0));
     is_same(known, &identity)?;
@@ -168,18 +154,12 @@ fn whole_file(
         ErrorKind::Unsupported,
         "the server sends whole files only (status 200 for a range)",
     );
-    let error = error.expected("a server that answers range requests; or download the file first");
-    Err(match ask {
-        Ask::End(_) => Failure::NoSuchRange(error),
-        _ => Failure::Lasting(error),
-    })
+    Err(error
+        .expected("a server that answers range requests; or download the file first")
+        .into())
 }
 
-fn no_such_range(
-    headers: &HeaderMap,
-    ask: &Ask,
-    known: Option<&Identity>,
-) -> Result<(Range<u64>, Identity), Failure> {
+fn no_such_range(headers: &HeaderMap, known: Option<&Identity>) -> Result<(Range<u64>, Identity), Failure> {
     let range = text(headers, "content-range");
     let len = range.and_then(|range| range.strip_prefix("bytes */")?.parse().ok());
     if let Some(len) = len {
@@ -190,11 +170,7 @@ fn no_such_range(
         }
     }
     let error = lie("the server says that the file does not have the part that was asked for (status 416)");
-    let error = error.found(range.unwrap_or("no length"));
-    Err(match ask {
-        Ask::End(_) => Failure::NoSuchRange(error),
-        _ => Failure::Lasting(error),
-    })
+    Err(error.found(range.unwrap_or("no length")).into())
 }
 
 fn is_same(known: Option<&Identity>, found: &Identity) -> Result<(), Error> {
@@ -223,6 +199,17 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
     match reason {
         Some(reason) => error.found(format_args!("status {status}: {}", reason.escape_debug())),
         None => error.found(format_args!("status {status}")),
+    }
+}
+
+/// A redirect without a place. Object stores do that to who asks in the wrong region.
+pub(crate) fn leads_nowhere(headers: &HeaderMap) -> Error {
+    let error = lie("the server redirects and does not say where to");
+    match text(headers, "x-amz-bucket-region") {
+        Some(region) => error
+            .expected("the bucket's region (AWS_REGION)")
+            .found(format_args!("a bucket in {}", region.escape_debug())),
+        None => error,
     }
 }
 

@@ -1,5 +1,7 @@
 //! A file on a server: requests, redirects, repetitions.
 
+#[cfg(feature = "s3")]
+use std::time::SystemTime;
 use std::{
     io::{self, Read},
     ops::Range,
@@ -28,6 +30,9 @@ use crate::{IndexPlace, source::Fetch};
 /// A file on a server, of which one answer has been seen.
 pub(crate) struct HttpFile(Arc<Known>);
 
+/// Bytes of a file, each with its place.
+pub(crate) type Parts = Vec<(u64, Bytes)>;
+
 /// A file's place and version.
 pub(crate) struct Known {
     server: Server,
@@ -44,42 +49,42 @@ struct Server {
 
 /// Redirects that are followed for a request.
 const MOST_REDIRECTS: u32 = 10;
-/// What is asked for first of servers that cannot count from the end.
-const SMALL_FRONT: u64 = 32 << 10;
 /// No pause between repetitions is longer, unless the server says so.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 
 impl HttpFile {
-    /// Asks for the part that has the index; gives it with its place.
+    /// Asks for the beginning, and for the end if that has the index; gives these parts with their places.
     pub(crate) fn open(
         target: Target,
         options: RemoteOptions,
         place: IndexPlace,
-    ) -> Result<(Self, (u64, Bytes)), Error> {
+    ) -> Result<(Self, Parts), Error> {
         let server = Server {
             agent: agent(&options)?,
             options,
             target,
             leads_to: Mutex::new(None),
         };
-        let first = match place {
-            IndexPlace::Front(len) => server.ask(&Ask::Front(len.max(1)), None),
-            IndexPlace::End(len) => match server.ask(&Ask::End(len.max(1)), None) {
-                Err(Failure::NoSuchRange(_)) => server.ask(&Ask::Front(SMALL_FRONT), None),
-                answer => answer,
-            },
-        };
+        let first = server.ask(&Ask::Front(place.front()), None);
         let (range, identity, body) = first.map_err(Failure::into_error)?;
-        let known = Arc::new(Known { server, identity });
+        let file = Self(Arc::new(Known { server, identity }));
+        let mut parts = vec![(range.start, file.part(range, body)?)];
+        if let Some(range) = place.end(file.len()) {
+            let body = file.0.body(range.clone())?;
+            parts.push((range.start, file.part(range, body)?));
+        }
+        Ok((file, parts))
+    }
+
+    fn part(&self, range: Range<u64>, body: Body) -> Result<Bytes, Error> {
         let mut bytes = Vec::new();
-        let len = range.end - range.start;
-        let start = range.start;
-        if len > 0 {
-            let mut body = Resuming::new(known.clone(), range, body);
+        if !range.is_empty() {
+            let start = range.start;
+            let mut body = Resuming::new(self.0.clone(), range, body);
             body.read_to_end(&mut bytes)
                 .map_err(|error| fmt_core::source_error(error, start, "the first part of the file"))?;
         }
-        Ok((Self(known), (start, bytes.into())))
+        Ok(bytes.into())
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -109,7 +114,7 @@ impl Reopen for Known {
 impl Failure {
     fn into_error(self) -> Error {
         match self {
-            Self::Passing { error, .. } | Self::Lasting(error) | Self::NoSuchRange(error) => error,
+            Self::Passing { error, .. } | Self::Lasting(error) => error,
         }
     }
 }
@@ -146,12 +151,7 @@ impl Server {
                     let location = head.headers.get(header::LOCATION);
                     let location = location
                         .and_then(|location| location.to_str().ok())
-                        .ok_or_else(|| {
-                            Error::new(
-                                ErrorKind::Malformed,
-                                "the server redirects and does not say where to",
-                            )
-                        })?;
+                        .ok_or_else(|| answer::leads_nowhere(&head.headers))?;
                     let next = target.join(location)?;
                     target.check_redirect(&next, &self.options)?;
                     target = next;
@@ -177,12 +177,22 @@ impl Server {
     }
 
     fn send(&self, target: &Target, ask: &Ask, known: Option<&Identity>) -> Result<Response<Body>, Failure> {
-        let mut request = self.agent.get(target.uri()).header(header::RANGE, ask.header());
+        let range = ask.header();
+        let mut request = self.agent.get(target.uri()).header(header::RANGE, &range);
         if let Some(condition) = known.and_then(Identity::condition) {
             request = request.header(header::IF_RANGE, condition);
         }
+        let is_own = target.has_origin_of(&self.target);
+        #[cfg(feature = "s3")]
+        if let Some(signer) = self.options.signer.as_ref().filter(|_| is_own) {
+            for (name, value) in
+                signer.sign(target.authority(), target.uri().path(), &range, SystemTime::now())
+            {
+                request = request.header(name, value);
+            }
+        }
         if let Some(token) = &self.options.token
-            && target.has_origin_of(&self.target)
+            && is_own
             && target.is_private()
         {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.0));

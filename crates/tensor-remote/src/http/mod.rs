@@ -1,13 +1,17 @@
-//! Files on servers: `https://` by ranges, and `hf://` as a spelling of it.
+//! Files on servers: `https://` by ranges, `hf://` and `s3://` as spellings of it.
 
 mod answer;
 mod file;
 mod hub;
 mod options;
 mod resume;
+#[cfg(feature = "s3")]
+mod s3;
+#[cfg(feature = "s3")]
+mod signer;
 mod target;
 
-use fmt_core::{Error, ErrorKind};
+use fmt_core::Error;
 
 pub use self::options::RemoteOptions;
 use self::{file::HttpFile, target::Target};
@@ -27,13 +31,16 @@ pub fn is_remote(location: &str) -> bool {
     SCHEMES.iter().any(|scheme| location.starts_with(scheme))
 }
 
-/// Opens a file on a server. One request is made, for the part that has the index by the file's name.
+/// Opens a file on a server. One request is made, for the beginning, and another one for the end of a file that has its
+/// index there by its name.
 ///
 /// Locations are
 /// - `https://HOST/PATH`; `http://` for this machine only, unless [`RemoteOptions::with_plain_http`] allows more;
 /// - `hf://OWNER/REPO/FILE`, `hf://OWNER/REPO@REVISION/FILE` or `hf://OWNER/REPO/FILE@REVISION`, with `datasets/` or
 ///   `spaces/` before the owner for these; the environment variables `HF_ENDPOINT` and `HF_TOKEN` mean what they mean to
-///   the Hub's own tools.
+///   the Hub's own tools;
+/// - with the feature `s3`: `s3://BUCKET/KEY`, signed by the keys in `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
+///   `AWS_SESSION_TOKEN`, or not signed without them; in `AWS_REGION`, at `AWS_ENDPOINT_URL` if it is another store.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for other locations and for servers that send whole files only; [`ErrorKind::Malformed`]
@@ -41,18 +48,31 @@ pub fn is_remote(location: &str) -> bool {
 /// reads fail with the same kinds, inside an [`std::io::Error`], and with [`ErrorKind::Changed`].
 pub fn open(location: &str, options: &RemoteOptions) -> Result<RemoteSource, Error> {
     let mut options = options.clone();
-    let target = match location.strip_prefix("hf://") {
-        Some(place) => hub::resolve(place, &mut options)?,
-        None if location.starts_with("s3://") => {
-            let error = Error::new(ErrorKind::Unsupported, "the location is in an object store");
-            return Err(error.expected("an https:// address of the object, such as a presigned one"));
-        }
-        None => Target::parse(location)?,
+    let target = if let Some(place) = location.strip_prefix("hf://") {
+        hub::resolve(place, &mut options)?
+    } else if let Some(place) = location.strip_prefix("s3://") {
+        in_store(place, &mut options)?
+    } else {
+        Target::parse(location)?
     };
     target.check_scheme(&options)?;
     let name = target.name();
     let place = options.index_place.unwrap_or_else(|| IndexPlace::of_name(&name));
-    let (file, first) = HttpFile::open(target, options, place)?;
+    let (file, parts) = HttpFile::open(target, options, place)?;
     let len = file.len();
-    Ok(RemoteSource::new(len, name, Box::new(file), Some(first)))
+    Ok(RemoteSource::new(len, name, Box::new(file), parts))
+}
+
+#[cfg(feature = "s3")]
+fn in_store(place: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
+    s3::resolve(place, &|name| std::env::var(name).ok(), options)
+}
+
+#[cfg(not(feature = "s3"))]
+fn in_store(_: &str, _: &mut RemoteOptions) -> Result<Target, Error> {
+    let error = Error::new(
+        fmt_core::ErrorKind::Unsupported,
+        "the location is in an object store, and this program was built without them",
+    );
+    Err(error.expected("an https:// address of the object, such as a presigned one"))
 }

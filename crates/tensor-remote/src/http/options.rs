@@ -20,6 +20,9 @@ use crate::IndexPlace;
 pub struct RemoteOptions {
     pub(crate) authorities: Option<Vec<u8>>,
     pub(crate) token: Option<Token>,
+    /// Of an object in a store that wants requests to be signed.
+    #[cfg(feature = "s3")]
+    pub(crate) signer: Option<super::signer::Signer>,
     pub(crate) plain_http: bool,
     pub(crate) retries: u32,
     pub(crate) back_off: Duration,
@@ -42,6 +45,8 @@ impl Default for RemoteOptions {
         Self {
             authorities: None,
             token: None,
+            #[cfg(feature = "s3")]
+            signer: None,
             plain_http: false,
             retries: 5,
             back_off: Duration::from_millis(250),

@@ -56,6 +56,12 @@ impl Target {
         &self.uri
     }
 
+    /// Host and port as the address has them.
+    #[cfg(feature = "s3")]
+    pub(crate) fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
     pub(crate) fn host(&self) -> &str {
         self.authority.host()
     }

@@ -4,3 +4,4 @@ mod cases;
 mod hostile;
 mod real;
 pub(crate) mod support;
+mod writing;

@@ -1,0 +1,139 @@
+//! `s3://`: objects of stores that speak Amazon S3's protocol.
+
+use fmt_core::{Error, ErrorKind};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::{RemoteOptions, signer::Signer, target::Target};
+
+/// What does not stand in the path of an address as it is.
+const KEY: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+/// Where the object is, by what stands behind `s3://` and by the environment; and who asks for it.
+pub(crate) fn resolve(
+    place: &str,
+    variable: &dyn Fn(&str) -> Option<String>,
+    options: &mut RemoteOptions,
+) -> Result<Target, Error> {
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let malformed = || {
+        let error = Error::new(ErrorKind::Malformed, "the location in an object store");
+        error.expected("s3://BUCKET/KEY")
+    };
+    let (bucket, key) = place.split_once('/').ok_or_else(malformed)?;
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    if bucket.is_empty() || !bucket.bytes().all(is_name) || key.is_empty() || key.ends_with('/') {
+        return Err(malformed());
+    }
+    let region = variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION"));
+    let region = region.unwrap_or_else(|| "us-east-1".to_owned());
+    if !region
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    {
+        let error = Error::new(ErrorKind::Malformed, "the region (AWS_REGION)");
+        return Err(error.expected("such as eu-west-1").found(region.escape_debug()));
+    }
+    options.signer = match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
+        (Some(key_id), Some(secret)) => Some(Signer {
+            key_id,
+            secret,
+            session: variable("AWS_SESSION_TOKEN"),
+            region: region.clone(),
+        }),
+        (None, None) => None,
+        (found, _) => {
+            let (found, missing) = match found {
+                Some(_) => ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+                None => ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+            };
+            let error = Error::new(ErrorKind::Unsupported, format!("{missing} is not set"));
+            return Err(error
+                .expected("both keys, or none")
+                .found(format_args!("{found} only")));
+        }
+    };
+    // A token is for other servers.
+    options.token = None;
+    let key = utf8_percent_encode(key, KEY);
+    let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
+    Target::parse(&match endpoint {
+        Some(endpoint) => format!("{}/{bucket}/{key}", endpoint.trim_end_matches('/')),
+        // The store's certificate is for one name before its own.
+        None if bucket.contains(['.', '_']) => format!("https://s3.{region}.amazonaws.com/{bucket}/{key}"),
+        None => format!("https://{bucket}.s3.{region}.amazonaws.com/{key}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(place: &str, variables: &[(&str, &str)]) -> Result<(String, RemoteOptions), Error> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let mut options = RemoteOptions::default().with_token("of the Hub");
+        let target = resolve(place, &variable, &mut options)?;
+        Ok((target.uri().to_string(), options))
+    }
+
+    #[test]
+    fn places_of_objects() {
+        for (place, variables, url) in [
+            (
+                "models/a/b.zt",
+                &[][..],
+                "https://models.s3.us-east-1.amazonaws.com/a/b.zt",
+            ),
+            (
+                "models/a b+ä%20?#.zt",
+                &[("AWS_REGION", "eu-west-1")],
+                "https://models.s3.eu-west-1.amazonaws.com/a%20b%2B%C3%A4%2520%3F%23.zt",
+            ),
+            (
+                "my.models/a.zt",
+                &[("AWS_DEFAULT_REGION", "eu-west-1"), ("AWS_REGION", "")],
+                "https://s3.eu-west-1.amazonaws.com/my.models/a.zt",
+            ),
+            (
+                "m/a.zt",
+                &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9000/")],
+                "http://127.0.0.1:9000/m/a.zt",
+            ),
+        ] {
+            let (found, options) = resolved(place, variables).unwrap();
+            assert_eq!(found, url);
+            assert!(options.signer.is_none() && options.token.is_none());
+        }
+        let keys = [("AWS_ACCESS_KEY_ID", "id"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+        assert!(resolved("m/a.zt", &keys).unwrap().1.signer.is_some());
+        assert!(
+            resolved("m/a.zt", &keys[..1])
+                .unwrap_err()
+                .to_string()
+                .contains("AWS_SECRET_ACCESS_KEY is not set")
+        );
+        for wrong in [
+            "",
+            "bucket",
+            "bucket/",
+            "/key",
+            "bucket/folder/",
+            "a b/key",
+            "user@bucket/key",
+            "a:1/key",
+        ] {
+            assert_eq!(
+                resolved(wrong, &keys).unwrap_err().kind(),
+                ErrorKind::Malformed,
+                "{wrong}"
+            );
+        }
+        assert!(resolved("m/a.zt", &[("AWS_REGION", "evil.example/")]).is_err());
+    }
+}
