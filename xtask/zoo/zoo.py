@@ -216,7 +216,8 @@ def shaken(path, seed):
     model = onnx.load(path)
     random = np.random.default_rng(seed)
     for tensor in model.graph.initializer:
-        if tensor.data_type != onnx.TensorProto.FLOAT or not tensor.dims:
+        # Few numbers may be sizes, such as the scales of a Resize.
+        if tensor.data_type != onnx.TensorProto.FLOAT or np.prod(tensor.dims) <= 16:
             continue
         values = onnx.numpy_helper.to_array(tensor)
         towards = np.where(random.random(values.shape) < 0.5, np.float32(-np.inf), np.float32(np.inf))

@@ -19,7 +19,6 @@ use tokio::{
 };
 
 use crate::{
-    backends,
     config::Config,
     failure::Failure,
     metrics::Metrics,
@@ -166,12 +165,8 @@ impl App {
         spawn_blocking(move || {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
-            let models = loading.models();
             if is_text {
-                report::models(&models, &misplaced, http_address, elapsed);
-            }
-            if let Some(advice) = backends::advice(&models) {
-                tracing::warn!("{advice}");
+                report::models(&loading.models(), &misplaced, http_address, elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
         });

@@ -10,6 +10,8 @@ use oip_engine::ModelStatus;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
+use crate::backends;
+
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
@@ -93,6 +95,9 @@ fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> S
         failed => format!("{failed} of {} model versions unavailable", models.len()),
     };
     let _ = writeln!(text, "\n{outcome} after {} ms", elapsed.as_millis());
+    if let Some(advice) = backends::advice(models) {
+        let _ = writeln!(text, "{advice}");
+    }
     text
 }
 

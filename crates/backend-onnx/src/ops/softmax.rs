@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+use tract_onnx::{
+    model::ParsingContext,
+    pb::NodeProto,
+    tract_core::ops::nn::{Softmax as TractSoftmax, SoftmaxKind},
+    tract_hir::internal::*,
+};
 
 use super::{
     access::{elements, tensor},
@@ -46,6 +51,16 @@ impl Kernel for Softmax {
             self.axis
         );
         Ok(vec![inputs[0].with(inputs[0].datum_type)])
+    }
+
+    /// Where elements stand side by side tract's is as fast, and models in 8 bits feel each last bit: it is nearer to
+    /// ONNX Runtime's.
+    fn in_tract(&self, inputs: &[Fact]) -> Option<Box<dyn TypedOp>> {
+        let rank = inputs[0].rank();
+        let is_last = self.axis == -1 || self.axis + 1 == rank as i64;
+        is_last.then(|| {
+            Box::new(TractSoftmax::new(tvec![rank - 1], None, SoftmaxKind::Softmax)) as Box<dyn TypedOp>
+        })
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
