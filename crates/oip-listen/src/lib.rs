@@ -52,6 +52,7 @@ mod body;
 mod connections;
 mod frames;
 mod io;
+mod lanes;
 mod leftover;
 mod limits;
 mod protocol;
@@ -62,6 +63,7 @@ mod shutdown;
 
 pub use body::{RequestBody, ResponseBody};
 pub use connections::ConnectionCap;
+pub use lanes::Lanes;
 pub use limits::Limits;
 pub use protocol::Protocol;
 pub use serve::{listen, serve};
