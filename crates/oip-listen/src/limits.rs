@@ -43,7 +43,7 @@ pub struct Limits {
     pub assured_streams: usize,
     /// All other streams at once, over all connections that share this (1024).
     pub streams: StreamCap,
-    /// Memory for bytes that are received over HTTP/2 and not read yet (32 MiB), beside 64 KiB for each connection.
+    /// Memory for bytes that are received over HTTP/2 and not read yet (64 MiB), beside 16 KiB for each stream.
     pub windows: Windows,
     /// Where connections go that have something to do (none: all stay where they are accepted).
     pub lanes: Option<Lanes>,
@@ -79,7 +79,7 @@ impl Default for Limits {
             max_streams: 100,
             assured_streams: 2,
             streams: StreamCap::new(1024),
-            windows: Windows::new(32 << 20),
+            windows: Windows::new(64 << 20),
             lanes: None,
             max_header_list_bytes: 8 << 10,
             max_head_bytes: 64 << 10,

@@ -249,8 +249,8 @@ impl Connection {
                     .keep_alive_timeout(limits.ping_interval)
                     .max_concurrent_streams(limits.max_streams)
                     .max_header_list_size(limits.max_header_list_bytes)
-                    .initial_stream_window_size(window.bytes())
-                    .initial_connection_window_size(window.bytes())
+                    .initial_stream_window_size(window.of_stream())
+                    .initial_connection_window_size(window.of_connection())
                     .max_frame_size(window.frame())
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 let is_served = self.watch(connection, http2::Connection::graceful_shutdown).await;
