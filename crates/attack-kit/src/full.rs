@@ -2,19 +2,21 @@
 //! beside it.
 
 use std::{
+    panic::resume_unwind,
     path::PathBuf,
-    thread::sleep,
+    sync::Barrier,
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use attack_kit::{
     Beside, Scale, Server, Tally, budget_used, models,
-    rows::{self, Row},
+    rows::{self, Kind, Row},
     run_in_background,
 };
 use clap::Args;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::time::timeout;
 
 use crate::promise::{self, Broken};
 
@@ -30,6 +32,9 @@ pub(crate) struct Options {
     /// Seconds that each attack may last
     #[arg(long, default_value_t = 15)]
     seconds: u64,
+    /// How much lower than the server's the attackers' priority is: 0 takes the processors from the server too
+    #[arg(long, default_value_t = 10)]
+    nice: i32,
     /// MiB of memory above which the server is killed, so that the machine survives
     #[arg(long, default_value_t = 3072, value_name = "MIB")]
     ceiling: usize,
@@ -53,10 +58,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     for row in rows::all().iter().filter(|row| wanted(&row.name)) {
         is_good &= attack(options, &row.name, std::slice::from_ref(row))?;
     }
-    if wanted("all of them at once") {
-        let mut rows = rows::all();
-        rows.retain(|row| !row.is_flood);
-        is_good &= attack(options, "all of them at once", &rows)?;
+    for (name, kinds) in [
+        ("all large ones at once", &[Kind::Large][..]),
+        ("all large ones and crowds at once", &[Kind::Large, Kind::Crowd]),
+    ] {
+        if wanted(name) {
+            let mut rows = rows::all();
+            rows.retain(|row| kinds.contains(&row.kind));
+            is_good &= attack(options, name, &rows)?;
+        }
     }
     println!("the promise was {}", if is_good { "held" } else { "broken" });
     Ok(is_good)
@@ -82,24 +92,28 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     sleep(QUIET);
     let before = beside.take();
     let tally = Tally::default();
-    let idle = run_in_background(|| {
-        let prepared: Vec<_> = rows
-            .iter()
-            .map(|row| (row.start)(target, Scale::FULL, tally.clone()))
-            .collect();
+    // Each attack is made and run by a thread of its own; they begin together.
+    let (are_made, begin) = (Barrier::new(rows.len() + 1), Barrier::new(rows.len() + 1));
+    let attack = |row: &Row| {
+        run_in_background(options.nice, || {
+            let attack = (row.start)(target, Scale::FULL, tally.clone());
+            are_made.wait();
+            begin.wait();
+            // Whatever still holds connections then leaves.
+            async { drop(timeout(Duration::from_secs(options.seconds), attack).await) }
+        })
+    };
+    let idle = thread::scope(|scope| {
+        let attackers: Vec<_> = rows.iter().map(|row| scope.spawn(move || attack(row))).collect();
+        are_made.wait();
         let idle = server.reset_peak().and_then(|()| server.resident());
         beside.take();
-        async move {
-            let mut attacks = JoinSet::new();
-            for attack in prepared {
-                attacks.spawn_local(attack);
-            }
-            // Whatever still holds connections then leaves.
-            let all = async { while attacks.join_next().await.is_some() {} };
-            let _ = timeout(Duration::from_secs(options.seconds), all).await;
-            idle
+        begin.wait();
+        for attacker in attackers {
+            attacker.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         }
-    })??;
+        idle
+    })?;
     let during = beside.take();
     drop(beside);
     let budget = settled_budget(&server);
@@ -109,7 +123,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     let mut broken = Broken::default();
     broken.memory(peak.as_ref().ok().copied());
     broken.clients(&during);
-    if !rows.iter().any(|row| row.is_flood) {
+    if !rows.iter().any(|row| row.kind == Kind::Flood) {
         broken.share(share);
     }
     broken.unless(budget.as_ref().is_ok_and(|used| *used == 0), "budget");

@@ -46,12 +46,12 @@ pub fn run<T>(future: impl Future<Output = T>) -> io::Result<T> {
     Ok(LocalSet::new().block_on(&runtime, future))
 }
 
-/// Makes an attack and runs it on a thread of low priority: attackers have machines of their own, so their work should not
-/// take the processors of the server and of its good clients.
+/// Makes an attack and runs it on a thread of lower priority, by so much that 0 is none and 19 is all that there is.
+/// Attackers have machines of their own, so their work should not take the processors of the server and of its good clients.
 ///
 /// # Errors
 /// If the system gives no runtime.
-pub fn run_in_background<F>(attack: impl FnOnce() -> F + Send) -> io::Result<F::Output>
+pub fn run_in_background<F>(nice: i32, attack: impl FnOnce() -> F + Send) -> io::Result<F::Output>
 where
     F: Future<Output: Send>,
 {
@@ -59,7 +59,7 @@ where
         let attacking = scope.spawn(|| {
             // On Linux this is a thread's matter, elsewhere the whole process's.
             #[cfg(target_os = "linux")]
-            let _ = rustix::process::nice(10);
+            let _ = rustix::process::nice(nice);
             run(attack())
         });
         attacking.join().unwrap_or_else(|panic| resume_unwind(panic))

@@ -1,8 +1,11 @@
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU8, Ordering},
+};
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Limits, Protocol, connections::Occupant, send_pace::SendPace};
+use crate::{Limits, Protocol, connections::Occupant, lanes::Lane, send_pace::SendPace};
 
 /// What happens on one connection, as far as patience with it is concerned.
 ///
@@ -16,6 +19,8 @@ struct Shared {
     state: Mutex<State>,
     /// Somebody else needs the connection's place.
     asked_to_close: Notify,
+    /// A [`Lane`].
+    lane: AtomicU8,
 }
 
 #[derive(Debug)]
@@ -83,6 +88,7 @@ impl Activity {
             limits: limits.clone(),
             state: Mutex::new(state),
             asked_to_close: Notify::new(),
+            lane: AtomicU8::new(Lane::Front as u8),
         }))
     }
 
@@ -100,6 +106,18 @@ impl Activity {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.0.limits
+    }
+
+    /// Where the connection is.
+    pub(crate) fn lane(&self) -> Lane {
+        Lane::from(self.0.lane.load(Ordering::Relaxed))
+    }
+
+    /// Sends the connection to another lane, if there are any; its tasks go there when they have been polled.
+    pub(crate) fn go_to(&self, lane: Lane) {
+        if self.0.limits.lanes.is_some() {
+            self.0.lane.store(lane as u8, Ordering::Relaxed);
+        }
     }
 
     /// Bytes came in.

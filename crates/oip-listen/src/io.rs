@@ -18,19 +18,21 @@ use crate::{
     Protocol,
     activity::Activity,
     frames::{Frames, GO_AWAY},
+    lanes::{Lane, Socket},
     send_pace::SendPace,
 };
 
 pin_project! {
     /// A connection that reports what it reads, and fails when the other side takes too little for too long.
     pub(crate) struct WatchedStream {
-        #[pin]
-        stream: TcpStream,
+        socket: Socket,
         activity: Activity,
         // Over HTTP/2.
         frames: Option<Frames>,
         // What was read since others had their turn, in bytes.
         work: usize,
+        // When it last had more to read than a turn's worth, if that was not long ago.
+        busy_since: Option<Instant>,
         // Whether the last write was whole, so that a frame may be written behind it.
         is_write_whole: bool,
         pace: SendPace,
@@ -52,6 +54,12 @@ pin_project! {
 /// So much is read before others have their turn. A client that always has something to read would otherwise keep a thread
 /// for as long as the runtime lets it, which is many megabytes.
 const TURN: usize = 64 << 10;
+
+/// So much is read before a connection counts as busy.
+const QUIET_TURN: usize = 32 << 10;
+
+/// For so long it is busy after that.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// A frame costs as much as so many bytes.
 const FRAME: usize = 256;
@@ -77,10 +85,11 @@ impl WatchedStream {
         let now = Instant::now();
         let (stall, linger, end_grace) = (sleep_until(now), sleep_until(now), sleep_until(now));
         Self {
-            stream,
+            socket: Socket::new(stream),
             activity,
             frames: (protocol == Protocol::Http2).then(|| Frames::new(now)),
             work: 0,
+            busy_since: None,
             is_write_whole: true,
             pace: SendPace::default(),
             stall,
@@ -101,7 +110,7 @@ impl WatchedStream {
     ) -> Poll<io::Result<usize>> {
         let mut this = self.project();
         let limits = this.activity.limits();
-        let result = write(this.stream, cx);
+        let result = write(Pin::new(this.socket.get(this.activity)?), cx);
         let written = match &result {
             Poll::Ready(Ok(written)) => *written,
             _ => 0,
@@ -133,13 +142,25 @@ impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
         if !*this.has_ended {
-            if *this.work >= TURN {
+            let turn = if this.busy_since.is_some() {
+                TURN
+            } else {
+                QUIET_TURN
+            };
+            if *this.work >= turn {
                 *this.work = 0;
+                *this.busy_since = Some(Instant::now());
+                this.activity.go_to(Lane::Busy);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
+            if this.busy_since.is_some_and(|since| since.elapsed() > BUSY) {
+                *this.busy_since = None;
+                this.activity.go_to(Lane::Work);
+            }
             let before = buf.filled().len();
-            let Poll::Ready(result) = this.stream.as_mut().poll_read(cx, buf) else {
+            let stream = this.socket.get(this.activity)?;
+            let Poll::Ready(result) = Pin::new(&mut *stream).poll_read(cx, buf) else {
                 *this.work = 0;
                 return Poll::Pending;
             };
@@ -151,7 +172,7 @@ impl AsyncRead for WatchedStream {
                 if let Some(frames) = this.frames {
                     let Ok(count) = frames.read(&buf.filled()[before..], Instant::now()) else {
                         if *this.is_write_whole {
-                            let _ = this.stream.try_write(&GO_AWAY);
+                            let _ = stream.try_write(&GO_AWAY);
                         }
                         return Poll::Ready(Err(io::Error::other(
                             "the client sends frames that carry nothing",
@@ -189,16 +210,19 @@ impl AsyncWrite for WatchedStream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        // A TCP stream's is.
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.project().stream.poll_flush(cx)
+        let this = self.project();
+        Pin::new(this.socket.get(this.activity)?).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
-        ready!(this.stream.as_mut().poll_shutdown(cx))?;
+        let mut stream = Pin::new(this.socket.get(this.activity)?);
+        ready!(stream.as_mut().poll_shutdown(cx))?;
         if !this.activity.has_unread_request() || *this.has_ended {
             return Poll::Ready(Ok(()));
         }
@@ -211,7 +235,7 @@ impl AsyncWrite for WatchedStream {
         let mut scratch = [0; 16 << 10];
         while let Lingering::Read(read) = this.lingering {
             let mut buf = ReadBuf::new(&mut scratch);
-            match this.stream.as_mut().poll_read(cx, &mut buf) {
+            match stream.as_mut().poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() && *read < MAX_LINGER_BYTES => {
                     *read += buf.filled().len();
                 }

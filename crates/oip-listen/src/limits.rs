@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::{ConnectionCap, StreamCap, Windows};
+use crate::{ConnectionCap, Lanes, StreamCap, Windows};
 
 /// How long clients may take for each thing they do, and how many there may be.
 ///
@@ -43,8 +43,10 @@ pub struct Limits {
     pub assured_streams: usize,
     /// All other streams at once, over all connections that share this (1024).
     pub streams: StreamCap,
-    /// Memory for bytes that are received over HTTP/2 and not read yet (32 MiB), beside 64 KiB for each connection.
+    /// Memory for bytes that are received over HTTP/2 and not read yet (64 MiB), beside 16 KiB for each stream.
     pub windows: Windows,
+    /// Where connections go that have something to do (none: all stay where they are accepted).
+    pub lanes: Option<Lanes>,
     /// Bytes of an HTTP/2 request's headers once decoded (8 KiB), as most gRPC servers have it.
     pub max_header_list_bytes: u32,
     /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
@@ -77,7 +79,8 @@ impl Default for Limits {
             max_streams: 100,
             assured_streams: 2,
             streams: StreamCap::new(1024),
-            windows: Windows::new(32 << 20),
+            windows: Windows::new(64 << 20),
+            lanes: None,
             max_header_list_bytes: 8 << 10,
             max_head_bytes: 64 << 10,
         }

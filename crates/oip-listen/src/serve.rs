@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Buf;
 use http::{
-    HeaderValue, Request, Response, Version,
+    HeaderValue, Method, Request, Response, Version,
     header::{CONNECTION, EXPECT},
 };
 use http_body::Body;
@@ -18,10 +18,10 @@ use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
 use tower_service::Service;
@@ -32,6 +32,7 @@ use crate::{
     body::Report,
     connections::Place,
     io::WatchedStream,
+    lanes::{Lane, Tasks},
     leftover::Leftover,
 };
 
@@ -76,12 +77,14 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let mut connections = JoinSet::new();
-    let start = |connections: &mut JoinSet<bool>, stream, room| {
+    let start = |connections: &mut JoinSet<Option<bool>>, stream, room| {
         let connection = Connection::new(protocol, limits.clone(), shutdown.clone());
         let place = limits
             .connections
             .enter(room, Arc::new(connection.activity.clone()));
-        connections.spawn(connection.serve(stream, service.clone(), place));
+        let tasks = Tasks::new(&connection.activity);
+        let serving = connection.serve(stream, service.clone(), place, tasks.clone());
+        connections.spawn(tasks.drive(Lane::Front, serving));
         // Those that are over are forgotten now, else they would be kept until the end.
         while connections.try_join_next().is_some() {}
     };
@@ -118,7 +121,8 @@ where
     }
     let mut cut = 0;
     while let Some(finished) = connections.join_next().await {
-        cut += usize::from(!finished.unwrap_or(true));
+        let was_cut = matches!(finished, Ok(Some(false)));
+        cut += usize::from(was_cut);
     }
     cut
 }
@@ -167,7 +171,7 @@ impl Connection {
     }
 
     /// Serves the connection to its end; false when it had to be cut for a shutdown.
-    async fn serve<S, B>(self, stream: TcpStream, service: S, _place: Place) -> bool
+    async fn serve<S, B>(self, stream: TcpStream, service: S, _place: Place, tasks: Tasks) -> bool
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send,
@@ -188,6 +192,7 @@ impl Connection {
                 }
                 Protocol::Http1 | Protocol::Http2 => Some(None),
             };
+            let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
             let started = room.map(|room| {
                 let report = Report::new(&activity, room);
                 let (head, body) = request.into_parts();
@@ -202,6 +207,10 @@ impl Connection {
             });
             let (shutdown, activity) = (shutdown.clone(), activity.clone());
             async move {
+                if is_work && protocol == Protocol::Http1 && activity.lane() == Lane::Front {
+                    activity.go_to(Lane::Work);
+                    yield_now().await;
+                }
                 let Some((report, is_http1, leftover, will_send, answer)) = started else {
                     return Err(h2::Error::from(h2::Reason::REFUSED_STREAM));
                 };
@@ -234,14 +243,14 @@ impl Connection {
             Protocol::Http2 => {
                 let limits = &self.limits;
                 let window = limits.windows.take();
-                let connection = http2::Builder::new(TokioExecutor::new())
+                let connection = http2::Builder::new(tasks)
                     .timer(TokioTimer::new())
                     .keep_alive_interval(limits.ping_interval)
                     .keep_alive_timeout(limits.ping_interval)
                     .max_concurrent_streams(limits.max_streams)
                     .max_header_list_size(limits.max_header_list_bytes)
-                    .initial_stream_window_size(window.bytes())
-                    .initial_connection_window_size(window.bytes())
+                    .initial_stream_window_size(window.of_stream())
+                    .initial_connection_window_size(window.of_connection())
                     .max_frame_size(window.frame())
                     .serve_connection(TokioIo::new(Box::pin(stream)), service);
                 let is_served = self.watch(connection, http2::Connection::graceful_shutdown).await;

@@ -8,12 +8,12 @@ use std::{
 
 use axum::Router;
 use oip_engine::{Engine, Repository};
-use oip_listen::{Protocol, Shutdown, listen, serve};
+use oip_listen::{Lanes, Protocol, Shutdown, listen, serve};
 use oip_service::{ByteBudget, Extended, InferenceService};
 use oip_shm::Regions;
 use tokio::{
     net::TcpListener,
-    runtime::Builder,
+    runtime::{Builder, Handle, Runtime},
     task::{JoinHandle, spawn_blocking},
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -40,30 +40,57 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     outcome
 }
 
-fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
+fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
     let repository = Repository::open(
         &config.model_repository,
         &config.backends.isolated()?,
         config.model_name.as_deref(),
     )
     .map_err(|error| Failure::run(error.to_string()))?;
-    let runtime = Builder::new_multi_thread().enable_all().thread_name("io").build();
-    let runtime = runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))?;
-    let guard = runtime.enter();
-    let http = bind("HTTP", "--http-address", config.http_address)?;
-    let grpc = bind("gRPC", "--grpc-address", config.grpc_address)?;
+    // One thread accepts connections and answers who only asks whether the server is well.
+    let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
+    let work = threads(Builder::new_multi_thread().thread_name("io"))?;
+    let busy = threads(
+        Builder::new_multi_thread()
+            .thread_name("busy-io")
+            .on_thread_start(give_way),
+    )?;
+    config.connections.lanes = Some(Lanes::new(work.handle().clone(), busy.handle().clone()));
+    let http = {
+        let _context = runtime.enter();
+        bind("HTTP", "--http-address", config.http_address)?
+    };
+    let grpc = {
+        let _context = work.enter();
+        bind("gRPC", "--grpc-address", config.grpc_address)?
+    };
 
     let drain_timeout = config.drain_timeout;
-    let app = App::start(config, repository, log, http, grpc, start)?;
-    drop(guard);
+    let app = {
+        let _context = runtime.enter();
+        App::start(config, repository, log, http, grpc, work.handle(), start)?
+    };
     let is_clean = runtime.block_on(app.run_until_signal(drain_timeout, &log.end));
     // A thread that hangs must not keep the process.
-    runtime.shutdown_background();
+    for runtime in [runtime, work, busy] {
+        runtime.shutdown_background();
+    }
     Ok(if is_clean {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
+    let runtime = builder.enable_all().build();
+    runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))
+}
+
+/// Lets other threads go first when processors are short. On Linux this is a thread's matter, elsewhere the whole process's.
+fn give_way() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(5);
 }
 
 /// A listening socket and where it really listens.
@@ -102,6 +129,7 @@ impl App {
         log: &Log,
         http: Bound,
         grpc: Bound,
+        work: &Handle,
         start: Instant,
     ) -> Result<Self, Failure> {
         let signals = Signals::catch().map_err(|error| {
@@ -152,7 +180,7 @@ impl App {
                 limits.clone(),
                 shutdown.clone(),
             )),
-            tokio::spawn(serve(
+            work.spawn(serve(
                 grpc.listener,
                 Protocol::Http2,
                 calls,

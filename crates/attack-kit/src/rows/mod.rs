@@ -118,11 +118,22 @@ pub struct Row {
     pub name: String,
     /// Options of the server beside the default ones.
     pub options: &'static [&'static str],
-    /// Whether it floods: then good clients need not keep half of their rate beside it. A flood keeps a processor busy at the client's side
-    /// alone, so that on a small machine their rate says little.
-    pub is_flood: bool,
+    /// Of which kind it is.
+    pub kind: Kind,
     /// Makes what is sent; the attack begins when the future is first polled.
     pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack + Send + Sync>,
+}
+
+/// What an attack is out for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Large requests and answers, from few connections.
+    Large,
+    /// Many connections that each hold a little.
+    Crowd,
+    /// As many small things as go through. Good clients need not keep half of their rate beside it: a flood keeps a processor busy at
+    /// the client's side alone, so that on a small machine their rate says little.
+    Flood,
 }
 
 /// All attacks.
@@ -135,7 +146,7 @@ pub fn all() -> Vec<Row> {
         Row {
             name: name.into(),
             options: &[],
-            is_flood: false,
+            kind: Kind::Large,
             start: Box::new(move |target, scale, tally| Box::pin(start(target, scale, tally))),
         }
     }
@@ -161,21 +172,24 @@ pub fn all() -> Vec<Row> {
     rows.push(row("gzip bodies of clients that leave", gzip_crowd_that_leaves));
     rows.push(row("announced bodies that drip", drip));
     rows.push(row("conversations that are not read", unread_conversations));
-    rows.push(row("heads without end", long_heads));
-    rows.push(row("streams with long heads", long_heads_of_streams));
-    rows.push(row(
-        "streams with heads of many headers",
-        crowded_heads_of_streams,
-    ));
-    rows.push(row("requests that wait to be read", unread_requests));
-    rows.push(row("idle connections", idle_connections));
+    let crowds = [
+        row("heads without end", long_heads),
+        row("streams with long heads", long_heads_of_streams),
+        row("streams with heads of many headers", crowded_heads_of_streams),
+        row("requests that wait to be read", unread_requests),
+        row("idle connections", idle_connections),
+    ];
+    rows.extend(crowds.map(|row| Row {
+        kind: Kind::Crowd,
+        ..row
+    }));
     rows.push(Row {
         options: &["--system-shared-memory"],
         ..row("tensors in shared memory", shared_memory)
     });
     for kind in FLOODS {
         rows.push(Row {
-            is_flood: true,
+            kind: Kind::Flood,
             ..row(kind.name, move |target, _, tally| flood(target, tally, kind))
         });
     }

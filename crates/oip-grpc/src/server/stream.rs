@@ -1,7 +1,8 @@
 //! `ModelStreamInfer`: requests that come one after the other on a stream, and their answers in the same order.
 //!
 //! A task of its own drives each stream: it reads requests while there is room, runs each in a task, and gives answers
-//! out as the client takes them. What it holds is bounded by [`CONCURRENT`], whatever the client does.
+//! out as the client takes them. What it holds is bounded by [`CONCURRENT`], whatever the client does, and by
+//! [`CONCURRENT_AT_FIRST`] as long as the client has taken nothing.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -44,6 +45,9 @@ use crate::{
 /// those behind it; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
+/// The same for a client that has not taken any answer yet; with each answer that it takes it may have one more.
+const CONCURRENT_AT_FIRST: usize = 4;
+
 /// In the metadata of a call: whether errors close the stream with their status.
 const GRPC_ERROR: &str = "triton_grpc_error";
 
@@ -81,6 +85,7 @@ where
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
+        most_running: CONCURRENT_AT_FIRST,
         answers: sender,
     };
     let driver = Task::start({
@@ -159,6 +164,8 @@ struct Driver<B> {
     closes_on_error: bool,
     /// Requests in work, in the order in which they came.
     running: VecDeque<Task<Result<Framed, Failed>>>,
+    /// So many of them at most.
+    most_running: usize,
     answers: mpsc::Sender<Framed>,
 }
 
@@ -195,7 +202,7 @@ where
     }
 
     async fn next_event(&mut self, is_reading: bool) -> Event {
-        let has_room = is_reading && self.running.len() < CONCURRENT;
+        let has_room = is_reading && self.running.len() < self.most_running;
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
@@ -262,7 +269,10 @@ where
             Some(end) => timeout_at(end, self.answers.send(message)).await,
         };
         match sent {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(())) => {
+                self.most_running = (self.most_running + 1).min(CONCURRENT);
+                Ok(())
+            }
             // Nobody listens any more, so nobody will see this either.
             Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
             Err(_) if end == self.deadline => Err(deadline_passed()),

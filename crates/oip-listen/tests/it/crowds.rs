@@ -93,7 +93,7 @@ fn floods_of_frames_are_ended() {
     }
 }
 
-async fn connect(server: &Server) -> SendRequest<Bytes> {
+pub(crate) async fn connect(server: &Server) -> SendRequest<Bytes> {
     let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let (send, connection) = client::handshake(stream).await.unwrap();
     tokio::spawn(async move {

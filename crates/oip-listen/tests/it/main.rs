@@ -4,5 +4,6 @@
 mod answers;
 mod crowds;
 mod draining;
+mod lanes;
 mod patience;
 mod support;

@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-/// `/hello` answers at once, `/echo` with the body, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
+/// `/hello` answers at once, `/echo` with the body, `/thread` with the name of the thread that has read it and an exclamation mark, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
 /// counted when it is freed, `/slow` after five times the patience, `/refused` without reading the body.
 async fn answer(
     request: Request<RequestBody>,
@@ -125,6 +125,7 @@ async fn answer(
     };
     let body = match head.uri.path() {
         "/echo" => body,
+        "/thread" => Bytes::from(thread::current().name().unwrap_or("?").to_owned() + "!"),
         "/big" => Bytes::from_owner(Counted(vec![b'x'; 32 << 20], CountDrop(abandoned))),
         "/small" => Bytes::from_owner(Counted(vec![b'x'; 50 << 10], CountDrop(abandoned))),
         "/slow" => {

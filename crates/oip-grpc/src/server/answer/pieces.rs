@@ -9,7 +9,7 @@ use prost::encoding;
 const PIECE: usize = 256 << 10;
 
 /// Buffers up to this size are not charged, as the head of an HTTP answer is not.
-const UNCHARGED: usize = 4 << 10;
+const UNCHARGED: usize = 512;
 
 /// Bytes up to which a tensor is copied into the buffer: cheaper than a frame of its own.
 const JOINED: usize = 4 << 10;
