@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use prost::Message;
 
-use crate::{rustfmt::rustfmt, schemas, workspace};
+use crate::{readmes, rustfmt::rustfmt, schemas, workspace};
 
 /// One generated module.
 struct Target {
@@ -50,6 +50,15 @@ pub(crate) fn run(check: bool) -> Result<()> {
                 fs::create_dir_all(workspace::root().join(target.folder))?;
                 fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
             }
+        }
+    }
+    for (path, text) in readmes::generate()? {
+        if fs::read_to_string(&path).is_ok_and(|committed| committed == text) {
+            continue;
+        }
+        stale.push(workspace::display(&path));
+        if !check {
+            fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }
     }
     match (check, stale.is_empty()) {

@@ -15,6 +15,7 @@ mod corpus;
 mod interop;
 mod interop_ztensor;
 mod python;
+mod readmes;
 mod rustfmt;
 mod schemas;
 mod sizes;
@@ -35,7 +36,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Generate code from proto/ (pure Rust, needs no protoc) and schemas/ (changes need the feature `flatc`)
+    /// Generate code from proto/ (pure Rust, needs no protoc) and schemas/ (changes need the feature `flatc`), and each library's README
     Codegen {
         /// Write nothing; fail when a committed file is stale
         #[arg(long)]
