@@ -18,8 +18,9 @@ use crate::{
     Protocol,
     activity::Activity,
     frames::{Frames, GO_AWAY},
-    lanes::{Lane, Socket},
+    lanes::Lane,
     send_pace::SendPace,
+    tasks::Socket,
 };
 
 pin_project! {

@@ -60,6 +60,7 @@ mod send_pace;
 mod serve;
 mod shares;
 mod shutdown;
+mod tasks;
 
 pub use body::{RequestBody, ResponseBody};
 pub use connections::ConnectionCap;

@@ -32,8 +32,9 @@ use crate::{
     body::Report,
     connections::Place,
     io::WatchedStream,
-    lanes::{Lane, Tasks},
+    lanes::Lane,
     leftover::Leftover,
+    tasks::Tasks,
 };
 
 /// Opens a listening socket.
