@@ -169,9 +169,9 @@ fn write_one(folder: &Path, data: &[u8]) {
     let out = AtomicFile::create(&path).unwrap();
     let mut writer = BtfWriter::new(out, record(), WriteOptions::default()).unwrap();
     writer.write(data).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     println!(
-        "\nwriting and publishing 1 GiB, on the disk for good: {:.2} s",
+        "\nwriting and persisting 1 GiB, on the disk for good: {:.2} s",
         start.elapsed().as_secs_f64()
     );
 }

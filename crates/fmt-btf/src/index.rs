@@ -19,7 +19,7 @@ pub(crate) struct Index {
     /// The distinct records, in file order.
     stored: Vec<Stored>,
     /// For each tensor its record, unless tensor `i` has record `i`.
-    slots: Option<Box<[u32]>>,
+    record_of: Option<Box<[u32]>>,
     dims: Arena,
     /// Where the table of offsets ends.
     pub(crate) table_end: u64,
@@ -86,7 +86,7 @@ impl Index {
             last_tensor: None,
         };
         let mut stored = Vec::new();
-        let mut slots = None;
+        let mut record_of = None;
         if in_file_order {
             make_room(&mut stored, count)?;
             for (number, offset) in table.offsets().enumerate() {
@@ -107,11 +107,11 @@ impl Index {
                 // At most as many as tensors, whose numbers fit 32 bits.
                 places[number as usize] = (stored.len() - 1) as u32;
             }
-            slots = Some(places.into_boxed_slice());
+            record_of = Some(places.into_boxed_slice());
         }
         Ok(Self {
             stored,
-            slots,
+            record_of,
             dims: records.dims,
             table_end,
         })
@@ -119,7 +119,9 @@ impl Index {
 
     /// The number of tensors.
     pub(crate) fn len(&self) -> usize {
-        self.slots.as_ref().map_or(self.stored.len(), |slots| slots.len())
+        self.record_of
+            .as_ref()
+            .map_or(self.stored.len(), |records| records.len())
     }
 
     /// A tensor's record.
@@ -127,7 +129,10 @@ impl Index {
     /// # Panics
     /// When there is no such tensor.
     pub(crate) fn get(&self, number: usize) -> &Stored {
-        let slot = self.slots.as_ref().map_or(number, |slots| slots[number] as usize);
+        let slot = self
+            .record_of
+            .as_ref()
+            .map_or(number, |records| records[number] as usize);
         &self.stored[slot]
     }
 

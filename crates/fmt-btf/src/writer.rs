@@ -36,7 +36,7 @@ use crate::{
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
 /// }
 /// writer.sparse(&sparse)?;
-/// writer.finish()?.publish()?;
+/// writer.finish()?.persist()?;
 ///
 /// assert_eq!(BtfReader::from_path(&path)?.sparse(2)?, sparse);
 /// # Ok(())

@@ -75,7 +75,7 @@ impl AppendFile {
         announced
             .write_all(format!("{old_len}\n").as_bytes())
             .map_err(|error| Error::io("the journal cannot be written", error))?;
-        announced.publish()?;
+        announced.persist()?;
         // From here on, dropping removes the journal.
         let mut appended = Self {
             out: None,

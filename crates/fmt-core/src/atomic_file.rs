@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind};
 ///
 /// Bytes go to a file without a name in the target's folder where the system has such files (Linux), so that a killed
 /// process leaves nothing behind before the file is complete; elsewhere to one with a random name (`.tensorferry-XXXXXX.partial`).
-/// [`AtomicFile::publish`] brings the bytes to the disk, renames the file and brings the folder to the disk; until then
+/// [`AtomicFile::persist`] brings the bytes to the disk, renames the file and brings the folder to the disk; until then
 /// whatever was there before is untouched. Dropped without that, the temporary file is removed. Nothing else in the
 /// folder is ever removed.
 ///
@@ -28,7 +28,7 @@ use crate::{Error, ErrorKind};
 /// let mut file = AtomicFile::create(&path).unwrap();
 /// file.write_all(b"complete").unwrap();
 /// assert!(!path.exists());
-/// file.publish().unwrap();
+/// file.persist().unwrap();
 /// assert_eq!(std::fs::read(&path).unwrap(), b"complete");
 /// ```
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub struct OutputOptions {
     pub widest_mode: Option<u32>,
 }
 
-/// Where bytes go until they are published.
+/// Where bytes go until they are persisted.
 #[derive(Debug)]
 enum Temporary {
     /// A file that no folder knows: the system removes it with the process.
@@ -252,8 +252,8 @@ impl AtomicFile {
     /// # Errors
     /// [`ErrorKind::Exists`] when a file that must not be replaced has appeared; [`ErrorKind::Io`]. Then the target is
     /// what it was, unless the folder itself could not be brought to the disk.
-    pub fn publish(self) -> Result<(), Error> {
-        self.complete()?.publish()
+    pub fn persist(self) -> Result<(), Error> {
+        self.complete()?.persist()
     }
 
     /// Brings the bytes to the disk, and leaves only the last step: the name. For files that belong together, so that all
@@ -288,8 +288,8 @@ impl CompleteFile {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// As [`AtomicFile::publish`].
-    pub fn publish(self) -> Result<(), Error> {
+    /// As [`AtomicFile::persist`].
+    pub fn persist(self) -> Result<(), Error> {
         let AtomicFile {
             temporary,
             target,
@@ -415,7 +415,7 @@ mod tests {
             assert_eq!(fs::read(&target).unwrap(), b"old");
             let mut file = AtomicFile::begin(&target, &OutputOptions::default(), kind).unwrap();
             file.write_all(b"new").unwrap();
-            file.publish().unwrap();
+            file.persist().unwrap();
             assert_eq!(names(folder.path()), ["a"]);
             assert_eq!(fs::read(&target).unwrap(), b"new");
         }
@@ -446,7 +446,7 @@ mod tests {
         for name in others {
             fs::write(folder.path().join(name), "precious").unwrap();
         }
-        AtomicFile::create(&target).unwrap().publish().unwrap();
+        AtomicFile::create(&target).unwrap().persist().unwrap();
         assert_eq!(names(folder.path())[0], "model.zt");
         assert_eq!(names(folder.path())[1..], others);
     }
@@ -462,7 +462,7 @@ mod tests {
             };
             let file = AtomicFile::begin(&target, &options, kind).unwrap();
             fs::write(&target, "came first").unwrap();
-            assert_eq!(file.publish().unwrap_err().kind(), ErrorKind::Exists);
+            assert_eq!(file.persist().unwrap_err().kind(), ErrorKind::Exists);
             let refused = AtomicFile::begin(&target, &options, kind).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Exists);
             assert_eq!(names(folder.path()), ["a"]);
@@ -470,7 +470,7 @@ mod tests {
             fs::remove_file(&target).unwrap();
             AtomicFile::begin(&target, &options, kind)
                 .unwrap()
-                .publish()
+                .persist()
                 .unwrap();
             assert_eq!(names(folder.path()), ["a"]);
         }
@@ -497,12 +497,12 @@ mod tests {
             file.write_all(b"new").unwrap();
             let now = file.temporary.file().get_ref().metadata().unwrap();
             assert_eq!(now.mode() & 0o077, 0, "wider than the target while it is written");
-            file.publish().unwrap();
+            file.persist().unwrap();
             assert_eq!(mode("private"), 0o640);
             assert_eq!(fs::read(path("other name")).unwrap(), b"old");
 
             symlink("private", path("link")).unwrap();
-            begin("link").unwrap().publish().unwrap();
+            begin("link").unwrap().persist().unwrap();
             assert!(fs::symlink_metadata(path("link")).unwrap().is_symlink());
             assert_eq!(fs::read(path("private")).unwrap(), b"");
             assert_eq!(mode("private"), 0o640);
@@ -514,7 +514,7 @@ mod tests {
                 ..OutputOptions::default()
             };
             let file = AtomicFile::begin(&path("secret"), &options, kind).unwrap();
-            file.publish().unwrap();
+            file.persist().unwrap();
             assert_eq!(mode("secret"), 0o600);
         }
     }
@@ -534,7 +534,7 @@ mod tests {
             });
             assert!(!names(folder.path()).iter().any(|name| name == "a" || name == "b"));
             let [a, b] = complete;
-            a.publish().unwrap();
+            a.persist().unwrap();
             assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"a");
             drop(b);
             assert_eq!(names(folder.path()), ["a"]);
@@ -551,7 +551,7 @@ mod tests {
         file.write_all(b"<").unwrap();
         file.copy_head(&source, 4).unwrap();
         file.write_all(b">").unwrap();
-        file.publish().unwrap();
+        file.persist().unwrap();
         assert_eq!(fs::read(&new).unwrap(), b"<0123>");
         let error = AtomicFile::create(&new)
             .unwrap()
@@ -571,7 +571,7 @@ mod tests {
                 std::thread::spawn(move || {
                     let mut file = AtomicFile::create(&target).unwrap();
                     file.write_all(&[byte; 1000]).unwrap();
-                    file.publish().unwrap();
+                    file.persist().unwrap();
                 })
             });
             writers.into_iter().for_each(|writer| writer.join().unwrap());

@@ -135,7 +135,7 @@ impl HeadEditor {
             out.write_all(&piece).map_err(failed)?;
             at = end;
         }
-        out.publish()
+        out.persist()
     }
 
     /// Puts the old index back, after a crash amid a change in place. Returns whether there was something to undo.
@@ -204,7 +204,7 @@ fn write_journal(journal: &Path, len: u64, old: &[u8], new: &[u8]) -> Result<(),
         .into_iter()
         .try_for_each(|part| file.write_all(part))
         .map_err(|error| Error::io("the journal cannot be written", error))?;
-    file.publish()
+    file.persist()
 }
 
 fn parse_journal(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {

@@ -19,7 +19,7 @@ use crate::{AtomicFile, Error, OutputOptions};
 ///
 /// let mut out = OutputFile::create(Path::new("/dev/null"), &Default::default())?;
 /// out.write_all(b"nobody reads this")?;
-/// out.publish()?;
+/// out.persist()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -49,10 +49,10 @@ impl OutputFile {
     /// Makes the file what its name says; hands what is left to a device or a pipe.
     ///
     /// # Errors
-    /// As [`AtomicFile::publish`].
-    pub fn publish(self) -> Result<(), Error> {
+    /// As [`AtomicFile::persist`].
+    pub fn persist(self) -> Result<(), Error> {
         match self {
-            Self::Atomic(file) => file.publish(),
+            Self::Atomic(file) => file.persist(),
             Self::Through(mut out) => out
                 .flush()
                 .map_err(|error| Error::io("the target cannot be written", error)),

@@ -9,7 +9,7 @@
 mod dtype;
 mod model;
 mod reader;
-mod served;
+mod runnable;
 mod tensor;
 mod wire;
 

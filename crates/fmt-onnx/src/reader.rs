@@ -11,7 +11,7 @@ use tensor_core::{Bytes, Tensor};
 use crate::{
     Summary,
     model::{self, Port},
-    served,
+    runnable,
     tensor::{Stored, decode},
 };
 
@@ -188,7 +188,7 @@ fn metadata(summary: &Summary) -> Metadata {
         format!("{domain}{slash}{name} {count}")
     });
     say("operators", operators.collect::<Vec<_>>().join(", "));
-    say("runs_on_oip_server", served::verdict(summary));
+    say("runs_on_oip_server", runnable::verdict(summary));
     for (key, text) in &summary.properties {
         say(&format!("property.{key}"), text.clone());
     }

@@ -219,7 +219,7 @@ fn write_one(folder: &Path, data: &[u8]) {
     let mut writer = TbufWriter::new(AtomicFile::create(&tbuf).unwrap(), WriteOptions::default()).unwrap();
     writer.begin("one", &spec).unwrap();
     writer.write(data).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     let published = start.elapsed().as_secs_f64();
     println!("\nwriting and publishing 1 GiB, on the disk for good: {published:.2} s");
 }

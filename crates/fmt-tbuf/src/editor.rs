@@ -37,7 +37,7 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 /// editor.set_model(Some("resnet"))?;
 /// let mut writer = editor.append()?;
 /// writer.tensor("added", &Tensor::from_vec(Shape::vector(2), vec![1.0f64, 2.0])?)?;
-/// writer.finish()?.publish()?;
+/// writer.finish()?.persist()?;
 ///
 /// let reader = TbufReader::from_path(&path)?;
 /// assert_eq!((reader.entries().len(), reader.model()), (2, Some("resnet")));
@@ -116,11 +116,11 @@ impl TbufEditor {
     /// # Errors
     /// As [`TbufEditor::append`]; [`ErrorKind::Io`].
     pub fn save(self) -> Result<(), Error> {
-        self.append()?.finish()?.publish()
+        self.append()?.finish()?.persist()
     }
 
     /// Goes on to tensors that are to stand behind those of the file. [`TbufWriter::finish`] and
-    /// [`AtomicFile::publish`] bring them and the changes to the disk.
+    /// [`AtomicFile::persist`] bring them and the changes to the disk.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] when that would lose fields of the index; [`ErrorKind::Io`].

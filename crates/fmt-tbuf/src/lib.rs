@@ -51,7 +51,7 @@
 //! let mut writer = TbufWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
 //! writer.set_model("tiny")?;
 //! writer.tensor("bias", &Tensor::from_vec(Shape::vector(3), vec![1i32, 2, 3])?)?;
-//! writer.finish()?.publish()?;
+//! writer.finish()?.persist()?;
 //! # Ok(())
 //! # }
 //! ```

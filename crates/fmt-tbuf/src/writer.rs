@@ -35,7 +35,7 @@ use crate::{
 ///
 /// // Tied weights: another name for the same bytes.
 /// writer.alias("decoder.bias", &TensorSpec::new(DType::F32, Shape::vector(2))?, "bias")?;
-/// writer.finish()?.publish()?;
+/// writer.finish()?.persist()?;
 ///
 /// let reader = TbufReader::from_path(&path)?;
 /// # use fmt_core::TensorReader;

@@ -243,14 +243,14 @@ fn write_one(folder: &Path, data: &[u8]) {
     let mut writer = ZtensorWriter::new(AtomicFile::create(&path).unwrap(), WriteOptions::default()).unwrap();
     writer.begin("one", &spec_of(data.len())).unwrap();
     writer.write(data).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     let written = start.elapsed().as_secs_f64();
     let start = Instant::now();
     let mut editor = ZtensorEditor::open(&path).unwrap();
     editor.rename("one", "uno").unwrap();
     editor.save_in_place().unwrap();
     let renamed = start.elapsed().as_secs_f64();
-    println!("\nwriting and publishing 1 GiB, on the disk for good: {written:.2} s");
+    println!("\nwriting and persisting 1 GiB, on the disk for good: {written:.2} s");
     println!(
         "renaming its tensor in place, on the disk for good: {:.2} ms",
         renamed * 1e3

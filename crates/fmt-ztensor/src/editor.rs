@@ -38,7 +38,7 @@ use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, 
 /// editor.set_field("new name", CustomField::new("unit", CborValue::from("m/s"))?)?;
 /// let mut writer = editor.append()?;
 /// writer.tensor("added", &Tensor::from_vec(Shape::vector(2), vec![1.0f64, 2.0])?)?;
-/// writer.finish()?.publish()?;
+/// writer.finish()?.persist()?;
 ///
 /// let reader = ZtensorReader::from_path(&path)?;
 /// assert_eq!(reader.entries().len(), 2);
@@ -134,11 +134,11 @@ impl ZtensorEditor {
     /// [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed) when the file became shorter meanwhile;
     /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn save(self) -> Result<(), Error> {
-        self.append()?.finish()?.publish()
+        self.append()?.finish()?.persist()
     }
 
     /// Goes on to tensors that are to stand behind those of the file. [`ZtensorWriter::finish`] and
-    /// [`AtomicFile::publish`] bring them and the changes to the disk.
+    /// [`AtomicFile::persist`] bring them and the changes to the disk.
     ///
     /// # Errors
     /// As [`ZtensorEditor::save`].

@@ -88,7 +88,7 @@
 //!     let row = [f32::from(row); 64];
 //!     writer.write(&row.map(f32::to_le_bytes).concat())?;
 //! }
-//! writer.finish()?.publish()?;
+//! writer.finish()?.persist()?;
 //! # assert_eq!(std::fs::metadata(&path)?.len() / 1000, 256);
 //! # Ok(())
 //! # }

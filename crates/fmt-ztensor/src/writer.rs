@@ -38,7 +38,7 @@ use crate::{
 ///
 /// // Tied weights: another name for the same bytes.
 /// writer.alias("decoder.bias", &TensorSpec::new(DType::F32, Shape::vector(2))?, "bias")?;
-/// writer.finish()?.publish()?;
+/// writer.finish()?.persist()?;
 ///
 /// let reader = ZtensorReader::from_path(&path)?;
 /// assert_eq!(reader.entries().len(), 3);

@@ -22,7 +22,7 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
         Some((shard, index)) => {
             rename_in(&shard, &options.from, &options.to)?;
             // Until the index has its name the old one is there, which does not fit: such a checkpoint is refused.
-            index.publish().about(&options.file)?;
+            index.persist().about(&options.file)?;
         }
         None => rename_in(&options.file, &options.from, &options.to)?,
     }

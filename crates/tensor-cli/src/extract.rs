@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
                 let error = Error::new(ErrorKind::Unsupported, format!("the dtype cannot hold {loss}"));
                 return Err(error).about(path);
             }
-            file.publish().about(target)?;
+            file.persist().about(target)?;
         }
     }
     let tensors = sources.entries().len();

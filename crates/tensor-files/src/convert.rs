@@ -99,9 +99,9 @@ pub fn convert(
     let losses = adapted.all_losses(target, options)?;
     let beside = adapted.names_beside(reader, path)?;
     remove_names_beside(target, path)?;
-    file.publish()?;
+    file.persist()?;
     if let Some(beside) = beside {
-        beside.publish()?;
+        beside.persist()?;
     }
     Ok(Converted { len, losses })
 }
@@ -338,7 +338,7 @@ impl Adapted {
         writer.finish()
     }
 
-    /// The file beside the target, complete but not published.
+    /// The file beside the target, complete but not persisted.
     #[cfg(feature = "btf")]
     pub(crate) fn names_beside(
         &self,

@@ -33,7 +33,7 @@ pub(crate) fn save_file(
     let saved = py.detach(|| {
         let mut file = AtomicFile::create(&path)?;
         let len = write(format, Box::new(&mut file), plan, &arrays)?;
-        file.publish()?;
+        file.persist()?;
         Ok(len)
     });
     saved.map_err(|error: Error| error::of_file(py, &error))

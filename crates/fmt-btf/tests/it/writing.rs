@@ -223,7 +223,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
     let mut writer = BtfWriter::new(file, records, WriteOptions::default()).unwrap();
     writer.tensor(&read).unwrap();
     writer.tensor(&reader.tensor(0).unwrap()).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     assert_eq!(reader.tensor(0).unwrap(), tensor);
     let saved = BtfReader::from_path(&path).unwrap();
     assert_eq!(

@@ -99,7 +99,7 @@ fn is_io(outcome: Result<(), Error>, says: &str, code: u32) {
 fn wr_03_a_file_that_does_not_reach_the_disk_is_not_published() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_fsync, EIO, &[(Eq, descriptor)]);
-        file.publish()
+        file.persist()
     });
     is_io(outcome, "the file cannot be brought to the disk", EIO);
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old");
@@ -114,13 +114,13 @@ fn wr_03_trying_again_writes_again() {
         let folder = fs::read_link(format!("/proc/self/fd/{descriptor}")).unwrap();
         let target = folder.with_file_name("a");
         fail(libc::SYS_fsync, EIO, &[(Eq, descriptor)]);
-        assert!(file.publish().is_err());
+        assert!(file.persist().is_err());
         let lower = File::open("/proc/self/status").unwrap();
         assert_ne!(lower.as_raw_fd(), descriptor, "the next file would fail too");
         drop(lower);
         let mut again = AtomicFile::create(&target)?;
         again.write_all(b"written again").unwrap();
-        again.publish()
+        again.persist()
     });
     outcome.unwrap();
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"written again");
@@ -132,7 +132,7 @@ fn wr_03_trying_again_writes_again() {
 fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_fsync, EIO, &[(Ne, descriptor)]);
-        file.publish()
+        file.persist()
     });
     is_io(outcome, "the folder cannot be brought to the disk", EIO);
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"new");
@@ -144,7 +144,7 @@ fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
 fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_close, EIO, &[(Eq, descriptor)]);
-        file.publish()
+        file.persist()
     });
     outcome.unwrap();
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"new");
@@ -156,7 +156,7 @@ fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
 fn wr_02_a_full_disk_leaves_the_target() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_write, ENOSPC, &[(Eq, descriptor)]);
-        file.publish()
+        file.persist()
     });
     is_io(outcome, "the file cannot be written", ENOSPC);
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old");

@@ -121,7 +121,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
     let out = AtomicFile::create(&path).unwrap();
     let mut writer = SafetensorsWriter::new(out, &specs, &Metadata::new()).unwrap();
     writer.write(reader.tensor(0).unwrap().bytes()).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     assert_eq!(reader.tensor(0).unwrap(), tensor);
     let saved = SafetensorsReader::from_path(&path).unwrap();
     assert_eq!((saved.find("b"), saved.tensor(0).unwrap()), (Some(0), tensor));

@@ -113,7 +113,7 @@ fn t16_tensors_are_appended() {
             writer.tensor("c", &added).unwrap();
             writer.alias("d", &tied, "b").unwrap();
             writer.tensor("e", &Tensor::scalar(1u8)).unwrap();
-            writer.finish().unwrap().publish().unwrap();
+            writer.finish().unwrap().persist().unwrap();
         }
         let reader = TbufReader::from_path(&path).unwrap();
         assert_eq!(names(&reader), ["a", "b", "c", "d", "e"]);

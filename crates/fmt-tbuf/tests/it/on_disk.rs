@@ -106,7 +106,7 @@ fn fs_05_saved_to_where_it_was_read_from() {
         let mut writer =
             TbufWriter::new(AtomicFile::create(&path).unwrap(), WriteOptions::default()).unwrap();
         writer.tensor("a", &tensor).unwrap();
-        writer.finish().unwrap().publish().unwrap();
+        writer.finish().unwrap().persist().unwrap();
         assert_eq!(tensor, counting(DType::U8, &[1 << 20]));
         assert_eq!(fs::read(&path).unwrap(), big());
     }

@@ -115,7 +115,7 @@ fn fs_04_fs_11_replaced_and_grown_files() {
     assert!(ZtensorReader::from_path(&path).is_err());
     let mut writer = ZtensorWriter::new(AtomicFile::create(&path).unwrap(), WriteOptions::default()).unwrap();
     writer.tensor("new", &numbers(9, 9)).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     check_sample(&old);
     assert_eq!(ZtensorReader::from_path(&path).unwrap().entries()[0].name, "new");
 }
@@ -132,7 +132,7 @@ fn fs_05_saved_over_itself() {
             .tensor(&entry.name, &reader.tensor(index).unwrap())
             .unwrap();
     }
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
     check_sample(&reader);
     check_sample(&ZtensorReader::from_path(&path).unwrap());
 }
@@ -353,7 +353,7 @@ fn z28_appending_and_editing_as_a_copy() {
     assert_eq!(editor.remove_field("bare", "gone").unwrap(), None);
     let mut writer = editor.append().unwrap();
     writer.tensor("more", &numbers(4, 10)).unwrap();
-    writer.finish().unwrap().publish().unwrap();
+    writer.finish().unwrap().persist().unwrap();
 
     let reader = ZtensorReader::from_path(&path).unwrap();
     check_sample(&reader);

@@ -161,7 +161,7 @@ fn write_lines(target: &Target, value: &TensorValue) -> Outcome {
             .map_err(|error| Error::io("the file cannot be written", error))
             .about(path)?;
     }
-    file.publish().about(path)
+    file.persist().about(path)
 }
 
 fn no_lines(name: &str, found: DataType) -> crate::failure::Failure {

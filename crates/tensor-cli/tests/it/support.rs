@@ -92,7 +92,7 @@ impl Place {
                 .for_each(|(_, tensor)| writer.write(tensor.bytes()).unwrap());
             writer.finish().unwrap();
         }
-        file.publish().unwrap();
+        file.persist().unwrap();
     }
 
     /// Writes a BTF file with a dense and a sparse tensor.

@@ -177,12 +177,12 @@ fn write(
     remove(&names.index)?;
     for ((file, beside), path) in complete.into_iter().zip(&files) {
         remove_names_beside(target, path)?;
-        file.publish()?;
+        file.persist()?;
         if let Some(beside) = beside {
-            beside.publish()?;
+            beside.persist()?;
         }
     }
-    index.publish()?;
+    index.persist()?;
     for old in replaced.iter().filter(|old| !files.contains(old)) {
         remove_names_beside(target, old)?;
         remove(old)?;
