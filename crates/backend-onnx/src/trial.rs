@@ -10,7 +10,7 @@ use tensor_core::Shape;
 
 use crate::{
     dtype,
-    ops::access,
+    ops::elements,
     signature::{Dim, Port},
 };
 
@@ -82,7 +82,7 @@ fn input(datatype: DataType, shape: &Shape, fill: Fill) -> TractResult<Tensor> {
     };
     if datum_type == DatumType::String {
         let count = shape.element_count() as usize;
-        return access::tensor(&dims, vec!["a".to_owned(); count]);
+        return elements::tensor(&dims, vec!["a".to_owned(); count]);
     }
     match fill {
         Fill::Zeros => Tensor::zero_dt(datum_type, &dims),

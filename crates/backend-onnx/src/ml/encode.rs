@@ -6,7 +6,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use crate::{
     faults::{BadInput, Refusal},
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 /// One column for each category.
@@ -87,12 +87,12 @@ impl Kernel for OneHotEncoder {
         let input = &inputs[0];
         let columns: Vec<Option<usize>> = match &self.categories {
             Categories::Strings(columns) => {
-                let texts = access::elements::<String>(input)?.iter();
+                let texts = elements::elements::<String>(input)?.iter();
                 texts.map(|text| columns.get(text).copied()).collect()
             }
             Categories::Ints(columns) => {
                 let ints = input.cast_to::<i64>()?;
-                let ints = access::elements::<i64>(&ints)?.iter();
+                let ints = elements::elements::<i64>(&ints)?.iter();
                 ints.map(|int| columns.get(int).copied()).collect()
             }
         };
@@ -106,7 +106,7 @@ impl Kernel for OneHotEncoder {
         }
         let mut shape: TVec<usize> = input.shape().into();
         shape.push(self.count);
-        Ok(tvec![access::tensor(&shape, hot)?])
+        Ok(tvec![elements::tensor(&shape, hot)?])
     }
 }
 
@@ -152,7 +152,7 @@ impl Kernel for FeatureVectorizer {
             at += columns;
         }
         let count = out.len().checked_div(width).unwrap_or(0);
-        Ok(tvec![access::tensor(&[count, width], out)?])
+        Ok(tvec![elements::tensor(&[count, width], out)?])
     }
 }
 
@@ -184,7 +184,7 @@ impl Kernel for ArrayFeatureExtractor {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let (data, positions) = (&inputs[0], access::elements::<i64>(&inputs[1])?);
+        let (data, positions) = (&inputs[0], elements::elements::<i64>(&inputs[1])?);
         let width = data.shape().last().copied().unwrap_or(0);
         let positions: Vec<usize> = positions
             .iter()
@@ -209,7 +209,7 @@ impl Kernel for ArrayFeatureExtractor {
 
 fn columns<T: Datum>(data: &Tensor, positions: &[usize], shape: &[usize]) -> TractResult<Tensor> {
     let width = data.shape().last().copied().unwrap_or(0).max(1);
-    let rows = access::elements::<T>(data)?.chunks_exact(width);
+    let rows = elements::elements::<T>(data)?.chunks_exact(width);
     let picked = rows.flat_map(|row| positions.iter().map(|&position| row[position].clone()));
-    access::tensor(shape, picked.collect())
+    elements::tensor(shape, picked.collect())
 }

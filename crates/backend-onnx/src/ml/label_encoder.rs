@@ -10,7 +10,7 @@ use tract_onnx::{
 
 use crate::{
     faults::Refusal,
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 pub(crate) fn label_encoder(
@@ -121,29 +121,29 @@ impl Key {
 
     fn all(keys: &Tensor) -> TractResult<Vec<Self>> {
         Ok(match keys.datum_type() {
-            DatumType::String => access::elements::<String>(keys)?
+            DatumType::String => elements::elements::<String>(keys)?
                 .iter()
                 .cloned()
                 .map(Self::Text)
                 .collect(),
-            DatumType::F32 => access::elements::<f32>(keys)?
+            DatumType::F32 => elements::elements::<f32>(keys)?
                 .iter()
                 .map(|&key| Self::float(key.into()))
                 .collect(),
-            DatumType::F64 => access::elements::<f64>(keys)?
+            DatumType::F64 => elements::elements::<f64>(keys)?
                 .iter()
                 .map(|&key| Self::float(key))
                 .collect(),
-            DatumType::I64 => access::elements::<i64>(keys)?
+            DatumType::I64 => elements::elements::<i64>(keys)?
                 .iter()
                 .copied()
                 .map(Self::Int)
                 .collect(),
-            DatumType::I32 => access::elements::<i32>(keys)?
+            DatumType::I32 => elements::elements::<i32>(keys)?
                 .iter()
                 .map(|&key| Self::Int(key.into()))
                 .collect(),
-            DatumType::I16 => access::elements::<i16>(keys)?
+            DatumType::I16 => elements::elements::<i16>(keys)?
                 .iter()
                 .map(|&key| Self::Int(key.into()))
                 .collect(),
@@ -197,8 +197,8 @@ impl Kernel for LabelEncoder {
 }
 
 fn picked<T: Datum>(values: &Tensor, places: &[usize], shape: &[usize]) -> TractResult<Tensor> {
-    let values = access::elements::<T>(values)?;
-    access::tensor(shape, places.iter().map(|&place| values[place].clone()).collect())
+    let values = elements::elements::<T>(values)?;
+    elements::tensor(shape, places.iter().map(|&place| values[place].clone()).collect())
 }
 
 /// Strings to integers and back.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     faults::Refusal,
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -128,7 +128,7 @@ impl Kernel for Regressor {
                 _ => self.post.apply(out),
             }
         }
-        Ok(tvec![access::tensor(&[rows.count, targets], out)?])
+        Ok(tvec![elements::tensor(&[rows.count, targets], out)?])
     }
 }
 
@@ -178,7 +178,7 @@ impl Kernel for Classifier {
         }
         Ok(tvec![
             self.labels.of(&classes)?,
-            access::tensor(&[rows.count, width], out)?
+            elements::tensor(&[rows.count, width], out)?
         ])
     }
 }

@@ -6,7 +6,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use crate::{
     faults::Refusal,
-    ops::{Attributes, Fact, access},
+    ops::{Attributes, Fact, elements},
 };
 
 /// A matrix of features, one row for each example.
@@ -21,8 +21,8 @@ impl<'a> Rows<'a, f32> {
     pub(crate) fn read(tensor: &'a Tensor) -> TractResult<Self> {
         let (count, width) = shape(tensor)?;
         let values = match tensor.datum_type() {
-            DatumType::F32 => Cow::Borrowed(access::elements::<f32>(tensor)?),
-            _ => Cow::Owned(access::elements::<f32>(&*tensor.cast_to::<f32>()?)?.to_vec()),
+            DatumType::F32 => Cow::Borrowed(elements::elements::<f32>(tensor)?),
+            _ => Cow::Owned(elements::elements::<f32>(&*tensor.cast_to::<f32>()?)?.to_vec()),
         };
         Ok(Self { count, width, values })
     }
@@ -31,7 +31,7 @@ impl<'a> Rows<'a, f32> {
 impl<'a> Rows<'a, f64> {
     pub(crate) fn read_double(tensor: &'a Tensor) -> TractResult<Self> {
         let (count, width) = shape(tensor)?;
-        let values = Cow::Borrowed(access::elements::<f64>(tensor)?);
+        let values = Cow::Borrowed(elements::elements::<f64>(tensor)?);
         Ok(Self { count, width, values })
     }
 }
@@ -120,8 +120,8 @@ impl Labels {
     pub(crate) fn of(&self, classes: &[usize]) -> TractResult<Tensor> {
         let shape = [classes.len()];
         match self {
-            Self::Ints(ints) => access::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
-            Self::Strings(strings) => access::tensor(
+            Self::Ints(ints) => elements::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
+            Self::Strings(strings) => elements::tensor(
                 &shape,
                 classes.iter().map(|&class| strings[class].clone()).collect(),
             ),

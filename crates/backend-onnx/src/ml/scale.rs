@@ -7,7 +7,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 use super::rows::{self, Rows};
 use crate::{
     faults::{BadInput, Refusal},
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 /// `(x - offset) * scale`, for each feature or for all alike.
@@ -91,7 +91,7 @@ impl Kernel for Scaler {
                 }
             }
         }
-        Ok(tvec![access::tensor(inputs[0].shape(), out)?])
+        Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
 
@@ -127,7 +127,7 @@ impl Kernel for Normalizer {
                 row.iter_mut().for_each(|x| *x /= norm);
             }
         }
-        Ok(tvec![access::tensor(inputs[0].shape(), out)?])
+        Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
 
@@ -150,8 +150,8 @@ impl Kernel for Binarizer {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let above = |&x: &f32| f32::from(u8::from(x > self.threshold));
-        let out = access::elements::<f32>(&inputs[0])?.iter().map(above).collect();
-        Ok(tvec![access::tensor(inputs[0].shape(), out)?])
+        let out = elements::elements::<f32>(&inputs[0])?.iter().map(above).collect();
+        Ok(tvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }
 
@@ -207,12 +207,12 @@ fn impute<T: Datum + Copy, V>(
         true => value(&values[(index % width.max(1)) % values.len()]),
         false => *x,
     };
-    let out = access::elements::<T>(input)?
+    let out = elements::elements::<T>(input)?
         .iter()
         .enumerate()
         .map(imputed)
         .collect();
-    access::tensor(input.shape(), out)
+    elements::tensor(input.shape(), out)
 }
 
 /// As many values as features are needed, or one for all.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     faults::{BadInput, Refusal},
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 pub(crate) fn regressor(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -212,7 +212,7 @@ impl Kernel for Regressor {
             }
         });
         let scores = scores.collect();
-        Ok(tvec![access::tensor(&[rows.count, 1], scores)?])
+        Ok(tvec![elements::tensor(&[rows.count, 1], scores)?])
     }
 }
 
@@ -363,7 +363,7 @@ impl Kernel for Classifier {
         }
         Ok(tvec![
             self.labels.of(&winners)?,
-            access::tensor(&[rows.count, width], out)?
+            elements::tensor(&[rows.count, width], out)?
         ])
     }
 }

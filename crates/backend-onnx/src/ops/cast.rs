@@ -10,8 +10,8 @@ use tract_onnx::{
 };
 
 use super::{
-    access::{elements, tensor, with_number},
     attributes::Attributes,
+    elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::{

@@ -7,7 +7,7 @@ use tract_onnx::{
     tract_hir::{internal::*, ops::array::Concat as TractConcat},
 };
 
-use super::{access::elements, attributes::Attributes};
+use super::{attributes::Attributes, elements::elements};
 
 pub(crate) fn concat(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let inner = TractConcat::new(Attributes(node).int("axis", 0));
@@ -43,7 +43,7 @@ impl Expansion for Concat {
             let fact = model.outlet_fact(*input)?;
             if let Some(constant) = fact.konst.clone().filter(|_| fact.datum_type == DatumType::I64) {
                 let dims: Vec<TDim> = elements::<i64>(&constant)?.iter().map(ToDim::to_dim).collect();
-                let dims = super::access::tensor(constant.shape(), dims)?;
+                let dims = super::elements::tensor(constant.shape(), dims)?;
                 *input = model.add_const(format!("{name}.size-{index}"), dims)?;
             }
         }

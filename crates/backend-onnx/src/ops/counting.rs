@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    access::{elements, tensor, with_number},
     attributes::Attributes,
+    elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::{BadInput, Limit, Refusal};

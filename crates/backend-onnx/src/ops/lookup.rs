@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    access::elements,
     attributes::Attributes,
+    elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::Limit;
@@ -96,7 +96,7 @@ fn scatter<T: Datum>(
             hot[(outer * depth + place) * inner + lane] = values[1].clone();
         }
     }
-    super::access::tensor(shape, hot)
+    super::elements::tensor(shape, hot)
 }
 
 /// Indices, which may be given as floats.

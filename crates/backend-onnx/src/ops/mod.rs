@@ -1,6 +1,5 @@
 //! Operators: which are known, how tract's are held to what ONNX means, and those that are computed here.
 
-pub(crate) mod access;
 mod activation;
 mod attributes;
 mod branch;
@@ -9,6 +8,7 @@ mod concat;
 mod conditions;
 mod contrib;
 mod counting;
+pub(crate) mod elements;
 mod elementwise;
 mod gate_functions;
 mod grid_sample;

@@ -190,13 +190,15 @@ impl Kernel for Pad {
 }
 
 fn padded<T: Datum>(input: &Tensor, value: &Tensor, places: &[Vec<Option<usize>>]) -> TractResult<Tensor> {
-    let values = super::access::elements::<T>(input)?;
-    let value = super::access::elements::<T>(value)?.first().context("no value")?;
+    let values = super::elements::elements::<T>(input)?;
+    let value = super::elements::elements::<T>(value)?
+        .first()
+        .context("no value")?;
     let shape: Vec<usize> = places.iter().map(Vec::len).collect();
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
     let pieces: Vec<Vec<Piece>> = places.iter().map(|places| pieces(places)).collect();
     fill(input.shape(), values, value, &pieces, &mut made);
-    super::access::tensor(&shape, made)
+    super::elements::tensor(&shape, made)
 }
 
 /// A part of an axis of the result.

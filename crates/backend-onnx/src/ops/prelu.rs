@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    access::{elements, tensor},
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     types::Types,
     vector::each,

@@ -12,8 +12,8 @@ use std::{
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    access::{elements, tensor},
     attributes::Attributes,
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::Limit;

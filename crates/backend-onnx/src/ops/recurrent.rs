@@ -13,8 +13,8 @@ use tract_onnx::{
 };
 
 use super::{
-    access::{elements, tensor},
     attributes::Attributes,
+    elements::{elements, tensor},
     gate_functions::Activation,
     kernel::{Fact, Kernel, kernel},
 };

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    access::{elements, tensor},
     attributes::Attributes,
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::Limit;

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
-    access::elements,
     attributes::Attributes,
+    elements::elements,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::BadInput;

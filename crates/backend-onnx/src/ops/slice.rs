@@ -8,8 +8,8 @@ use tract_onnx::{
 };
 
 use super::{
-    access::elements,
     attributes::Attributes,
+    elements::elements,
     kernel::{Fact, known, numbers},
 };
 

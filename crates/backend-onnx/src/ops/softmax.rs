@@ -10,8 +10,8 @@ use tract_onnx::{
 };
 
 use super::{
-    access::{elements, tensor},
     attributes::Attributes,
+    elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
     types::Types,
     vector,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     faults::Refusal,
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 pub(crate) fn classifier(
@@ -143,7 +143,7 @@ impl<T: Number> Kernel for Bound<T> {
         })?;
         Ok(tvec![
             self.rule.labels.of(&classes)?,
-            access::tensor(&[rows.count, width], out)?
+            elements::tensor(&[rows.count, width], out)?
         ])
     }
 }

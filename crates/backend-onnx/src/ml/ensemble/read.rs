@@ -7,7 +7,7 @@ use tract_onnx::{model::ParsingContext, tract_hir::internal::*};
 
 use crate::{
     faults::Refusal,
-    ops::{Attributes, access},
+    ops::{Attributes, elements},
 };
 
 /// Reads the attributes of a node; those of its leaves start with `prefix`.
@@ -264,5 +264,5 @@ pub(crate) fn doubles(
     };
     let tensor = context.load_tensor(tensor)?;
     let doubles = tensor.cast_to::<f64>()?;
-    Ok(access::elements::<f64>(&doubles)?.to_vec())
+    Ok(elements::elements::<f64>(&doubles)?.to_vec())
 }

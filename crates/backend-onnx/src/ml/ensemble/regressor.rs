@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     faults::Refusal,
-    ops::{Attributes, Fact, Kernel, access, kernel},
+    ops::{Attributes, Fact, Kernel, elements, kernel},
 };
 
 pub(crate) fn regressor(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -135,6 +135,6 @@ impl<T: Number> Kernel for Bound<T> {
                 scores => self.post.apply(scores),
             }
         })?;
-        Ok(tvec![access::tensor(&[rows.count, targets], out)?])
+        Ok(tvec![elements::tensor(&[rows.count, targets], out)?])
     }
 }

@@ -1,4 +1,4 @@
-//! Typed access to tract's tensors, with errors instead of panics.
+//! The elements of tract's tensors, with errors instead of panics.
 
 use tract_onnx::tract_hir::internal::*;
 
