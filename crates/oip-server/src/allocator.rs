@@ -25,7 +25,7 @@ const LEAST: usize = 128 << 10;
 const MOST: usize = 64 << 20;
 
 /// The most that is kept, in bytes and in buffers.
-const MAX_BYTES: usize = 128 << 20;
+const MAX_BYTES: usize = 64 << 20;
 const MAX_BLOCKS: usize = 64;
 
 /// How often what was not used is given back: a buffer stays for one to two of these.

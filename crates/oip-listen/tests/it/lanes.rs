@@ -52,6 +52,12 @@ fn thread_for(stream: &mut TcpStream, len: usize) -> String {
     name_in(&read_answer(stream, "!"))
 }
 
+/// Sends large bodies until the server finds more to read than it reads at a time, which depends on who of both is faster.
+fn make_busy(stream: &mut TcpStream) {
+    let is_busy = (0..100).any(|_| thread_for(stream, LARGE) == "busy");
+    assert!(is_busy, "never busy");
+}
+
 fn thread_for_get(stream: &mut TcpStream) -> String {
     stream
         .write_all(b"GET /thread HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -78,14 +84,14 @@ fn connections_go_where_they_belong() {
         "work",
         "its next request may be more work"
     );
-    assert_eq!(thread_for(&mut one, LARGE), "busy");
+    make_busy(&mut one);
     assert_eq!(thread_for(&mut one, 10), "busy", "it may send more");
     assert_eq!(thread_for_get(&mut other), front);
     assert_eq!(thread_for(&mut other, 10), "work");
     thread::sleep(PAUSE);
     thread_for(&mut one, 10);
     assert_eq!(thread_for(&mut one, 10), "work");
-    assert_eq!(thread_for(&mut one, LARGE), "busy");
+    make_busy(&mut one);
     drop((one, other));
     server.shutdown.drain();
     assert_eq!(server.join(), 0);
@@ -116,7 +122,11 @@ fn streams_go_where_their_connection_is() {
         let mut client = connect(&server).await;
         let first = thread_over_http2(&mut client, 10).await;
         assert!(first != "work!" && first != "busy!", "{first}");
-        assert_eq!(thread_over_http2(&mut client, LARGE).await, "busy!");
+        let mut tries = 0;
+        while thread_over_http2(&mut client, LARGE).await != "busy!" {
+            tries += 1;
+            assert!(tries < 100, "never busy");
+        }
         assert_eq!(thread_over_http2(&mut client, 10).await, "busy!");
         tokio::time::sleep(PAUSE).await;
         thread_over_http2(&mut client, 10).await;
@@ -154,7 +164,7 @@ fn a_lane_that_ends_takes_nobody_with_it() {
     let ([work, busy], limits) = lanes();
     let server = Server::start(Protocol::Http1, limits);
     let (mut large, mut small) = (server.connect(), server.connect());
-    assert_eq!(thread_for(&mut large, LARGE), "busy");
+    make_busy(&mut large);
     assert_eq!(thread_for(&mut small, 10), "work");
     busy.shutdown_background();
     assert!(!matches!(large.read(&mut [0]), Ok(1..)));

@@ -43,9 +43,9 @@ pub fn is_remote(location: &str) -> bool {
 ///   `AWS_SESSION_TOKEN`, or not signed without them; in `AWS_REGION`, at `AWS_ENDPOINT_URL` if it is another store.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for other locations and for servers that send whole files only; [`ErrorKind::Malformed`]
-/// for answers that are not what was asked for; [`ErrorKind::Io`] when there is no answer, or a refusal. The source's
-/// reads fail with the same kinds, inside an [`std::io::Error`], and with [`ErrorKind::Changed`].
+/// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for other locations and for servers that send whole files only; [`ErrorKind::Malformed`](fmt_core::ErrorKind::Malformed)
+/// for answers that are not what was asked for; [`ErrorKind::Io`](fmt_core::ErrorKind::Io) when there is no answer, or a refusal. The source's
+/// reads fail with the same kinds, inside an [`std::io::Error`], and with [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed).
 pub fn open(location: &str, options: &RemoteOptions) -> Result<RemoteSource, Error> {
     let mut options = options.clone();
     let target = if let Some(place) = location.strip_prefix("hf://") {
