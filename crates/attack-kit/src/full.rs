@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Seconds that each attack may last
     #[arg(long, default_value_t = 15)]
     seconds: u64,
-    /// How much lower than the server's the attackers' priority is: 0 takes the processors from the server too
+    /// The attackers' nice value, from 0 to 19: with 0 they compete with the server for processors
     #[arg(long, default_value_t = 10)]
     nice: i32,
     /// MiB of memory above which the server is killed, so that the machine survives

@@ -46,8 +46,8 @@ pub fn run<T>(future: impl Future<Output = T>) -> io::Result<T> {
     Ok(LocalSet::new().block_on(&runtime, future))
 }
 
-/// Makes an attack and runs it on a thread of lower priority, by so much that 0 is none and 19 is all that there is.
-/// Attackers have machines of their own, so their work should not take the processors of the server and of its good clients.
+/// Makes an attack and runs it on a thread with this nice value: 0 is the priority of everybody else, 19 the lowest. Attackers have
+/// machines of their own, so their work should not take the processors of the server and of its good clients.
 ///
 /// # Errors
 /// If the system gives no runtime.

@@ -58,7 +58,7 @@ pub struct OutputOptions {
     pub widest_mode: Option<u32>,
 }
 
-/// Where bytes go until they are persisted.
+/// The file that is written before it is named or renamed.
 #[derive(Debug)]
 enum Temporary {
     /// A file that no folder knows: the system removes it with the process.

@@ -118,13 +118,13 @@ pub struct Row {
     pub name: String,
     /// Options of the server beside the default ones.
     pub options: &'static [&'static str],
-    /// Of which kind it is.
+    /// What it uses up.
     pub kind: Kind,
     /// Makes what is sent; the attack begins when the future is first polled.
     pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack + Send + Sync>,
 }
 
-/// What an attack is out for.
+/// What an attack uses up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Large requests and answers, from few connections.

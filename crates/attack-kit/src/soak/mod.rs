@@ -40,7 +40,7 @@ pub(crate) struct Options {
 
 /// For how long each attack lasts, before the next one has its turn.
 const TURN: Duration = Duration::from_secs(5);
-/// How much lower than the server's the attackers' priority is.
+/// The attackers' nice value: they have a lower priority than the server.
 const NICE: i32 = 10;
 /// How long the server may take after an attack to give back what it counts.
 const PATIENCE: Duration = Duration::from_secs(60);
