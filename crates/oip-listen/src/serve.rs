@@ -83,9 +83,17 @@ where
         let place = limits
             .connections
             .enter(room, Arc::new(connection.activity.clone()));
+        if protocol == Protocol::Http1 && begins_work(&stream) {
+            connection.activity.go_to(Lane::Work);
+        }
+        let lane = connection.activity.lane();
         let tasks = Tasks::new(&connection.activity);
         let serving = connection.serve(stream, service.clone(), place, tasks.clone());
-        connections.spawn(tasks.drive(Lane::Front, serving));
+        let served = tasks.drive(lane, serving);
+        match limits.lanes.as_ref().and_then(|lanes| lanes.runtime(lane)) {
+            Some(runtime) => connections.spawn_on(served, runtime),
+            None => connections.spawn(served),
+        };
         // Those that are over are forgotten now, else they would be kept until the end.
         while connections.try_join_next().is_some() {}
     };
@@ -126,6 +134,26 @@ where
         cut += usize::from(matches!(finished, Ok(Some(false) | None)));
     }
     cut
+}
+
+/// Whether a new connection has sent what is neither a GET nor a HEAD already. Nothing is taken from it.
+///
+/// Most clients that have something to do send it at once; the thread that accepts them has no more to do with them then.
+#[cfg(unix)]
+fn begins_work(stream: &TcpStream) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    let mut start = [0; 4];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recv(stream, &mut start, flags) {
+        Ok((_, 4)) => !matches!(&start, b"GET " | b"HEAD"),
+        // It will be seen when it has come.
+        _ => false,
+    }
+}
+
+#[cfg(not(unix))]
+fn begins_work(_: &TcpStream) -> bool {
+    false
 }
 
 /// Accepts the next connection, however often that fails.

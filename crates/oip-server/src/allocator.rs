@@ -1,10 +1,11 @@
-//! Memory: the C library's allocator, told to give back what is freed, and a small shelf of large buffers before it.
+//! Memory: mimalloc for small buffers; large ones are mapped by themselves, and some of them are kept for a while on a shelf.
 //!
-//! Left alone, the C library raises the size from which buffers are mapped by themselves with each one that is freed, up
-//! to 32 MiB, and keeps smaller ones in up to eight arenas per processor. Then a server whose memory budget is all free
-//! holds a multiple of it. Told not to, it asks the system for every large buffer anew, and a network's values between two
-//! operators are such buffers: a third of the time of a run went into page faults. So [`Keeping`] keeps some of what is
-//! freed, for the next of the same size, and for a few seconds only.
+//! In the C library's allocator threads share arenas, each with a lock. A thread that wants ten bytes to answer that the
+//! server lives then waits for one of low priority that has the lock and no processor, or that lets the arena grow while
+//! others change the process's mappings: tens of milliseconds under attack. In mimalloc each thread has a heap of its own.
+//! Large buffers would stay in those heaps, a gigabyte under attack. So they are mapped by themselves and go back to the system
+//! at once. But a network's values between two operators are such buffers, and a third of the time of a run went into page
+//! faults. So [`Keeping`] keeps some of what is freed, for the next of the same size, and for a few seconds only.
 //!
 //! Builds for debugging are without it: tests of the whole workspace link an allocator that counts, and there can be one.
 #![cfg_attr(
@@ -13,19 +14,24 @@
 )]
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout},
     ptr,
     sync::{Mutex, PoisonError, TryLockError},
     thread,
     time::Duration,
 };
 
-/// Buffers of these sizes are kept.
+use mimalloc::MiMalloc;
+
+/// Buffers from this size on are mapped by themselves.
 const LEAST: usize = 128 << 10;
-const MOST: usize = 64 << 20;
+/// Those up to this size are kept.
+const MOST: usize = 32 << 20;
+/// Where a page begins on any machine.
+const PAGE: usize = 4 << 10;
 
 /// The most that is kept, in bytes and in buffers.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 32 << 20;
 const MAX_BLOCKS: usize = 64;
 
 /// How often what was not used is given back: a buffer stays for one to two of these.
@@ -37,8 +43,11 @@ static ALLOCATOR: Keeping = Keeping;
 
 static SHELF: Mutex<Shelf> = Mutex::new(Shelf::new());
 
-/// The system's allocator behind a shelf of large buffers.
+/// mimalloc for small buffers, and mappings behind a shelf for large ones.
 struct Keeping;
+
+/// Small buffers: no thread waits for another.
+static SMALL: MiMalloc = MiMalloc;
 
 impl Keeping {
     /// Takes a buffer from the shelf. Nobody waits: if another thread is at it, there is none.
@@ -51,6 +60,15 @@ impl Keeping {
         shelf.take(layout)
     }
 
+    /// Takes memory from the system, for which all that is kept is given back if it must be.
+    fn map(layout: Layout) -> *mut u8 {
+        let block = pages::map(layout);
+        if !block.is_null() || give_back(0) == 0 {
+            return block;
+        }
+        pages::map(layout)
+    }
+
     /// Puts a buffer onto the shelf, if there is room.
     fn put(block: *mut u8, layout: Layout) -> bool {
         match SHELF.try_lock() {
@@ -61,60 +79,54 @@ impl Keeping {
     }
 }
 
-/// The layout that buffers of about this size have on the shelf, `None` for those that are not kept. It is the same for
-/// all layouts that it is returned for, and at least as large.
-fn kept(layout: Layout) -> Option<Layout> {
-    if !(LEAST..=MOST).contains(&layout.size()) {
+/// The layout that buffers of about this size are mapped with, `None` for those that are not mapped by themselves. It is the
+/// same for all layouts that it is returned for, and at least as large.
+fn mapped(layout: Layout) -> Option<Layout> {
+    if layout.size() < LEAST || layout.align() > PAGE {
         return None;
     }
-    let step = layout.size().next_power_of_two() >> 4;
+    let step = match layout.size() {
+        ..=MOST => layout.size().next_power_of_two() >> 4,
+        _ => MOST >> 4,
+    };
     let size = layout.size().checked_next_multiple_of(step)?;
-    Layout::from_size_align(size, layout.align().max(16)).ok()
+    Layout::from_size_align(size, PAGE).ok()
 }
 
-// SAFETY: all memory comes from `System` with the layout that `kept` gives for the caller's, or with the caller's own where
-// that is none, and is given back with the same: `kept` depends on nothing but the layout, which callers repeat. What is on
-// the shelf has no other owner: it is put there when its owner frees it, and leaves it when it gets the next.
+// SAFETY: memory is mapped, or comes from mimalloc, with the layout that `mapped` gives for the caller's, or with the caller's
+// own where that is none, and is given back the same way: `mapped` depends on nothing but the layout, which callers repeat. What
+// is on the shelf has no other owner: it is put there when its owner frees it, and leaves it when it gets the next.
 #[allow(unsafe_code, reason = "an allocator can only be written so")]
 unsafe impl GlobalAlloc for Keeping {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(layout) = kept(layout) else {
+        let Some(layout) = mapped(layout) else {
             // SAFETY: the caller's own promise.
-            return unsafe { System.alloc(layout) };
+            return unsafe { SMALL.alloc(layout) };
         };
-        if let Some(block) = Self::take(layout) {
-            return block;
-        }
-        // SAFETY: the size is not 0.
-        let block = unsafe { System.alloc(layout) };
-        if !block.is_null() || give_back(0) == 0 {
-            return block;
-        }
-        // SAFETY: as above; what was kept is free now.
-        unsafe { System.alloc(layout) }
+        Self::take(layout).unwrap_or_else(|| Self::map(layout))
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let Some(larger) = kept(layout) else {
+        let Some(larger) = mapped(layout) else {
             // SAFETY: the caller's own promise.
-            return unsafe { System.alloc_zeroed(layout) };
+            return unsafe { SMALL.alloc_zeroed(layout) };
         };
         if let Some(block) = Self::take(larger) {
             // SAFETY: the block has at least so many bytes.
             unsafe { ptr::write_bytes(block, 0, layout.size()) };
             return block;
         }
-        // SAFETY: the size is not 0.
-        unsafe { System.alloc_zeroed(larger) }
+        // The system maps zeros.
+        Self::map(larger)
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        match kept(layout) {
+        match mapped(layout) {
             Some(layout) if Self::put(block, layout) => {}
-            // SAFETY: it was allocated with this layout.
-            Some(layout) => unsafe { System.dealloc(block, layout) },
+            // SAFETY: it was mapped with this layout.
+            Some(layout) => unsafe { pages::unmap(block, layout) },
             // SAFETY: as above.
-            None => unsafe { System.dealloc(block, layout) },
+            None => unsafe { SMALL.dealloc(block, layout) },
         }
     }
 
@@ -122,12 +134,12 @@ unsafe impl GlobalAlloc for Keeping {
         let Ok(new_layout) = Layout::from_size_align(new_size, layout.align()) else {
             return ptr::null_mut();
         };
-        match (kept(layout), kept(new_layout)) {
+        match (mapped(layout), mapped(new_layout)) {
             (Some(old), Some(new)) if old == new => block,
-            // SAFETY: it was allocated with the old layout, and both have the same alignment.
-            (Some(old), Some(new)) => unsafe { System.realloc(block, old, new.size()) },
+            // SAFETY: it was mapped with the old layout.
+            (Some(old), Some(new)) => unsafe { pages::remap(block, old, new) },
             // SAFETY: as above.
-            (None, None) => unsafe { System.realloc(block, layout, new_size) },
+            (None, None) => unsafe { SMALL.realloc(block, layout, new_size) },
             _ => {
                 // SAFETY: the caller's own promise about the size.
                 let new = unsafe { self.alloc(new_layout) };
@@ -142,6 +154,67 @@ unsafe impl GlobalAlloc for Keeping {
                 new
             }
         }
+    }
+}
+
+/// Memory from the system itself, a whole number of pages each.
+///
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code, reason = "memory is mapped so")]
+mod pages {
+    use std::{alloc::Layout, ptr};
+
+    use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
+
+    /// Zeros, or a null pointer.
+    pub(super) fn map(layout: Layout) -> *mut u8 {
+        // SAFETY: new memory, at no place of ours.
+        let mapped = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                layout.size(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        mapped.map_or(ptr::null_mut(), <*mut _>::cast)
+    }
+
+    /// Moves to a place of another size, or returns a null pointer and leaves it as it is.
+    pub(super) unsafe fn remap(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise that it was mapped with the old layout and that nobody else uses it.
+        let moved = unsafe { mremap(block.cast(), old.size(), new.size(), MremapFlags::MAYMOVE) };
+        moved.map_or(ptr::null_mut(), <*mut _>::cast)
+    }
+
+    pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
+        // Pages are given back first, since nobody has to wait for that; then only the addresses are left.
+        // SAFETY: the caller's promise that it was mapped with this layout and that nobody uses it.
+        unsafe {
+            let _ = madvise(block.cast(), layout.size(), Advice::LinuxDontNeed);
+            let _ = munmap(block.cast(), layout.size());
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+#[allow(unsafe_code, reason = "memory is allocated so")]
+mod pages {
+    use std::alloc::{GlobalAlloc, Layout, System};
+
+    pub(super) fn map(layout: Layout) -> *mut u8 {
+        // SAFETY: the size is not 0.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    pub(super) unsafe fn remap(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise that it was mapped with the old layout; both have the same alignment.
+        unsafe { System.realloc(block, old, new.size()) }
+    }
+
+    pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise that it was mapped with this layout.
+        unsafe { System.dealloc(block, layout) }
     }
 }
 
@@ -186,7 +259,7 @@ impl Shelf {
     }
 
     fn put(&mut self, address: *mut u8, layout: Layout) -> bool {
-        let has_room = self.count < MAX_BLOCKS && self.bytes + layout.size() <= MAX_BYTES;
+        let has_room = layout.size() <= MOST && self.count < MAX_BLOCKS && self.bytes + layout.size() <= MAX_BYTES;
         if has_room {
             self.blocks[self.count] = Block {
                 address,
@@ -224,7 +297,7 @@ fn give_back(age: u32) -> usize {
         // SAFETY: it was allocated with this layout, and nothing else has it.
         #[allow(unsafe_code, reason = "as for the allocator")]
         unsafe {
-            System.dealloc(block.address, block.layout);
+            pages::unmap(block.address, block.layout);
         }
     }
     freed
@@ -248,8 +321,8 @@ pub(crate) fn give_back_what_is_unused() {
     let _ = thread::Builder::new().name("memory".to_owned()).spawn(clear);
 }
 
-/// Free memory between buffers that are in use goes back to the system too, if it is much: the C library gives back only
-/// what is free at the end of its arenas. A model that was unloaded leaves as much as its graph has taken.
+/// What libraries in C have freed, such as ONNX Runtime with a model's session, goes back to the system too, if it is much: the
+/// C library's allocator, which they use, gives back only what is free at the end of its arenas.
 ///
 /// What was given back still counts as free, so it is done again only when the count has changed: takes the count after
 /// the last time and returns the one after this.
@@ -272,13 +345,17 @@ fn trim(last: usize) -> usize {
     last
 }
 
-/// Tells the C library to give freed memory back to the system. To be called before there are threads.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[allow(
-    unsafe_code,
-    reason = "the C library's allocator has no other interface; it is only given numbers"
-)]
+/// Tells the allocators to give freed memory back to the system. To be called before there are threads.
+#[allow(unsafe_code, reason = "the allocators have no other interfaces; they are only given numbers")]
 pub(crate) fn give_back_what_is_freed() {
+    /// `mi_option_purge_delay`, which the crate has no name for.
+    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+    const MILLISECONDS: core::ffi::c_long = 100;
+    // SAFETY: takes two numbers; what it does not know it ignores.
+    unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, MILLISECONDS) };
+    // The C library's serves libraries in C, and builds for debugging. Left alone, it raises the size from which buffers are
+    // mapped by themselves with each one that is freed, up to 32 MiB, and keeps smaller ones in up to eight arenas per processor.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
         // Setting this also ends its raising.
         (libc::M_MMAP_THRESHOLD, 128 << 10),
@@ -290,10 +367,6 @@ pub(crate) fn give_back_what_is_freed() {
     }
 }
 
-/// Other allocators are left as they are.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(crate) fn give_back_what_is_freed() {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,15 +375,19 @@ mod tests {
     fn layouts_are_few_and_large_enough() {
         let mut layouts = std::collections::HashSet::new();
         for size in (LEAST..=MOST).step_by(4097) {
-            let Some(layout) = Layout::from_size_align(size, 4).ok().and_then(kept) else {
-                panic!("{size} is not kept");
+            let Some(layout) = Layout::from_size_align(size, 4).ok().and_then(mapped) else {
+                panic!("{size} is not mapped");
             };
             assert!(layout.size() >= size && layout.size() <= size + size / 7);
-            assert_eq!(kept(layout), Some(layout).filter(|layout| layout.size() <= MOST));
+            assert_eq!(mapped(layout), Some(layout));
             layouts.insert(layout.size());
         }
         assert!(layouts.len() <= 90, "{}", layouts.len());
-        assert!(kept(Layout::new::<[u8; 1000]>()).is_none());
+        assert!(mapped(Layout::new::<[u8; 1000]>()).is_none());
+        let beyond = Layout::from_size_align(MOST + 1, 4).ok().and_then(mapped);
+        assert_eq!(beyond.map(|layout| layout.size()), Some(MOST + (MOST >> 4)));
+        let aligned = Layout::from_size_align(LEAST, 2 * PAGE).ok();
+        assert_eq!(aligned.and_then(mapped), None);
     }
 
     #[test]
@@ -324,6 +401,7 @@ mod tests {
         assert_eq!(shelf.take(layout(1 << 20)), Some(address(2)));
         assert!(shelf.put(address(3), layout(MAX_BYTES - (1 << 20))));
         assert!(!shelf.put(address(4), layout(LEAST)));
+        assert!(!shelf.put(address(4), layout(MOST + 1)));
         assert!(shelf.take_old(1).is_none());
         assert_eq!(std::iter::from_fn(|| shelf.take_old(0)).count(), 2);
         for number in 0..2 * MAX_BLOCKS {

@@ -30,13 +30,15 @@ use crate::{config::Config, failure::Failure, options::Options};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
-    allocator::give_back_what_is_unused();
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next().unwrap_or_default();
     if first == backends::WORKER {
+        allocator::give_back_what_is_unused();
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
     }
     descriptors::raise_limit();
+    descriptors::make_room();
+    allocator::give_back_what_is_unused();
     if first == check::CHECK {
         return check::run(arguments).unwrap_or_else(|failure| fail(&failure));
     }
