@@ -1,11 +1,13 @@
 //! Values that would make an operator of tract panic, or take memory without bound, found before it runs.
 
+use std::fmt;
+
 use tract_onnx::{
     tract_core::ops::array::{Gather, GatherElements, GatherNd, Range, ScatterElements, ScatterNd, Topk},
     tract_hir::internal::*,
 };
 
-use crate::faults::BadInput;
+use crate::faults::{BadInput, Refusal};
 
 /// What is looked at before a node runs.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +95,7 @@ impl InputCheck {
             }
             (Self::Range, [start, limit, step]) if start.datum_type() != DatumType::TDim => {
                 let number = |tensor: &TValue| tensor.cast_to_scalar::<f64>();
-                range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput)?;
+                range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput::from)?;
             }
             (Self::Divisor, [_, divisor])
                 if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
@@ -109,13 +111,36 @@ impl InputCheck {
 /// Numbers of a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
 
-/// Says why a range is not computed, if it is not.
-pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), String> {
+/// A range that has too many numbers, or nobody knows how many.
+#[derive(Debug)]
+pub(crate) struct LongRange {
+    count: f64,
+}
+
+impl fmt::Display for LongRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.count;
+        write!(f, "a range of {count} numbers is beyond the limit of {MAX_RANGE}")
+    }
+}
+
+impl From<LongRange> for Refusal {
+    fn from(range: LongRange) -> Self {
+        Self(range.to_string())
+    }
+}
+
+impl From<LongRange> for BadInput {
+    fn from(range: LongRange) -> Self {
+        Self(range.to_string())
+    }
+}
+
+/// Whether a range is computed.
+pub(crate) fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     let count = (limit - start) / step;
     if count.is_nan() || count > MAX_RANGE {
-        return Err(format!(
-            "a range of {count} numbers is beyond the limit of {MAX_RANGE}"
-        ));
+        return Err(LongRange { count });
     }
     Ok(())
 }

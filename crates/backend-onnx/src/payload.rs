@@ -1,9 +1,11 @@
 //! Constants in the file: whether a tensor's contents are what its type and dimensions say, and those contents in
 //! one form.
 
+use std::fmt;
+
 use bytes::Bytes;
 use oip_types::{DataType, ServiceError};
-use tensor_core::{DType, Quoted, Shape};
+use tensor_core::{DType, Quoted, Shape, SpecError};
 
 use crate::{
     dtype,
@@ -39,7 +41,7 @@ impl Payload {
                 "comes in several segments, which is not supported",
             ));
         }
-        let shape = shape(&tensor.dims).map_err(|reason| invalid(tensor, reason))?;
+        let shape = shape(&tensor.dims).map_err(|flaw| invalid(tensor, flaw))?;
         let data = match datatype {
             DataType::Bytes => Data::Strings(strings(tensor)?),
             DataType::Fixed(dtype) => Data::Fixed(fixed(tensor, dtype)?),
@@ -49,23 +51,25 @@ impl Payload {
             shape,
             data,
         };
-        payload.check_length().map_err(|reason| invalid(tensor, reason))?;
+        payload.check_length().map_err(|flaw| invalid(tensor, flaw))?;
         Ok(payload)
     }
 
-    fn check_length(&self) -> Result<(), String> {
+    fn check_length(&self) -> Result<(), Flaw> {
         let (found, size, unit) = match (&self.data, self.datatype.dtype()) {
             (Data::Fixed(bytes), Some(dtype)) => (bytes.len(), dtype.size(), "bytes"),
             (Data::Fixed(_), None) | (Data::Strings(_), Some(_)) => (0, 0, "elements"),
             (Data::Strings(strings), None) => (strings.len(), 1, "strings"),
         };
-        let (shape, datatype) = (&self.shape, self.datatype);
-        match shape.element_count().checked_mul(size as u64) {
+        match self.shape.element_count().checked_mul(size as u64) {
             Some(expected) if expected == found as u64 => Ok(()),
-            Some(expected) => Err(format!(
-                "has {found} {unit} of data where {datatype}{shape} takes {expected}"
-            )),
-            None => Err(format!("has dimensions {shape} that are too large")),
+            Some(expected) => Err(Flaw::Length {
+                found,
+                expected,
+                unit,
+                tensor: format!("{}{}", self.datatype, self.shape),
+            }),
+            None => Err(Flaw::TooLarge(self.shape.clone())),
         }
     }
 }
@@ -76,7 +80,7 @@ pub(crate) fn check(tensor: &TensorProto) -> Result<(), ServiceError> {
         Some(_) => Payload::read(tensor).map(drop),
         None => shape(&tensor.dims)
             .map(drop)
-            .map_err(|reason| invalid(tensor, reason)),
+            .map_err(|flaw| invalid(tensor, flaw)),
     }
 }
 
@@ -92,14 +96,45 @@ pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), ServiceError> 
     ))
 }
 
-/// Dimensions from the file as a shape, or what is wrong with them.
-pub(crate) fn shape(dims: &[i64]) -> Result<Shape, String> {
+/// What is wrong with a tensor's dimensions, or with how much data it has for them.
+#[derive(Debug)]
+pub(crate) enum Flaw {
+    Negative,
+    Shape(SpecError),
+    TooLarge(Shape),
+    Length {
+        found: usize,
+        expected: u64,
+        unit: &'static str,
+        /// Its type and shape.
+        tensor: String,
+    },
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Negative => f.write_str("has a negative dimension"),
+            Self::Shape(error) => write!(f, "has impossible dimensions: {error}"),
+            Self::TooLarge(shape) => write!(f, "has dimensions {shape} that are too large"),
+            Self::Length {
+                found,
+                expected,
+                unit,
+                tensor,
+            } => write!(f, "has {found} {unit} of data where {tensor} takes {expected}"),
+        }
+    }
+}
+
+/// Dimensions from the file as a shape.
+pub(crate) fn shape(dims: &[i64]) -> Result<Shape, Flaw> {
     let unsigned = dims
         .iter()
         .map(|&dim| u64::try_from(dim))
         .collect::<Result<Vec<u64>, _>>();
-    let unsigned = unsigned.map_err(|_| "has a negative dimension".to_owned())?;
-    Shape::new(&unsigned).map_err(|error| format!("has impossible dimensions: {error}"))
+    let unsigned = unsigned.map_err(|_| Flaw::Negative)?;
+    Shape::new(&unsigned).map_err(Flaw::Shape)
 }
 
 fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, ServiceError> {
@@ -171,8 +206,7 @@ fn strings(tensor: &TensorProto) -> Result<Vec<String>, ServiceError> {
     strings.map_err(|_| invalid(tensor, "has a string that is not UTF-8"))
 }
 
-fn invalid(tensor: &TensorProto, reason: impl AsRef<str>) -> ServiceError {
-    let reason = reason.as_ref();
+fn invalid(tensor: &TensorProto, reason: impl fmt::Display) -> ServiceError {
     ServiceError::invalid(match tensor.name.as_str() {
         "" => format!("a tensor {reason}"),
         name => format!("tensor {} {reason}", Quoted(name)),

@@ -106,16 +106,16 @@ pub struct Port {
 impl Port {
     fn read(info: &ValueInfoProto, role: &str) -> Result<Self, ServiceError> {
         let invalid =
-            |reason: String| ServiceError::invalid(format!("{role} {} {reason}", Quoted(&info.name)));
+            |reason: &dyn fmt::Display| ServiceError::invalid(format!("{role} {} {reason}", Quoted(&info.name)));
         if info.name.is_empty() {
             return Err(ServiceError::invalid(format!(
                 "an {role} of the model has no name"
             )));
         }
-        let tensor = tensor_type(info.r#type.as_ref()).map_err(invalid)?;
+        let tensor = tensor_type(info.r#type.as_ref()).map_err(|error| invalid(&error))?;
         let datatype = dtype::from_onnx(tensor.elem_type).ok_or_else(|| {
             let name = dtype::onnx_name(tensor.elem_type);
-            invalid(format!("is {name}, which is not supported"))
+            invalid(&format_args!("is {name}, which is not supported"))
         })?;
         let dims = tensor
             .shape
@@ -126,7 +126,7 @@ impl Port {
             datatype,
             dims,
         };
-        port.check_size().map_err(invalid)?;
+        port.check_size().map_err(|error| invalid(&error))?;
         Ok(port)
     }
 
@@ -138,13 +138,12 @@ impl Port {
     }
 
     /// No tensor can come near this size, but a plan for one may be made.
-    fn check_size(&self) -> Result<(), String> {
-        const MAX_RANK: usize = 32;
+    fn check_size(&self) -> Result<(), Unservable> {
         let Some(dims) = &self.dims else {
             return Ok(());
         };
         if dims.len() > MAX_RANK {
-            return Err(format!("has {} dimensions, the limit is {MAX_RANK}", dims.len()));
+            return Err(Unservable::Rank(dims.len()));
         }
         let element = self.datatype.dtype().map_or(1, |dtype| dtype.size() as u64);
         let bytes = dims
@@ -153,7 +152,7 @@ impl Port {
             .try_fold(element, |bytes, dim| bytes.checked_mul(dim.max(1)));
         match bytes {
             Some(..=MAX_BYTES) => Ok(()),
-            _ => Err("has dimensions beyond the limit of 4 GiB".to_owned()),
+            _ => Err(Unservable::Size),
         }
     }
 }
@@ -202,7 +201,32 @@ impl fmt::Display for Dim {
     }
 }
 
-fn tensor_type(info: Option<&TypeProto>) -> Result<&type_proto::Tensor, String> {
+/// Why an input or output cannot be served.
+#[derive(Debug)]
+enum Unservable {
+    /// It is something else than a tensor.
+    Kind(&'static str),
+    Rank(usize),
+    Size,
+}
+
+const MAX_RANK: usize = 32;
+
+impl fmt::Display for Unservable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kind(what) => write!(
+                f,
+                "{what}, which a request cannot carry; only tensors can be served (scikit-learn models: export with \
+                 options={{id(model): {{'zipmap': False}}}}, or zipmap=False, to get probabilities as a tensor)"
+            ),
+            Self::Rank(rank) => write!(f, "has {rank} dimensions, the limit is {MAX_RANK}"),
+            Self::Size => f.write_str("has dimensions beyond the limit of 4 GiB"),
+        }
+    }
+}
+
+fn tensor_type(info: Option<&TypeProto>) -> Result<&type_proto::Tensor, Unservable> {
     use type_proto::Value;
     let what = match info.and_then(|info| info.value.as_ref()) {
         Some(Value::TensorType(tensor)) => return Ok(tensor),
@@ -218,10 +242,7 @@ fn tensor_type(info: Option<&TypeProto>) -> Result<&type_proto::Tensor, String> 
         Some(Value::OpaqueType(_)) => "is of an opaque type",
         None => "has no type",
     };
-    Err(format!(
-        "{what}, which a request cannot carry; only tensors can be served (scikit-learn models: export with \
-         options={{id(model): {{'zipmap': False}}}}, or zipmap=False, to get probabilities as a tensor)"
-    ))
+    Err(Unservable::Kind(what))
 }
 
 fn opsets(model: &ModelProto) -> Result<BTreeMap<String, i64>, ServiceError> {

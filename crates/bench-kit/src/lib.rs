@@ -1,6 +1,6 @@
 //! Runs alternatives side by side in one process and prints medians and ratios.
 //!
-//! Machines are noisy, so absolute times say little; two programs run in turn, round after round, see the same noise.
+//! Machines are noisy, so absolute times say little; two programs run in turn, round after round and in a new order each time, see the same noise.
 //! What is printed is the median over all rounds and the ratio of each median to the first alternative's.
 //!
 //! ```
@@ -61,13 +61,19 @@ impl<'a> Comparison<'a> {
     }
 
     /// Runs all alternatives in turn, prints a table and returns the medians in order.
+    ///
+    /// Each round has an order of its own, the same ones in each run: whoever came after an alternative that leaves caches and
+    /// memory in disorder would pay for it in every round.
     pub fn run(mut self) -> Vec<Duration> {
         let mut times = vec![Vec::with_capacity(self.rounds); self.alternatives.len()];
+        let mut order: Vec<usize> = (0..self.alternatives.len()).collect();
+        let mut random = fastrand::Rng::with_seed(0);
         for round in 0..=self.rounds {
-            for ((_, work), times) in self.alternatives.iter_mut().zip(&mut times) {
-                let elapsed = work();
+            random.shuffle(&mut order);
+            for &index in &order {
+                let elapsed = (self.alternatives[index].1)();
                 if round > 0 {
-                    times.push(elapsed);
+                    times[index].push(elapsed);
                 }
             }
         }

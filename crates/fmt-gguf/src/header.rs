@@ -10,7 +10,7 @@ use tensor_core::{Bytes, Shape};
 
 use crate::{
     types::GgmlType,
-    value::{self, Kind, put_string},
+    value::{self, Kind, ValueError, put_string},
 };
 
 /// The format's short name.
@@ -314,7 +314,7 @@ pub(crate) fn encode(tensors: &[Announced<'_>], metadata: &Metadata) -> Result<V
         }
         put_string(key, &mut out);
         let encoded = kind_of(&types, key).and_then(|kind| kind.encode(text, &mut out));
-        encoded.map_err(|why| wrong(ErrorKind::Unsupported, why))?;
+        encoded.map_err(|error| wrong(ErrorKind::Unsupported, error.to_string()))?;
     }
     for tensor in tensors {
         put_string(tensor.name, &mut out);
@@ -355,7 +355,7 @@ fn types_of(metadata: &Metadata) -> Result<Types, Error> {
     })
 }
 
-fn kind_of(types: &Types, key: &str) -> Result<Kind, String> {
+fn kind_of(types: &Types, key: &str) -> Result<Kind, ValueError> {
     match types.get(key) {
         // What llama.cpp reads as numbers, whoever wrote it.
         None if matches!(
@@ -366,6 +366,6 @@ fn kind_of(types: &Types, key: &str) -> Result<Kind, String> {
             Ok(Kind::U32)
         }
         None => Ok(Kind::STRING),
-        Some(name) => Kind::of_name(name).ok_or_else(|| format!("its type is {}", tensor_core::Quoted(name))),
+        Some(name) => Kind::of_name(name).ok_or_else(|| ValueError::NoType(name.clone())),
     }
 }

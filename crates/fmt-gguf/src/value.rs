@@ -98,11 +98,11 @@ impl Kind {
     }
 
     /// Writes the type's number and a value that is given as text.
-    pub(crate) fn encode(self, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
+    pub(crate) fn encode(self, text: &str, out: &mut Vec<u8>) -> Result<(), ValueError> {
         let number = self
             .number()
             .filter(|_| self.base != Base::Mixed)
-            .ok_or("its type cannot be written")?;
+            .ok_or(ValueError::NotWritten)?;
         out.extend(number.to_le_bytes());
         if self == Self::STRING {
             put_string(text, out);
@@ -113,7 +113,28 @@ impl Kind {
         Encode { kind: self, out }
             .deserialize(&mut json)
             .and_then(|()| json.end())
-            .map_err(|error| format!("its text is no {self}: {error}"))
+            .map_err(|error| ValueError::Text(self, error))
+    }
+}
+
+/// Why a value that is given as text cannot be written.
+#[derive(Debug)]
+pub(crate) enum ValueError {
+    /// There is no such type.
+    NoType(String),
+    /// Values of its type cannot be written.
+    NotWritten,
+    /// The text is none of the type.
+    Text(Kind, serde_json::Error),
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoType(name) => write!(f, "its type is {}", Quoted(name)),
+            Self::NotWritten => f.write_str("its type cannot be written"),
+            Self::Text(kind, error) => write!(f, "its text is no {kind}: {error}"),
+        }
     }
 }
 
@@ -454,9 +475,9 @@ mod tests {
                 .encode(text, &mut out)
                 .map(|()| out.len())
         };
-        assert_eq!(encode("f32", " 1 "), Ok(8));
+        assert_eq!(encode("f32", " 1 ").ok(), Some(8));
         assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\",[]]").ok(), None);
-        assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\"]"), Ok(4 + 4 + 8 + 24));
+        assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\"]").ok(), Some(4 + 4 + 8 + 24));
         for (kind, wrong) in [
             ("f32", "1e39"),
             ("f64", "1e400"),

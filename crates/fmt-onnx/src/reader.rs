@@ -89,7 +89,7 @@ impl OnnxReader {
     ) -> Result<Self, Error> {
         let found = model::read(&*source, &options.limits)?;
         let (mut entries, mut places) = (Vec::new(), Vec::new());
-        let mut files: Vec<(String, Result<File, String>)> = Vec::new();
+        let mut files: Vec<(String, Result<File, Error>)> = Vec::new();
         for weight in found.weights {
             let (mut entry, stored) = weight.entry()?;
             places.push(match stored {
@@ -98,14 +98,14 @@ impl OnnxReader {
                 Stored::Elsewhere(external) => {
                     let known = files.iter().position(|(name, _)| *name == external.location);
                     let known = known.unwrap_or_else(|| {
-                        let opened = beside(&external.location).map_err(|error| error.to_string());
+                        let opened = beside(&external.location);
                         files.push((external.location.clone(), opened));
                         files.len() - 1
                     });
                     let reason = match &files[known].1 {
                         Ok(file) if entry.range.end <= file.len() => None,
                         Ok(file) => Some(format!("the file has {} bytes only", file.len())),
-                        Err(error) => Some(error.clone()),
+                        Err(error) => Some(error.to_string()),
                     };
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();

@@ -101,13 +101,13 @@ impl FieldsBuilder {
     }
 
     /// Fails with a key that stands twice.
-    pub(crate) fn finish(mut self) -> Result<Fields, String> {
+    pub(crate) fn finish(mut self) -> Result<Fields, DuplicateKey> {
         let pairs = &self.pairs;
         let key = |start: usize| key(&mut Items::new(&pairs[start..], 0));
         self.starts.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
         let same = self.starts.windows(2).find(|pair| key(pair[0]) == key(pair[1]));
         match same {
-            Some(pair) => Err(key(pair[0]).into_owned()),
+            Some(pair) => Err(DuplicateKey(key(pair[0]).into_owned())),
             None => Ok(self.unchecked()),
         }
     }
@@ -123,6 +123,10 @@ impl FieldsBuilder {
         })))
     }
 }
+
+/// A key that stands twice.
+#[derive(Debug)]
+pub(crate) struct DuplicateKey(pub(crate) String);
 
 /// What has been walked over before, so that nothing is wrong with it.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {

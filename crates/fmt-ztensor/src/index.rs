@@ -13,7 +13,7 @@ use crate::{
     cbor::{Items, describe},
     checks::{check_end, check_offset, check_size, too_many, unsupported},
     checksum::Claim,
-    fields::{Fields, FieldsBuilder},
+    fields::{DuplicateKey, Fields, FieldsBuilder},
     layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
     names::Names,
     value::CborValue,
@@ -289,7 +289,7 @@ impl<'a> Draft<'a> {
 
         let is_big = dtype.is_some_and(|dtype| dtype.size() > 1) && says_big == Some(true);
         let fields = std::mem::take(&mut self.custom).finish();
-        let fields = fields.map_err(|key| twice(&key).at(at))?;
+        let fields = fields.map_err(|DuplicateKey(key)| twice(&key).at(at))?;
         let dtype = match dtype {
             Some(dtype) => StoredDType::Known(dtype),
             None => StoredDType::Unknown(dtype_name.into_owned()),

@@ -1,8 +1,8 @@
 use std::{collections::HashMap, fmt, io::Write, ops::ControlFlow, path::Path};
 
 use fmt_core::{
-    AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OutputFile, OutputOptions, Plan,
-    PlannedEntry, StoredDType, TensorReader,
+    AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OpaqueDType, OutputFile,
+    OutputOptions, Plan, PlannedEntry, StoredDType, TensorReader,
 };
 use tensor_core::Quoted;
 
@@ -200,7 +200,7 @@ impl Adapted {
             let planned = match planned(entry) {
                 Ok(planned) => planned,
                 Err(why) => {
-                    losses.push(lost(why));
+                    losses.push(lost(why.to_string()));
                     continue;
                 }
             };
@@ -399,24 +399,45 @@ pub(crate) fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<
     Ok(())
 }
 
+/// Why a tensor cannot be read.
+#[derive(Debug)]
+enum Unplanned {
+    Unsupported(String),
+    /// Its elements are no whole blocks.
+    Blocks(OpaqueDType),
+    DType(StoredDType),
+    Layout,
+}
+
+impl fmt::Display for Unplanned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported(why) => f.write_str(why),
+            Self::Blocks(dtype) => write!(f, "its elements are no whole blocks of {dtype}"),
+            Self::DType(dtype) => write!(f, "its dtype is {dtype}"),
+            Self::Layout => f.write_str("its layout is not known"),
+        }
+    }
+}
+
 /// A tensor as it would be planned if the target could hold everything, or why it cannot be read.
-fn planned(entry: &Entry) -> Result<PlannedEntry, String> {
+fn planned(entry: &Entry) -> Result<PlannedEntry, Unplanned> {
     if let (StoredDType::Opaque(dtype), true) = (&entry.dtype, entry.is_copied_only()) {
         let planned = PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone());
-        let mut planned = planned.ok_or_else(|| format!("its elements are no whole blocks of {dtype}"))?;
+        let mut planned = planned.ok_or_else(|| Unplanned::Blocks(dtype.clone()))?;
         planned.attributes = entry.attributes.to_map();
         return Ok(planned);
     }
     if let Some(why) = &entry.unsupported {
-        return Err(why.clone());
+        return Err(Unplanned::Unsupported(why.clone()));
     }
     let spec = entry
         .spec()
-        .ok_or_else(|| format!("its dtype is {}", entry.dtype))?;
+        .ok_or_else(|| Unplanned::DType(entry.dtype.clone()))?;
     let mut planned = match entry.layout {
         Layout::Dense => PlannedEntry::dense(&*entry.name, spec),
         Layout::Coo { nnz } => PlannedEntry::coo(&*entry.name, spec, nnz),
-        _ => return Err("its layout is not known".to_owned()),
+        _ => return Err(Unplanned::Layout),
     };
     planned.attributes = entry.attributes.to_map();
     Ok(planned)

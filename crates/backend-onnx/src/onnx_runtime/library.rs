@@ -1,5 +1,5 @@
 use std::{
-    fs,
+    fmt, fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{LazyLock, Mutex, PoisonError},
@@ -61,8 +61,8 @@ impl OnnxRuntime {
         }
         // The crate panics where a library exports the right names, but does not behave.
         let environment = catch_unwind(AssertUnwindSafe(|| start(&found)))
-            .unwrap_or_else(|_| Err("it does not behave like ONNX Runtime".to_owned()))
-            .map_err(|reason| failed(&reason))?;
+            .unwrap_or(Err(StartError::Panic))
+            .map_err(|error| failed(&error.to_string()))?;
         let runtime = Self {
             environment,
             path: found,
@@ -121,27 +121,44 @@ impl OnnxRuntime {
     }
 }
 
-fn start(path: &Path) -> Result<Environment, String> {
-    let builder = ort::init_from(path).map_err(|error| match error {
-        // The system's words stand in the causes.
-        LoadDynamicError::Dlopen { error, .. } => causes(&error)
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(": "),
-        LoadDynamicError::MissingApi { .. } => "it is a library, but not ONNX Runtime".to_owned(),
-        LoadDynamicError::InvalidVersionString => "it has no version".to_owned(),
-        LoadDynamicError::BadVersion { version_str, .. } => {
-            format!(
+/// Why a library that is there does not start.
+#[derive(Debug)]
+enum StartError {
+    Load(LoadDynamicError),
+    Environment(ort::Error),
+    Panic,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Load(LoadDynamicError::Dlopen { error, .. }) => {
+                // The system's words stand in the causes.
+                for (depth, cause) in causes(error).enumerate() {
+                    write!(f, "{}{cause}", if depth > 0 { ": " } else { "" })?;
+                }
+                Ok(())
+            }
+            Self::Load(LoadDynamicError::MissingApi { .. }) => f.write_str("it is a library, but not ONNX Runtime"),
+            Self::Load(LoadDynamicError::InvalidVersionString) => f.write_str("it has no version"),
+            Self::Load(LoadDynamicError::BadVersion { version_str, .. }) => write!(
+                f,
                 "it is version {version_str}, expected 1.{} or newer",
                 ort::MINOR_VERSION
-            )
+            ),
+            Self::Environment(error) => error.fmt(f),
+            Self::Panic => f.write_str("it does not behave like ONNX Runtime"),
         }
-    })?;
+    }
+}
+
+fn start(path: &Path) -> Result<Environment, StartError> {
+    let builder = ort::init_from(path).map_err(StartError::Load)?;
     let environment = builder
         .with_name("oip")
         .with_telemetry(false)
         .build()
-        .map_err(|error| error.to_string())?;
+        .map_err(StartError::Environment)?;
     // What goes wrong is returned, with the same words, to who asked.
     environment.set_log_level(LogLevel::Fatal);
     Ok(environment)

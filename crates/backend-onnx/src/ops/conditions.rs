@@ -4,11 +4,12 @@
 use tract_onnx::tract_hir::internal::*;
 
 use super::{attributes::Attributes, kernel::Fact};
+use crate::faults::Limit;
 
-type Verdict = Result<(), String>;
+type Verdict = Result<(), Limit>;
 
-fn refuse<T>(reason: impl Into<String>) -> Result<T, String> {
-    Err(reason.into())
+fn refuse<T>(reason: impl Into<String>) -> Result<T, Limit> {
+    Err(Limit(reason.into()))
 }
 
 /// Dilated windows with automatic padding, and rounding up together with it, are where implementations disagree.

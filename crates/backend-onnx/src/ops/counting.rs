@@ -49,7 +49,7 @@ impl Kernel for Range {
         let length = match (known(start), known(limit), known(step)) {
             (Some(start), Some(limit), Some(step)) => {
                 // It is computed when the plan is made, at once and whole.
-                input_check::range_fits(start, limit, step).map_err(Refusal)?;
+                input_check::range_fits(start, limit, step).map_err(Refusal::from)?;
                 length(start, limit, step).to_dim()
             }
             _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {
@@ -66,7 +66,7 @@ impl Kernel for Range {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let number = |index: usize| -> TractResult<f64> { inputs[index].cast_to_scalar::<f64>() };
         let (start, limit, step) = (number(0)?, number(1)?, number(2)?);
-        input_check::range_fits(start, limit, step).map_err(BadInput)?;
+        input_check::range_fits(start, limit, step).map_err(BadInput::from)?;
         let length = length(start, limit, step);
         let numbers = with_number!(inputs[0].datum_type(), T => {
             let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);

@@ -10,7 +10,7 @@ use super::{
 use crate::{faults::Limit, size, time_limit};
 
 /// A condition on a node and its inputs, those that are given: says why they are refused.
-pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), String>;
+pub(crate) type Check = fn(Attributes<'_>, &[Fact]) -> Result<(), Limit>;
 
 /// What holds for an operator of tract beyond what tract itself holds it to.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Guarded {
             return Err(Limit(format!("is not supported for {name}")).into());
         }
         match &self.check {
-            Some((check, node)) => check(Attributes(node), inputs).map_err(|reason| Limit(reason).into()),
+            Some((check, node)) => Ok(check(Attributes(node), inputs)?),
             None => Ok(()),
         }
     }

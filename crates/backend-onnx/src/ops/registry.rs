@@ -131,7 +131,7 @@ pub(crate) fn check(
         }
     }
     rule.condition.map_or(Ok(()), |condition| {
-        condition(Attributes(node), opset).map_err(limit)
+        condition(Attributes(node), opset).map_err(|Limit(reason)| limit(reason))
     })
 }
 

@@ -7,12 +7,13 @@ use super::{
     guard::{Check, Guard, Widening},
     types::Types,
 };
+use crate::faults::Limit;
 
 /// Makes an operator from a node, as tract's own functions do.
 pub(super) type Build = fn(&ParsingContext<'_>, &NodeProto) -> TractResult<Box<dyn InferenceOp>>;
 
 /// A condition on a node by itself: says why it is refused.
-pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Result<(), String>;
+pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Result<(), Limit>;
 
 /// How many outputs a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     cbor::Items,
     deterministic,
-    fields::{Fields, FieldsBuilder},
+    fields::{DuplicateKey, Fields, FieldsBuilder},
     names::Names,
 };
 
@@ -263,7 +263,7 @@ impl<'a> Parser<'a> {
         let fields = fields.finish();
         fields
             .map(Some)
-            .map_err(|key: String| twice(&key).at(pairs.at).rule("O7"))
+            .map_err(|DuplicateKey(key)| twice(&key).at(pairs.at).rule("O7"))
     }
 }
 
