@@ -105,8 +105,9 @@ pub struct Port {
 
 impl Port {
     fn read(info: &ValueInfoProto, role: &str) -> Result<Self, ServiceError> {
-        let invalid =
-            |reason: &dyn fmt::Display| ServiceError::invalid(format!("{role} {} {reason}", Quoted(&info.name)));
+        let invalid = |reason: &dyn fmt::Display| {
+            ServiceError::invalid(format!("{role} {} {reason}", Quoted(&info.name)))
+        };
         if info.name.is_empty() {
             return Err(ServiceError::invalid(format!(
                 "an {role} of the model has no name"

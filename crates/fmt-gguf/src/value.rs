@@ -477,7 +477,10 @@ mod tests {
         };
         assert_eq!(encode("f32", " 1 ").ok(), Some(8));
         assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\",[]]").ok(), None);
-        assert_eq!(encode("[f64]", "[1,-2.5E-3 , \"nan\"]").ok(), Some(4 + 4 + 8 + 24));
+        assert_eq!(
+            encode("[f64]", "[1,-2.5E-3 , \"nan\"]").ok(),
+            Some(4 + 4 + 8 + 24)
+        );
         for (kind, wrong) in [
             ("f32", "1e39"),
             ("f64", "1e400"),

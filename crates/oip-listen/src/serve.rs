@@ -355,3 +355,41 @@ impl Connection {
         }
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        runtime::Builder,
+    };
+
+    use super::*;
+
+    #[test]
+    fn work_is_seen_by_its_first_bytes_which_stay() {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            for (sent, is_work) in [
+                ("POST / HTTP/1.1\r\n", true),
+                ("PUT ", true),
+                ("GET / HTTP/1.1\r\n", false),
+                ("HEAD", false),
+                ("POS", false),
+            ] {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                let (mut stream, _) = listener.accept().await.unwrap();
+                assert!(!begins_work(&stream), "nothing was sent yet");
+                client.write_all(sent.as_bytes()).await.unwrap();
+                stream.readable().await.unwrap();
+                assert_eq!(begins_work(&stream), is_work, "{sent}");
+                let mut read = vec![0; sent.len()];
+                stream.read_exact(&mut read).await.unwrap();
+                assert_eq!(read, sent.as_bytes());
+            }
+        });
+    }
+}

@@ -259,7 +259,8 @@ impl Shelf {
     }
 
     fn put(&mut self, address: *mut u8, layout: Layout) -> bool {
-        let has_room = layout.size() <= MOST && self.count < MAX_BLOCKS && self.bytes + layout.size() <= MAX_BYTES;
+        let has_room =
+            layout.size() <= MOST && self.count < MAX_BLOCKS && self.bytes + layout.size() <= MAX_BYTES;
         if has_room {
             self.blocks[self.count] = Block {
                 address,
@@ -346,7 +347,10 @@ fn trim(last: usize) -> usize {
 }
 
 /// Tells the allocators to give freed memory back to the system. To be called before there are threads.
-#[allow(unsafe_code, reason = "the allocators have no other interfaces; they are only given numbers")]
+#[allow(
+    unsafe_code,
+    reason = "the allocators have no other interfaces; they are only given numbers"
+)]
 pub(crate) fn give_back_what_is_freed() {
     /// `mi_option_purge_delay`, which the crate has no name for.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;

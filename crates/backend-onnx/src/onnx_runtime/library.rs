@@ -139,7 +139,9 @@ impl fmt::Display for StartError {
                 }
                 Ok(())
             }
-            Self::Load(LoadDynamicError::MissingApi { .. }) => f.write_str("it is a library, but not ONNX Runtime"),
+            Self::Load(LoadDynamicError::MissingApi { .. }) => {
+                f.write_str("it is a library, but not ONNX Runtime")
+            }
             Self::Load(LoadDynamicError::InvalidVersionString) => f.write_str("it has no version"),
             Self::Load(LoadDynamicError::BadVersion { version_str, .. }) => write!(
                 f,
