@@ -193,14 +193,17 @@ fn show(verdict: &Verdict, has_manifest: bool, out: &mut impl Write) -> Outcome 
         (true, true) => ", as the manifest says",
         _ => "",
     };
+    let oddities = match verdict.oddities.len() {
+        1 => "1 oddity".to_owned(),
+        count => format!("{count} oddities"),
+    };
     writeln!(
         out,
-        "{name}: {good}: {}, {}, {} held against checksums, {} without, {} oddities{as_said}",
+        "{name}: {good}: {}, {}, {} held against checksums, {} without, {oddities}{as_said}",
         verdict.format,
         table::tensors(verdict.tensors),
         verdict.checked,
         verdict.unchecked,
-        verdict.oddities.len()
     )?;
     Ok(())
 }
