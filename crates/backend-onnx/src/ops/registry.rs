@@ -131,7 +131,7 @@ pub(crate) fn check(
         }
     }
     rule.condition.map_or(Ok(()), |condition| {
-        condition(Attributes(node), opset).map_err(|Limit(reason)| limit(reason))
+        condition(Attributes(node), opset).map_err(|error| limit(error.0))
     })
 }
 
