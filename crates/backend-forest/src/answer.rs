@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use oip_types::{DataType, ModelConfig, TensorMetadata, model_config::ConfigParameter};
 use tensor_core::{DType, Quoted};
 
-use crate::{
-    booster::{Booster, Meaning},
-    error::Refusal,
-};
+use crate::{booster::Booster, error::Refusal, meaning::Meaning};
 
 /// A configuration's word on a model, in the terms of Triton's FIL backend.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use forest::{Forest, Rows, TooFewFeatures};
 
-use crate::{lightgbm, xgboost};
+use crate::{lightgbm, meaning::Meaning, xgboost};
 
 /// The most scores that a row can have: memory for an answer is taken by it.
 pub(crate) const MAX_SCORES: usize = 1 << 16;
@@ -20,17 +20,6 @@ pub(crate) struct Booster {
     pub(crate) scores: usize,
     pub(crate) meaning: Meaning,
     pub(crate) scorer: Scorer,
-}
-
-/// What scores are, once they are transformed as the package does it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// Numbers of any kind.
-    Values,
-    /// Of each score, how likely "yes" is.
-    YesOrNo,
-    /// How likely each class is. The package's own answer is the likeliest class if `is_picked`.
-    Classes { is_picked: bool },
 }
 
 /// What computes scores.

@@ -41,6 +41,7 @@ mod backend;
 mod booster;
 mod error;
 mod lightgbm;
+mod meaning;
 mod model;
 mod other_formats;
 mod xgboost;

@@ -1,6 +1,19 @@
 //! Walking through trees: several rows, or several trees, at once, so that the processor waits for none of them.
 
-use crate::{number::Number, trees::Aggregate};
+use crate::number::Number;
+
+/// How the leaves that a row reaches make up its scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregate {
+    /// Their sum; [`Aggregate::Average`] is for the caller to divide.
+    Sum,
+    /// The same; the caller divides by the number of trees.
+    Average,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+}
 
 /// A node. The two children of a branch stand side by side, so that one index is enough and the comparison's outcome
 /// selects the child without a jump. A leaf leads to itself.

@@ -33,6 +33,6 @@ mod eval;
 mod number;
 mod trees;
 
-pub use eval::{Forest, Rows, TooFewFeatures};
+pub use eval::{Aggregate, Forest, Rows, TooFewFeatures};
 pub use number::Number;
-pub use trees::{Aggregate, Leaf, Set, Test, TreeError, TreeNode, Trees, TreesBuilder};
+pub use trees::{Leaf, Set, Test, TreeError, TreeNode, Trees, TreesBuilder};

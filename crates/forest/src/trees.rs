@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::{
-    eval::{Forest, Leaves, Linear, Node, Numbers, Special, Weight},
+    eval::{Aggregate, Forest, Leaves, Linear, Node, Numbers, Special, Weight},
     number::Number,
 };
 
@@ -101,19 +101,6 @@ pub enum TreeNode {
     },
     /// The end of the way.
     Leaf(Leaf),
-}
-
-/// How the leaves that a row reaches make up its scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aggregate {
-    /// Their sum; [`Aggregate::Average`] is for the caller to divide.
-    Sum,
-    /// The same; the caller divides by the number of trees.
-    Average,
-    /// The least.
-    Min,
-    /// The greatest.
-    Max,
 }
 
 /// Builds [`Trees`], one tree at a time.

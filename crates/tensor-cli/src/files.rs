@@ -42,7 +42,7 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        return crate::remote::open_composite(location).about(path);
+        return crate::remote::open_composite(location, &read_options()).about(path);
     }
     if is_standard(path) {
         let source = standard_input().about(path)?;

@@ -6,11 +6,11 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use fmt_core::{ByteSource, Error, ErrorKind, TensorReader, read_range};
+use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, TensorReader, read_range};
 use tensor_files::{Composite, ShardIndex};
 use tensor_remote::{RemoteOptions, RemoteSource};
 
-use crate::{files, options::Servers, progress};
+use crate::{options::Servers, progress};
 
 static SERVERS: OnceLock<Servers> = OnceLock::new();
 
@@ -29,11 +29,11 @@ pub(crate) fn location(path: &Path) -> Option<&str> {
 }
 
 /// Opens a file of whichever format it is, or an index and the files that it names, which are beside it.
-pub(crate) fn open_composite(location: &str) -> Result<Composite<'static>, Error> {
+pub(crate) fn open_composite(location: &str, options: &ReadOptions) -> Result<Composite<'static>, Error> {
     if !location.ends_with(".index.json") {
-        return open(location).map(|reader| Composite::new(location, reader));
+        return open(location, options).map(|reader| Composite::new(location, reader));
     }
-    let (source, options) = (source(location)?, files::read_options());
+    let source = source(location)?;
     if source.len() > options.limits.index_bytes {
         let error = Error::new(ErrorKind::TooLarge, "the index of the checkpoint's files");
         return Err(error.found(source.len()));
@@ -41,16 +41,16 @@ pub(crate) fn open_composite(location: &str) -> Result<Composite<'static>, Error
     let json = progress::waiting(|| read_range(&*source, 0..source.len(), "the index"))?;
     let folder = location.rsplit_once('/').map_or("", |(folder, _)| folder);
     let index = ShardIndex::from_json(&json)?;
-    tensor_files::open_shards(&index, &options, |file| open(&format!("{folder}/{file}")))
+    tensor_files::open_shards(&index, options, |file| open(&format!("{folder}/{file}"), options))
 }
 
 /// Opens a file of whichever format it is.
-fn open(location: &str) -> Result<Box<dyn TensorReader>, Error> {
+fn open(location: &str, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     let source = source(location)?;
     let open = || {
         let head = read_range(&*source, 0..source.len().min(512), "the beginning of the file")?;
         let format = tensor_files::detect(&head, source.len(), Some(source.name().as_ref()))?;
-        format.open(Arc::clone(&source) as Arc<dyn ByteSource>, &files::read_options())
+        format.open(Arc::clone(&source) as Arc<dyn ByteSource>, options)
     };
     progress::waiting(open)
 }

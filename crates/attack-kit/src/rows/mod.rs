@@ -5,15 +5,11 @@ mod connections;
 mod decoding;
 mod frames;
 mod readers;
+mod scale;
 mod shared_memory;
+mod tally;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex},
-};
+use std::{future::Future, pin::Pin};
 
 use crate::server::Target;
 
@@ -25,89 +21,9 @@ pub use connections::{
 pub use decoding::{BOMBS, Bomb, bomb};
 pub use frames::{FLOODS, Flood, flood};
 pub use readers::{slow_json, slow_streams, unread_echoes};
+pub use scale::Scale;
 pub use shared_memory::{Region, shared_memory};
-
-/// How large the server's limits are, and how many clients attack.
-#[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    /// Its `--max-request-size`.
-    pub request: usize,
-    /// Its `--memory-budget`.
-    pub budget: usize,
-    /// Clients that read slowly, or not at all.
-    pub readers: usize,
-    /// Clients that send compressed bodies.
-    pub crowd: usize,
-}
-
-impl Scale {
-    /// The server's default options.
-    pub const FULL: Self = Self {
-        request: 64 << 20,
-        budget: 512 << 20,
-        readers: 60,
-        crowd: 300,
-    };
-
-    /// An eighth of that, for tests.
-    pub const SMALL: Self = Self {
-        request: 8 << 20,
-        budget: 64 << 20,
-        readers: 60,
-        crowd: 100,
-    };
-
-    /// The options that give a server these limits.
-    #[must_use]
-    pub fn options(&self) -> [String; 6] {
-        [
-            "--max-request-size".to_owned(),
-            self.request.to_string(),
-            "--max-answer-size".to_owned(),
-            self.request.to_string(),
-            "--memory-budget".to_owned(),
-            self.budget.to_string(),
-        ]
-    }
-
-    /// The most memory that the server may take, above what it has when nothing is to do.
-    #[must_use]
-    pub fn bound(&self) -> usize {
-        self.budget + self.budget / 4 + (64 << 20)
-    }
-}
-
-/// Counts the answers to an attack, by what they are.
-#[derive(Clone, Default)]
-pub struct Tally(Arc<Mutex<BTreeMap<String, usize>>>);
-
-impl Tally {
-    /// Counts one answer.
-    pub fn add(&self, answer: impl fmt::Display) {
-        if let Ok(mut counts) = self.0.lock() {
-            *counts.entry(answer.to_string()).or_default() += 1;
-        }
-    }
-
-    /// How often this was answered.
-    #[must_use]
-    pub fn count(&self, answer: &str) -> usize {
-        self.0
-            .lock()
-            .map_or(0, |counts| counts.get(answer).copied().unwrap_or(0))
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.0.lock().map_err(|_| fmt::Error)?;
-        let texts: Vec<String> = counts
-            .iter()
-            .map(|(answer, count)| format!("{count} x {answer}"))
-            .collect();
-        formatter.write_str(&texts.join(", "))
-    }
-}
+pub use tally::Tally;
 
 /// An attack that runs until it is done or dropped.
 pub type Attack = Pin<Box<dyn Future<Output = ()>>>;

@@ -4,8 +4,9 @@ use forest::{Aggregate, Trees, TreesBuilder};
 
 use super::{Link, tree};
 use crate::{
-    booster::{Booster, LightgbmTrees, MAX_SCORES, Meaning, Scorer},
+    booster::{Booster, LightgbmTrees, MAX_SCORES, Scorer},
     error::Refusal,
+    meaning::Meaning,
 };
 
 /// Reads a model.

@@ -1,6 +1,6 @@
 //! What LightGBM's objectives do to scores. In `f64`, as there.
 
-use crate::{booster::Meaning, error::Refusal};
+use crate::{error::Refusal, meaning::Meaning};
 
 /// What becomes of a row's scores, as LightGBM's `predict` does it.
 #[derive(Clone, Copy, Debug, PartialEq)]

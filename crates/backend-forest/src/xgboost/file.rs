@@ -6,8 +6,9 @@ use serde::Deserialize;
 
 use super::{Linear, Link, trees, ubj};
 use crate::{
-    booster::{Booster, MAX_SCORES, Meaning, Scorer},
+    booster::{Booster, MAX_SCORES, Scorer},
     error::Refusal,
+    meaning::Meaning,
 };
 
 /// How a file is read.

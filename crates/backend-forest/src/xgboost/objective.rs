@@ -1,6 +1,6 @@
 //! What XGBoost's objectives do to scores. In `f32`, as there.
 
-use crate::{booster::Meaning, error::Refusal};
+use crate::{error::Refusal, meaning::Meaning};
 
 /// What becomes of a row's scores, as XGBoost's `predict` does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
