@@ -13,7 +13,7 @@ use crate::{
     signature::canonical_domain,
 };
 
-use super::{any_graph, float, floats, int, ints, node, onnx_opset};
+use super::graph::{any_graph, float, floats, int, ints, node, onnx_opset};
 
 const DOMAIN: &str = "com.microsoft";
 

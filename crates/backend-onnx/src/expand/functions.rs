@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use oip_types::ServiceError;
 use tensor_core::Quoted;
 
-use super::any_graph;
+use super::graph::any_graph;
 use crate::{
     proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto},
     signature::canonical_domain,
@@ -142,7 +142,7 @@ impl Writer<'_> {
             }
             // An input may be given out as it is.
             if function.input.contains(name) {
-                body.push(super::node(
+                body.push(super::graph::node(
                     "Identity",
                     &node.name,
                     vec![name.clone()],

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tensor_core::f16;
 
-use super::{any_graph, int, node};
+use super::graph::{any_graph, int, node};
 use crate::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, attribute_proto::AttributeType,
     tensor_proto::DataType, type_proto,
