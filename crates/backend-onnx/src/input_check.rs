@@ -111,7 +111,7 @@ impl InputCheck {
 /// Numbers of a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
 
-/// A range that has too many numbers, or nobody knows how many.
+/// A range with too many numbers, or with a count that is NaN.
 #[derive(Debug)]
 pub(crate) struct LongRange {
     count: f64,

@@ -62,8 +62,8 @@ impl<'a> Comparison<'a> {
 
     /// Runs all alternatives in turn, prints a table and returns the medians in order.
     ///
-    /// Each round has an order of its own, the same ones in each run: whoever came after an alternative that leaves caches and
-    /// memory in disorder would pay for it in every round.
+    /// The order is shuffled for each round, with the same seed in each run. In a fixed order, an alternative that leaves caches and
+    /// memory in disorder would slow down the next one in every round.
     pub fn run(mut self) -> Vec<Duration> {
         let mut times = vec![Vec::with_capacity(self.rounds); self.alternatives.len()];
         let mut order: Vec<usize> = (0..self.alternatives.len()).collect();

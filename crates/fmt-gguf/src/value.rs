@@ -124,7 +124,7 @@ pub(crate) enum ValueError {
     NoType(String),
     /// Values of its type cannot be written.
     NotWritten,
-    /// The text is none of the type.
+    /// The text cannot be read as this type.
     Text(Kind, serde_json::Error),
 }
 

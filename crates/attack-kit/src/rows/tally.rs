@@ -1,4 +1,4 @@
-//! What an attack was answered.
+//! Counts of the answers to an attack.
 
 use std::{
     collections::BTreeMap,
