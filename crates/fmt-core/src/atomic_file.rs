@@ -11,7 +11,7 @@ use crate::{Error, ErrorKind};
 /// A file that appears under its name only when it is complete.
 ///
 /// Bytes go to a file without a name in the target's folder where the system has such files (Linux), so that a killed
-/// process leaves nothing behind before the file is complete; elsewhere to one with a random name (`.tensorferry-XXXXXX.partial`).
+/// process leaves nothing behind before the file is complete; elsewhere to one with a random name (`.tensorferry-XXXXXXXXXX.partial`).
 /// [`AtomicFile::persist`] brings the bytes to the disk, renames the file and brings the folder to the disk; until then
 /// whatever was there before is untouched. Dropped without that, the temporary file is removed. Nothing else in the
 /// folder is ever removed.

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 /// connections that it has.
 ///
 /// Connections are accepted on the runtime that [`serve`](crate::serve) is called on. Those of HTTP/1 stay there while they send
-/// no other requests than GET and HEAD, so that a server which is asked whether it lives answers at once, however much it has to
+/// no other requests than GET and HEAD (one that begins with something else goes to `work` at once), so that a server which is asked whether it lives answers at once, however much it has to
 /// do. Those of HTTP/2 stay until they are busy: their server is best called on the runtime of `work` itself.
 #[derive(Clone, Debug)]
 pub struct Lanes {

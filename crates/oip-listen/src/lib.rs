@@ -19,7 +19,7 @@
 //! | opens more streams than there should be | [`Limits::max_streams`], [`Limits::streams`]: new ones are refused |
 //! | sends and does not wait for what it sent to be read | [`Limits::windows`] |
 //! | floods a connection with frames of HTTP/2 that carry nothing | the connection is closed with `ENHANCE_YOUR_CALM` |
-//! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and goes where it holds up nobody ([`Limits::lanes`]) |
+//! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and moves to threads where it cannot hold up others ([`Limits::lanes`]) |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
 //!
 //! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's

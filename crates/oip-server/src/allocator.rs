@@ -188,7 +188,7 @@ mod pages {
     }
 
     pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
-        // Pages are given back first, since nobody has to wait for that; then only the addresses are left.
+        // Pages are given back first, which keeps no other thread from mapping; then only the addresses are left.
         // SAFETY: the caller's promise that it was mapped with this layout and that nobody uses it.
         unsafe {
             let _ = madvise(block.cast(), layout.size(), Advice::LinuxDontNeed);
