@@ -32,7 +32,7 @@ impl Subject {
             ],
             Self::Json => &[("oip-types", "json")],
             Self::Models => &[("backend-onnx", "models")],
-            Self::Serve => &[("oip-server", "serve")],
+            Self::Serve => &[("oip-server", "serve"), ("oip-server", "per_request")],
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From the lowered graph to something that runs: one optimized plan, symbolic where dimensions are free.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
@@ -124,6 +124,7 @@ pub(crate) struct Plan {
     input_checks: Vec<Option<InputCheck>>,
     /// By node.
     sizes: Vec<FreeSizes>,
+    is_bounded: bool,
 }
 
 impl Plan {
@@ -135,6 +136,7 @@ impl Plan {
         Ok(Self {
             sizes: free_sizes(&runnable, labels)?,
             input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
+            is_bounded: follows_from_shapes(&runnable),
             runnable,
         })
     }
@@ -146,6 +148,12 @@ impl Plan {
             .map(|index| model.output_fact(index).cloned())
             .collect();
         facts.map_err(|error| ServiceError::internal("the plan has no outputs").caused_by(into_cause(error)))
+    }
+
+    /// Whether all sizes in it follow from those of its inputs and it has no inner graphs, so that values decide nothing about its
+    /// time.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.is_bounded
     }
 
     /// About how much memory the plan holds by itself.
@@ -241,6 +249,19 @@ fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<()
             "{label}: starts and ends that are computed from values of inputs are not supported"
         ))
         .caused_by(TractLimit::default()))
+    })
+}
+
+/// Whether no size depends on anything but the sizes of the inputs. What happens in inner graphs is not looked at.
+fn follows_from_shapes(runnable: &TypedRunnableModel) -> bool {
+    let model = runnable.model();
+    let inputs = (0..model.inputs.len()).filter_map(|index| model.input_fact(index).ok());
+    let given: HashSet<Symbol> = inputs
+        .flat_map(|fact| fact.shape.iter().flat_map(TDim::symbols))
+        .collect();
+    model.nodes().iter().all(|node| {
+        let mut dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
+        !matches!(&*node.op.name(), "Scan" | "If") && dims.all(|dim| dim.symbols().is_subset(&given))
     })
 }
 

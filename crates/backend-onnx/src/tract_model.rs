@@ -74,6 +74,17 @@ impl Model for OnnxModel {
         &self.metadata
     }
 
+    /// Not while a plan for the shape has to be made first, and never with loops or sizes that depend on values.
+    fn is_bounded(&self, rows: u64) -> bool {
+        match &self.plans {
+            Plans::Symbolic(plan, None) => plan.is_bounded(),
+            Plans::Symbolic(plan, Some(plans)) => {
+                plan.is_bounded() && self.shapes(rows).is_some_and(|shapes| plans.is_settled(&shapes))
+            }
+            Plans::ByShape(_) | Plans::Steps(_) => false,
+        }
+    }
+
     fn infer(
         &self,
         mut request: InferRequest,
@@ -105,6 +116,20 @@ impl Model for OnnxModel {
                 ))
             })
             .collect()
+    }
+}
+
+impl OnnxModel {
+    /// The shapes of inputs with so many rows, if nothing else in them is free.
+    fn shapes(&self, rows: u64) -> Option<Vec<Shape>> {
+        let shape = |input: &TensorMetadata| {
+            let dims = input.shape.dims().iter().enumerate();
+            let dims: Option<Vec<u64>> = dims
+                .map(|(axis, dim)| dim.or((axis == 0).then_some(rows)))
+                .collect();
+            Shape::new(&dims?).ok()
+        };
+        self.metadata.inputs.iter().map(shape).collect()
     }
 }
 

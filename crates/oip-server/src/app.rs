@@ -21,6 +21,7 @@ use tokio::{
 use crate::{
     config::Config,
     failure::Failure,
+    in_place::transport_threads,
     metrics::Metrics,
     options::LogFormat,
     report,
@@ -49,13 +50,12 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
     .map_err(|error| Failure::run(error.to_string()))?;
     // One thread accepts connections and answers who only asks whether the server is well.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    let work = threads(Builder::new_multi_thread().thread_name("io"))?;
-    let busy = threads(
-        Builder::new_multi_thread()
-            .thread_name("busy-io")
-            .on_thread_start(give_way),
-    )?;
-    config.connections.lanes = Some(Lanes::new(work.handle().clone(), busy.handle().clone()));
+    // Here quick models run too.
+    let work = threads(lane().thread_name("io"))?;
+    let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
+    let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
+    runtime.spawn(lanes.clone().keep_awake());
+    config.connections.lanes = Some(lanes);
     let http = {
         let _context = runtime.enter();
         bind("HTTP", "--http-address", config.http_address)?
@@ -81,6 +81,18 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
         ExitCode::FAILURE
     })
 }
+
+/// A runtime for connections that have requests.
+fn lane() -> Builder {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(transport_threads())
+        .thread_stack_size(MODEL_STACK);
+    builder
+}
+
+/// Stack for threads that models run on: as much as those of the engine have. It takes memory only as far as it is used.
+const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
     let runtime = builder.enable_all().build();

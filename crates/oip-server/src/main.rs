@@ -10,6 +10,7 @@ mod check;
 mod config;
 mod descriptors;
 mod failure;
+mod in_place;
 mod log_settings;
 mod log_writer;
 mod metrics;

@@ -5,7 +5,10 @@ use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 use clap::{Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
 
-use crate::units::{ByteSize, HumanDuration};
+use crate::{
+    in_place::InPlaceOptions,
+    units::{ByteSize, HumanDuration},
+};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
@@ -84,6 +87,10 @@ pub(crate) struct Options {
     /// Requests that may wait for one model version [default: 256]
     #[arg(long, env = "OIP_QUEUE_SIZE", hide_env = true, value_name = "N")]
     pub(crate) queue_size: Option<usize>,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) in_place: InPlaceOptions,
 
     /// Whether a model that fails to load makes the server not ready [default: true]
     #[arg(long, env = "OIP_STRICT_READINESS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -270,6 +277,7 @@ impl Options {
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
+            in_place: self.in_place.or(other.in_place),
             strict_readiness: self.strict_readiness.or(other.strict_readiness),
             max_request_size: self.max_request_size.or(other.max_request_size),
             #[cfg(feature = "tensors")]

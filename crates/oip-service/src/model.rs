@@ -5,7 +5,8 @@ use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceEr
 
 use crate::CancelToken;
 
-/// A model that is ready to run: plain blocking code, called on the engine's own threads.
+/// A model that is ready to run: plain blocking code, called on the engine's own threads, or on a transport's thread if it is
+/// [bounded](Model::is_bounded) and measured to be quick.
 ///
 /// The engine has checked the request against [`Model::metadata`] before, and checks the outputs afterwards, so a
 /// model neither meets a wrong shape nor can send one.
@@ -45,6 +46,16 @@ pub trait Model: Send + Sync + 'static {
     /// Whether outputs may be memory that the model keeps, such as a table it was loaded with, or that it has charged to
     /// a budget itself. Of such a model, only outputs that nobody else holds are charged to the request.
     fn lends_memory(&self) -> bool {
+        false
+    }
+
+    /// Whether the time of a run with so many rows follows from that alone, now: nothing is prepared first, nothing in the
+    /// inputs' values makes it longer, and it waits for no files, processes, devices or people's code. `rows` is the first
+    /// dimension of those inputs for which [`Model::metadata`] leaves it free; all others are fixed.
+    ///
+    /// This is a promise: an engine may run such a model on a thread of the transport, where one that hangs takes others'
+    /// requests with it. Asked before each such run, so it should be quick itself.
+    fn is_bounded(&self, _rows: u64) -> bool {
         false
     }
 }

@@ -2,7 +2,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use model_config::{Completed, Defaults, WrittenConfig, complete, complete_pipeline};
@@ -122,6 +122,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
             },
         policy,
         labels,
+        warmed_up,
     } = prepared;
     let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
     let settings = InstanceSettings {
@@ -129,6 +130,8 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         queue_capacity: config.queue_capacity,
         policy,
         hang_timeout: config.hang_timeout,
+        in_place: config.in_place.clone(),
+        warmed_up,
     };
     let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
     let configs = Configs {
@@ -144,6 +147,8 @@ struct Prepared {
     completed: Completed,
     policy: BatchPolicy,
     labels: Labels,
+    /// The rows of each warm-up run, and how long it took.
+    warmed_up: Vec<(u64, Duration)>,
 }
 
 /// All of loading that may take long.
@@ -203,7 +208,7 @@ fn prepare(
     } else {
         model
     };
-    guarded(&job.name, "warming it up", || {
+    let warmed_up = guarded(&job.name, "warming it up", || {
         let cancel = CancelToken::new(Some(deadline));
         warm_up(
             &*model,
@@ -218,6 +223,7 @@ fn prepare(
         completed,
         policy,
         labels,
+        warmed_up,
     })
 }
 
@@ -258,5 +264,9 @@ impl Model for Narrowed {
 
     fn lends_memory(&self) -> bool {
         self.model.lends_memory()
+    }
+
+    fn is_bounded(&self, rows: u64) -> bool {
+        self.model.is_bounded(rows)
     }
 }
