@@ -50,6 +50,9 @@ enum Task {
     Bench {
         /// What to measure
         subject: bench::Subject,
+        /// Of `serve`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`
+        #[arg(last = true)]
+        more: Vec<String>,
     },
     /// Run every attack against a server with default options, a release build, with good clients beside; prints a table
     Attack(attack::AttackOptions),
@@ -75,7 +78,7 @@ fn main() -> ExitCode {
         Task::Codegen { check } => codegen::run(check),
         Task::Tidy => tidy::run(),
         Task::Corpus => corpus::run(),
-        Task::Bench { subject } => bench::run(subject),
+        Task::Bench { subject, more } => bench::run(subject, &more),
         Task::Attack(options) => attack::attack(&options),
         Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
