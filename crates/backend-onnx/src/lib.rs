@@ -39,6 +39,7 @@ mod dims;
 mod dtype;
 mod expand;
 mod external;
+mod faster;
 mod faults;
 mod input_check;
 mod lower;

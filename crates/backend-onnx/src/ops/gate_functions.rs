@@ -1,6 +1,6 @@
 //! The functions of recurrent layers' gates.
 
-use super::vector;
+use super::vector::{self, each};
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,43 +67,23 @@ impl Activation {
         self
     }
 
-    pub(super) fn apply(self, x: f32) -> f32 {
+    /// Replaces each value.
+    pub(super) fn apply(self, values: &mut [f32]) {
         match self {
-            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Self::Tanh => x.tanh(),
-            Self::Relu => {
-                if x < 0.0 {
-                    0.0
-                } else {
-                    x
-                }
-            }
-            Self::Softplus => vector::softplus(x),
-            Self::Softsign => x / (1.0 + x.abs()),
-            Self::Affine { alpha, beta } => alpha * x + beta,
-            Self::Elu { alpha } => {
-                if x < 0.0 {
-                    alpha * x.exp_m1()
-                } else {
-                    x
-                }
-            }
-            Self::HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
-            Self::LeakyRelu { alpha } => {
-                if x < 0.0 {
-                    alpha * x
-                } else {
-                    x
-                }
-            }
-            Self::ScaledTanh { alpha, beta } => alpha * (beta * x).tanh(),
-            Self::ThresholdedRelu { alpha } => {
-                if x > alpha {
-                    x
-                } else {
-                    0.0
-                }
-            }
+            Self::Sigmoid => each(values, vector::sigmoid),
+            Self::Tanh => each(values, vector::tanh),
+            Self::Relu => each(values, |x| if x < 0.0 { 0.0 } else { x }),
+            Self::Softplus => each(values, vector::softplus),
+            Self::Softsign => each(values, |x| x / (1.0 + x.abs())),
+            Self::Affine { alpha, beta } => each(values, |x| alpha * x + beta),
+            Self::Elu { alpha } => each(values, |x| {
+                let below = alpha * vector::expm1(x);
+                if x < 0.0 { below } else { x }
+            }),
+            Self::HardSigmoid { alpha, beta } => each(values, |x| (alpha * x + beta).clamp(0.0, 1.0)),
+            Self::LeakyRelu { alpha } => each(values, |x| if x < 0.0 { alpha * x } else { x }),
+            Self::ScaledTanh { alpha, beta } => each(values, |x| alpha * vector::tanh(beta * x)),
+            Self::ThresholdedRelu { alpha } => each(values, |x| if x > alpha { x } else { 0.0 }),
         }
     }
 }
