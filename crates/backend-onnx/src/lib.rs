@@ -41,6 +41,7 @@ mod expand;
 mod external;
 mod faster;
 mod faults;
+mod fold;
 mod input_check;
 mod lower;
 mod ml;

@@ -304,41 +304,56 @@ impl pulp::WithSimd for Products<'_> {
     type Output = ();
 
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "chains of `zip` are not always inlined here")]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        /// Rows at a time: so many sums do not wait for each other.
-        const GROUP: usize = 4;
         let depth = self.row.len();
         let (head, tail) = S::as_simd_f32s(self.row);
-        let mut products = self.product.chunks_exact_mut(GROUP);
-        let mut groups = self.b.chunks_exact(GROUP * depth);
-        for (product, group) in (&mut products).zip(&mut groups) {
-            let rows: [(&[S::f32s], &[f32]); GROUP] =
-                std::array::from_fn(|index| S::as_simd_f32s(&group[index * depth..(index + 1) * depth]));
-            let mut sums = [simd.splat_f32s(0.0); GROUP];
-            for (at, &value) in head.iter().enumerate() {
-                for (sum, row) in sums.iter_mut().zip(&rows) {
-                    *sum = simd.mul_add_e_f32s(value, row.0[at], *sum);
-                }
+        // Four rows at a time: so many sums do not wait for each other.
+        let (groups, last) = self.product.as_chunks_mut::<4>();
+        for (products, rows) in groups.iter_mut().zip(self.b.chunks_exact(4 * depth)) {
+            let (first, rows) = rows.split_at(depth);
+            let (second, rows) = rows.split_at(depth);
+            let (third, fourth) = rows.split_at(depth);
+            let (first, second) = (S::as_simd_f32s(first), S::as_simd_f32s(second));
+            let (third, fourth) = (S::as_simd_f32s(third), S::as_simd_f32s(fourth));
+            let count = head.len();
+            let (a, b) = (&first.0[..count], &second.0[..count]);
+            let (c, d) = (&third.0[..count], &fourth.0[..count]);
+            let zero = simd.splat_f32s(0.0);
+            let mut sums = (zero, zero, zero, zero);
+            for at in 0..count {
+                let value = head[at];
+                sums.0 = simd.mul_add_e_f32s(value, a[at], sums.0);
+                sums.1 = simd.mul_add_e_f32s(value, b[at], sums.1);
+                sums.2 = simd.mul_add_e_f32s(value, c[at], sums.2);
+                sums.3 = simd.mul_add_e_f32s(value, d[at], sums.3);
             }
-            for ((product, sum), row) in product.iter_mut().zip(sums).zip(&rows) {
-                *product = simd.reduce_sum_f32s(sum) + rest(tail, row.1);
-            }
+            products[0] = simd.reduce_sum_f32s(sums.0) + rest(tail, first.1);
+            products[1] = simd.reduce_sum_f32s(sums.1) + rest(tail, second.1);
+            products[2] = simd.reduce_sum_f32s(sums.2) + rest(tail, third.1);
+            products[3] = simd.reduce_sum_f32s(sums.3) + rest(tail, fourth.1);
         }
-        let rows = groups.remainder().chunks_exact(depth);
-        for (product, row) in products.into_remainder().iter_mut().zip(rows) {
+        let rows = self.b.rchunks_exact(depth).take(last.len());
+        for (product, row) in last.iter_mut().rev().zip(rows) {
             let (row_head, row_tail) = S::as_simd_f32s(row);
             let mut sum = simd.splat_f32s(0.0);
-            for (&value, &other) in head.iter().zip(row_head) {
-                sum = simd.mul_add_e_f32s(value, other, sum);
+            for at in 0..head.len() {
+                sum = simd.mul_add_e_f32s(head[at], row_head[at], sum);
             }
             *product = simd.reduce_sum_f32s(sum) + rest(tail, row_tail);
         }
     }
 }
 
+/// The end of a scalar product, which fills no vector.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "as above")]
 fn rest(a: &[f32], b: &[f32]) -> f32 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
+    let mut sum = 0.0;
+    for at in 0..a.len().min(b.len()) {
+        sum += a[at] * b[at];
+    }
+    sum
 }
 
 #[cfg(test)]
