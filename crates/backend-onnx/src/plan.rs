@@ -10,7 +10,7 @@ use tract_onnx::{
         DatumType, InferenceModel, InferenceModelExt, IntoRunnable, Symbol, TValue, TVec, TractError,
         TractResult, TypedRunnableModel,
     },
-    tract_core::ops::array::DynSlice,
+    tract_core::{knobs::KnobScope, ops::array::DynSlice},
     tract_hir::{
         infer::InferenceFact,
         internal::{SimpleState, TDim, ToDim, TypedFact, bail, ensure},
@@ -20,6 +20,7 @@ use tract_onnx::{
 use crate::{
     dtype,
     faults::{BadInput, Limit, Refusal},
+    fold,
     input_check::InputCheck,
     lower::{self, Lowered},
     ops,
@@ -43,7 +44,13 @@ impl Planner {
         refuse_bf16(&signature)?;
         let labels = lowered.labels;
         let graph = ops::onnx().model_for_proto_model(&lowered.model);
-        let graph = graph.map_err(|error| unprepared(error, &labels))?;
+        let mut graph = graph.map_err(|error| unprepared(error, &labels))?;
+        let operator = |node: &str| {
+            // A label ends with the operator's name in parentheses.
+            let (_, name) = label(node, &labels)?.rsplit_once('(')?;
+            Some(name.trim_end_matches(')').to_owned())
+        };
+        fold::fold(&mut graph, operator).map_err(|error| unprepared(error, &labels))?;
         Ok(Self {
             signature,
             graph,
@@ -109,8 +116,12 @@ fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
     time_limit::check()?;
     typed.declutter()?;
     time_limit::check()?;
-    typed.optimize()?;
-    ops::quicken(&mut typed);
+    // tract's direct convolution takes up to twice as long as products do, but for the first of an image.
+    match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
+        Ok(knobs) => knobs.enter(|| typed.optimize()),
+        Err(_) => typed.optimize(),
+    }?;
+    ops::quicken(&mut typed)?;
     typed.into_runnable()
 }
 

@@ -56,7 +56,7 @@ impl OnnxModel {
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let mut signature = Signature::of(model, graph)?;
-        configured_dims::fix(&mut signature, &cx.config);
+        configured_dims::fix(&mut signature, cx)?;
         let named_dims = NamedDims::of(&signature.inputs);
         let (plans, inputs, outputs) = Plans::of(graph, signature, cx)?;
         let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
@@ -216,6 +216,9 @@ impl Plans {
                 Ok(_) => {
                     let outputs = outputs_of(&planner, &plan)?;
                     let others = (!is_fixed).then(|| ShapePlans::new(planner, cost));
+                    if let Some(plans) = &others {
+                        prepare_expected(plans, &trial, cx);
+                    }
                     Ok((Self::Symbolic(plan, others), inputs, outputs))
                 }
                 Err(error) if is_fixed => Err(error),
@@ -239,10 +242,18 @@ impl Plans {
         let outputs = answer.describe(planner.signature())?;
         // Without a plan for all sizes there is no choice.
         let plans = ShapePlans::new(planner, Duration::ZERO);
-        for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, &cx.config) {
-            plans.get(&shapes, trial)?;
-        }
+        prepare_expected(&plans, trial, cx);
         Ok((Self::ByShape(plans), inputs, outputs))
+    }
+}
+
+/// Makes the plans for the shapes that the configuration says will come. A shape that none can be made for is refused when
+/// it comes.
+fn prepare_expected(plans: &ShapePlans, trial: &CancelToken, cx: &LoadContext) {
+    for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, cx) {
+        if let Err(error) = plans.get(&shapes, trial) {
+            tracing::warn!(error = error.message(), "no plan for a shape that the configuration names");
+        }
     }
 }
 

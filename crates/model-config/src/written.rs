@@ -1,5 +1,7 @@
 //! A configuration as the operator wrote it: read in one of three syntaxes and checked in itself.
 
+use std::collections::BTreeMap;
+
 use oip_types::{
     DataType, ModelConfig, check_name,
     model_config::{InstanceKind, VersionPolicy},
@@ -165,6 +167,14 @@ impl WrittenConfig {
     /// Whether it is a pipeline of other models, and not a model with a file.
     pub fn is_pipeline(&self) -> bool {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
+    }
+
+    /// The dimensions of the inputs for which they are written, by name.
+    pub fn input_dims(&self) -> BTreeMap<String, Vec<i64>> {
+        let written = self.inputs.iter();
+        written
+            .filter_map(|input| Some((input.name.clone(), input.dims.clone()?)))
+            .collect()
     }
 
     /// What is called by a name in the fields `backend` and `platform`, if something is.

@@ -1,4 +1,4 @@
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
@@ -157,7 +157,13 @@ pub struct LoadContext {
     /// The model's configuration as the operator wrote it: what is not written is empty. A backend finds its own settings
     /// in `runtime` and `parameters`.
     pub config: Arc<ModelConfig>,
+    /// The dimensions that the configuration gives to inputs.
+    pub input_dims: Arc<InputDims>,
 }
+
+/// What a model's configuration says of its inputs' dimensions: by the input's name, and as they are written. -1 is a free
+/// one; the batch's dimension is not written where `max_batch_size` is above 0, and may be left out where nothing is said of it.
+pub type InputDims = BTreeMap<String, Vec<i64>>;
 
 impl LoadContext {
     /// The same with a time after which loading is given up.
@@ -170,5 +176,11 @@ impl LoadContext {
     #[must_use]
     pub fn with_config(self, config: Arc<ModelConfig>) -> Self {
         Self { config, ..self }
+    }
+
+    /// The same with what the configuration says of the inputs' dimensions.
+    #[must_use]
+    pub fn with_input_dims(self, input_dims: Arc<InputDims>) -> Self {
+        Self { input_dims, ..self }
     }
 }

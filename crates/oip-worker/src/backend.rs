@@ -81,6 +81,7 @@ impl Backend for IsolatedBackend {
             backend: self.inner.name(),
             source: source.clone(),
             config,
+            input_dims: cx.input_dims.clone(),
             memory_limit,
             patience: cx
                 .deadline

@@ -251,7 +251,8 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     let patience = order.patience.map(Duration::from_millis);
     let cx = LoadContext::default()
         .with_deadline(patience.map(|patience| Instant::now() + patience))
-        .with_config(Arc::new(order.config.clone()));
+        .with_config(Arc::new(order.config.clone()))
+        .with_input_dims(Arc::new(order.input_dims.clone()));
     catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
         .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))
 }

@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{CancelToken, ModelSource};
+use oip_service::{CancelToken, InputDims, ModelSource};
 use oip_types::{
     ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ModelMetadata, ServiceError,
     rest::{self, RequestEncoding},
@@ -39,6 +39,7 @@ pub(crate) struct Recipe {
     pub(crate) backend: &'static str,
     pub(crate) source: ModelSource,
     pub(crate) config: ModelConfig,
+    pub(crate) input_dims: Arc<InputDims>,
     pub(crate) memory_limit: Option<u64>,
     /// For one load.
     pub(crate) patience: Option<Duration>,
@@ -153,6 +154,7 @@ impl Worker {
                 .map(|(name, content)| (name.clone(), content.len() as u64))
                 .collect(),
             config: recipe.config.clone(),
+            input_dims: InputDims::clone(&recipe.input_dims),
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             patience: recipe.patience.map(|patience| patience.as_millis() as u64),

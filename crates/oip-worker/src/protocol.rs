@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use oip_service::InputDims;
 use oip_types::{
     DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
 };
@@ -112,6 +113,7 @@ pub(crate) struct Load {
     /// The names and lengths of the other files, in their order.
     pub(crate) beside: Vec<(String, u64)>,
     pub(crate) config: ModelConfig,
+    pub(crate) input_dims: InputDims,
     /// Bytes that it may take.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) max_answer_bytes: u64,

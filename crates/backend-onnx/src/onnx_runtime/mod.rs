@@ -9,4 +9,5 @@ mod tensors;
 mod watch;
 
 pub use library::OnnxRuntime;
+pub(crate) use first_answer::request as made_up_request;
 pub(crate) use model::OrtModel;

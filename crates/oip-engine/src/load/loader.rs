@@ -180,7 +180,8 @@ fn prepare(
     .with_beside(beside);
     let cx = LoadContext::default()
         .with_deadline(Some(deadline))
-        .with_config(Arc::new(job.written.config.clone()));
+        .with_config(Arc::new(job.written.config.clone()))
+        .with_input_dims(Arc::new(job.written.input_dims()));
     let model = guarded(&job.name, "loading it", || {
         backend.load(&source, &cx).map_err(|error| {
             tracing::debug!(

@@ -189,7 +189,8 @@ fn file_backend_and_versions_as_configured() {
         default_model_filename: \"mine.word\"
         version_policy: { specific { versions: [ 1, 3, 4 ] } }
         parameters { key: \"loudness\" value { string_value: \"11\" } }
-        runtime: \"loud\"";
+        runtime: \"loud\"
+        input { name: \"x\" dims: [ 1 ] }";
     let folder = repository(&[
         ("m/1/mine.word", "echo"),
         ("m/2/mine.word", "broken"),
@@ -201,7 +202,7 @@ fn file_backend_and_versions_as_configured() {
     let metadata = engine.model_metadata(ModelRef::new("m", None).unwrap()).unwrap();
     assert_eq!(metadata.versions, ["1", "3"]);
     let error = infer(&engine, request("m", Some("3"), 1)).unwrap_err();
-    assert_eq!(error.message(), "model 'm': runtime loud, loudness 11");
+    assert_eq!(error.message(), "model 'm': runtime loud, dims Some([1]), loudness 11");
 }
 
 /// Triton's default: the latest version. `experimental` is lower than any number.

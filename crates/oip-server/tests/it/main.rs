@@ -15,6 +15,7 @@ mod control;
 mod digits;
 #[cfg(feature = "tensors")]
 mod exposition;
+mod fixed_sizes;
 mod grpc;
 mod hanging;
 #[cfg(feature = "onnx")]
