@@ -66,7 +66,18 @@ impl Walk<'_> {
         let names: Vec<String> = members.iter().map(|(name, _)| snake_case(name)).collect();
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
-                list(&mut self.unknown, join(path, written));
+                let meant = fields
+                    .iter()
+                    .map(|field| {
+                        (
+                            strsim::normalized_damerau_levenshtein(name, field.name),
+                            field.name,
+                        )
+                    })
+                    .filter(|(likeness, _)| *likeness >= 0.75)
+                    .max_by(|one, other| one.0.total_cmp(&other.0));
+                let hint = meant.map_or(String::new(), |(_, meant)| format!(" (did you mean {meant}?)"));
+                list(&mut self.unknown, join(path, written) + &hint);
             }
         }
         let mut json = Map::new();
@@ -352,7 +363,7 @@ mod tests {
         let read = text("max_batch: 4 input { nam: \"x\" } optimization { cuda { graphs: true } } 'x'");
         assert!(read.is_err());
         let read = text("max_batch: 4 input { nam: \"x\" } optimization { cuda { graphs: true } }").unwrap();
-        assert_eq!(read.unknown, ["max_batch", "input[0].nam"]);
+        assert_eq!(read.unknown, ["max_batch", "input[0].nam (did you mean name?)"]);
         assert_eq!(read.without_effect, ["optimization (how fast, not what)"]);
         let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
         assert_eq!(text(&many).unwrap().unknown.len(), MAX_LISTED);

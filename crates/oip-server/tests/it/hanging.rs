@@ -25,7 +25,7 @@ use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ServiceError
 use tonic::Code;
 use tower::ServiceExt;
 
-/// Models that give their input back; `hangs` not before it is released, whoever cancels it, and `loads` is not loaded
+/// Models that give their input back; `hangs` not before it is released, cancelled or not, and `loads` is not loaded
 /// before.
 struct Hanging(Arc<AtomicBool>);
 

@@ -17,6 +17,7 @@ mod digits;
 mod exposition;
 mod grpc;
 mod hanging;
+mod house;
 #[cfg(feature = "onnx")]
 mod isolation;
 mod life_cycle;
