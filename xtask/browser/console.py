@@ -131,7 +131,7 @@ def code(console):
         assert text in page.evaluate("navigator.clipboard.readText()")
     # What is shown for a shell runs in one.
     page.get_by_role("tab", name="curl", exact=True).click()
-    command = page.locator("pre").last if False else page.get_by_role("tabpanel").last.locator("pre")
+    command = page.get_by_role("tabpanel").last.locator("pre")
     answer = subprocess.run(["bash", "-c", command.inner_text()], capture_output=True, text=True, check=True)
     assert "outputs" in json.loads(answer.stdout), answer.stdout
     page.get_by_text("Configuration", exact=True).click()
@@ -172,12 +172,12 @@ def looks(console, browser):
     ]:
         context = browser.new_context(**options)
         page = context.new_page()
-        for hash in ["#/", "#/models/digits/1", "#/log"]:
-            page.goto(f"{console.url}/{hash}")
+        for place in ["#/", "#/models/digits/1", "#/log"]:
+            page.goto(f"{console.url}/{place}")
             page.wait_for_timeout(500)
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert wide <= 0, f"{name} {hash}: {wide} pixels too wide"
-            page.screenshot(path=console.shots / f"{name}-{hash.strip('#/').replace('/', '-') or 'models'}.png", full_page=True)
+            assert wide <= 0, f"{name} {place}: {wide} pixels too wide"
+            page.screenshot(path=console.shots / f"{name}-{place.strip('#/').replace('/', '-') or 'models'}.png", full_page=True)
         context.close()
 
 

@@ -33,8 +33,15 @@ pub(crate) struct Options {
 /// The versions that the pages were last run with; what is not listed is the newest.
 const VERSIONS: &[(&str, &str)] = &[
     ("lightgbm", "4.7.0"),
+    ("numpy", "2.4.6"),
+    ("onnx", "1.23.2"),
+    ("onnxscript", "0.7.2"),
     ("scikit-learn", "1.9.1"),
     ("skl2onnx", "1.20.0"),
+    ("tensorflow-cpu", "2.21.0"),
+    ("tf2onnx", "1.17.0"),
+    ("torch", "2.15.0"),
+    ("transformers", "5.23.0"),
     ("xgboost-cpu", "3.2.0"),
 ];
 

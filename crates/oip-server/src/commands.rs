@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io::stdout,
+    io::{Write, stdout},
     iter::once,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -53,7 +53,10 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<Asked, Fa
         Some("check") => parse::<Check>("check", rest())?.map(check::run),
         Some("init") => parse::<Init>("init", rest())?.map(|init| init::run(&init)),
         Some("completions") => parse::<Completions>("completions", rest())?.map(|completions| {
-            clap_complete::generate(completions.shell, &mut whole(), PROGRAM, &mut stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(completions.shell, &mut whole(), PROGRAM, &mut script);
+            // A reader that has seen enough is no failure.
+            let _ = stdout().write_all(&script);
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
@@ -82,7 +85,11 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
         }
         Err(error) if error.use_stderr() => {
             let first = arguments.first().filter(|_| arguments.len() > 1);
-            let meant = first.filter(|_| error.kind() == ErrorKind::UnknownArgument);
+            let is_of_words = matches!(
+                error.kind(),
+                ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand
+            );
+            let meant = first.filter(|_| is_of_words);
             Err(Failure::usage(match meant.and_then(|first| meant_by(first)) {
                 Some(command) => format!("did you mean `{PROGRAM} {command}`? {}", one_line(&error)),
                 None => one_line(&error),
@@ -144,8 +151,8 @@ fn meant(path: &OsStr) -> Option<&'static str> {
 fn meant_by(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
     let known = ["check", "init", "completions", "man"];
-    // Two slips in a word of five letters, none in one of three.
-    let is_near = |known: &&str| strsim::osa_distance(known, text) <= (known.len() - 1) / 2 - 1;
+    // One slip in a word of five letters, two in a long one, none in a short one.
+    let is_near = |known: &&str| strsim::osa_distance(known, text) <= (known.len() / 5).min(2);
     known.into_iter().find(is_near)
 }
 

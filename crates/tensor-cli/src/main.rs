@@ -92,8 +92,9 @@ fn run(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         #[cfg(feature = "client")]
         Command::Unload(options) => client::servers::unload(&options, out),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Options::command(), "tensor", out);
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
+            Ok(out.write_all(&script)?)
         }
         Command::Man { folder } => {
             std::fs::create_dir_all(&folder)?;

@@ -97,6 +97,29 @@ fn the_three_forms_say_the_same() {
     );
 }
 
+/// A link to a version is a label for it.
+#[cfg(unix)]
+#[test]
+fn versions_have_labels() {
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/2/model.word", "echo"),
+        ("m/config.pbtxt", "version_policy: { all { } }"),
+    ]);
+    std::os::unix::fs::symlink("1", folder.path().join("m/stable")).unwrap();
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let answered_by = |version| {
+        let model = ModelRef::new("m", version).unwrap();
+        let x = Tensor::from_vec(Shape::vector(1), vec![7i32]).unwrap();
+        infer(&engine, InferRequest::new(model).with_input("x", x))
+            .unwrap()
+            .model_version
+    };
+    assert_eq!(answered_by(Some("stable")).as_deref(), Some("stable"));
+    // Numbers stand above words where no version is named.
+    assert_eq!(answered_by(None).as_deref(), Some("2"));
+}
+
 /// Clients see `[rows, 1]` where the model has `[rows]`, in requests and answers, alone and in batches.
 #[test]
 fn clients_may_see_other_axes_of_one() {
