@@ -89,8 +89,8 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
                 error.kind(),
                 ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand
             );
-            let meant = first.filter(|_| is_of_words);
-            Err(Failure::usage(match meant.and_then(|first| meant_by(first)) {
+            let misspelt = first.filter(|_| is_of_words);
+            Err(Failure::usage(match misspelt.and_then(|first| meant(first)) {
                 Some(command) => format!("did you mean `{PROGRAM} {command}`? {}", one_line(&error)),
                 None => one_line(&error),
             }))
@@ -143,12 +143,8 @@ fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command that a path which is not there may be a misspelling of.
-fn meant(path: &OsStr) -> Option<&'static str> {
-    meant_by(path)
-}
-
-fn meant_by(text: &OsStr) -> Option<&'static str> {
+/// The command that a word may be a misspelling of.
+fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
     let known = ["check", "init", "completions", "man"];
     // One slip in a word of five letters, two in a long one, none in a short one.
@@ -167,7 +163,7 @@ mod tests {
 
     #[test]
     fn misspelt_commands_are_known() {
-        let meant = |text: &str| meant_by(OsStr::new(text));
+        let meant = |text: &str| super::meant(OsStr::new(text));
         assert_eq!(meant("chek"), Some("check"));
         assert_eq!(meant("completion"), Some("completions"));
         for path in ["models", "min", "iris.onnx", "in"] {
