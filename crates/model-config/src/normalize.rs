@@ -53,6 +53,24 @@ struct Walk<'t> {
 /// Only so many fields are listed in a warning.
 const MAX_LISTED: usize = 20;
 
+/// Bytes of a name that may be a misspelling.
+const MAX_NAME: usize = 64;
+
+/// The field that is spelt nearly so, if there is one.
+fn nearest(name: &str, fields: &[Field]) -> Option<&'static str> {
+    let near = fields
+        .iter()
+        .map(|field| {
+            (
+                strsim::normalized_damerau_levenshtein(name, field.name),
+                field.name,
+            )
+        })
+        .filter(|(likeness, _)| *likeness >= 0.75);
+    near.max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, meant)| meant)
+}
+
 impl Walk<'_> {
     fn message(
         &mut self,
@@ -66,17 +84,10 @@ impl Walk<'_> {
         let names: Vec<String> = members.iter().map(|(name, _)| snake_case(name)).collect();
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
-                let meant = fields
-                    .iter()
-                    .map(|field| {
-                        (
-                            strsim::normalized_damerau_levenshtein(name, field.name),
-                            field.name,
-                        )
-                    })
-                    .filter(|(likeness, _)| *likeness >= 0.75)
-                    .max_by(|one, other| one.0.total_cmp(&other.0));
-                let hint = meant.map_or(String::new(), |(_, meant)| format!(" (did you mean {meant}?)"));
+                // What is not listed needs no hint, and nobody means a field by a very long name: both cost time.
+                let is_short = self.unknown.len() < MAX_LISTED && name.len() <= MAX_NAME;
+                let meant = is_short.then(|| nearest(name, fields)).flatten();
+                let hint = meant.map_or(String::new(), |meant| format!(" (did you mean {meant}?)"));
                 list(&mut self.unknown, join(path, written) + &hint);
             }
         }
@@ -367,6 +378,10 @@ mod tests {
         assert_eq!(read.without_effect, ["optimization (how fast, not what)"]);
         let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
         assert_eq!(text(&many).unwrap().unknown.len(), MAX_LISTED);
+        assert_eq!(
+            text("max_batchsize: 4").unwrap().unknown,
+            ["max_batchsize (did you mean max_batch_size?)"]
+        );
     }
 
     /// MR-15: values that cannot be.
