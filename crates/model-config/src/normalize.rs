@@ -84,11 +84,20 @@ impl Walk<'_> {
         let names: Vec<String> = members.iter().map(|(name, _)| snake_case(name)).collect();
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
+                let place = join(path, written);
                 // What is not listed needs no hint, and nobody means a field by a very long name: both cost time.
-                let is_short = self.unknown.len() < MAX_LISTED && name.len() <= MAX_NAME;
-                let meant = is_short.then(|| nearest(name, fields)).flatten();
-                let hint = meant.map_or(String::new(), |meant| format!(" (did you mean {meant}?)"));
-                list(&mut self.unknown, join(path, written) + &hint);
+                let hinted = format!("{place} (");
+                let is_listed =
+                    (self.unknown.iter()).any(|listed| *listed == place || listed.starts_with(&hinted));
+                let is_new = !is_listed && self.unknown.len() < MAX_LISTED;
+                let meant = (is_new && name.len() <= MAX_NAME)
+                    .then(|| nearest(name, fields))
+                    .flatten();
+                match meant {
+                    Some(meant) => list(&mut self.unknown, format!("{place} (did you mean {meant}?)")),
+                    None if is_listed => {}
+                    None => list(&mut self.unknown, place),
+                }
             }
         }
         let mut json = Map::new();
