@@ -154,7 +154,16 @@ pub(super) fn fit_shape(expected: &TensorMetadata, value: TensorValue) -> Tensor
         .iter()
         .map(|dim| dim.unwrap_or(count / fixed))
         .collect();
-    reshaped(value.clone(), &dims).unwrap_or(value)
+    // A list of values may be anything; rows of values stay rows, and only what is in a row takes another shape.
+    let is_allowed = match value.shape().dims() {
+        [_] => true,
+        [rows, _] => dims.len() > 2 && dims.first() == Some(rows),
+        _ => false,
+    };
+    match is_allowed {
+        true => reshaped(value.clone(), &dims).unwrap_or(value),
+        false => value,
+    }
 }
 
 fn reshaped(value: TensorValue, dims: &[u64]) -> Outcome<TensorValue> {
@@ -267,6 +276,10 @@ mod tests {
         assert_eq!(shape("[1, 2, 3]", &[-1, 3]), [1, 3]);
         assert_eq!(shape("[[1, 2, 3, 4]]", &[-1, 2, 2]), [1, 2, 2]);
         assert_eq!(shape("[1, 2]", &[-1, 3]), [2]);
+        // Two rows of two are not one of four.
+        assert_eq!(shape("[[1, 2], [3, 4]]", &[-1, 4]), [2, 2]);
+        assert_eq!(shape("[[1, 2, 3, 4], [5, 6, 7, 8]]", &[-1, 2, 2]), [2, 2, 2]);
+        assert_eq!(shape("[[1, 2], [3, 4]]", &[-1, 2, 2]), [2, 2]);
         assert_eq!(shape("[1, 2]", &[-1, -1]), [2]);
     }
 

@@ -183,7 +183,7 @@ fn rows_come_from_csv_and_go_into_it() {
             "x=sum.csv",
         ];
         assert!(
-            place.good(&again).contains("[2]    3.  7.5"),
+            place.good(&again).contains("[2]    3. 7.5"),
             "{}",
             place.good(&again)
         );
