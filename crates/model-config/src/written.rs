@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use oip_types::{
     DataType, ModelConfig, check_name,
-    model_config::{InstanceKind, VersionPolicy},
+    model_config::{InstanceKind, Reshape, VersionPolicy},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
@@ -44,6 +44,8 @@ pub struct WrittenTensor {
     pub format: oip_types::model_config::InputFormat,
     /// Its dimensions, without the batch dimension where the model takes batches; -1 for free ones.
     pub dims: Option<Vec<i64>>,
+    /// The dimensions under which the model has it, where clients see others.
+    pub reshape: Option<Reshape>,
     /// Whether requests may leave it out.
     pub optional: bool,
     /// The file with an output's labels; empty where there is none.
@@ -82,7 +84,7 @@ impl WrittenConfig {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// What is wrong and where, for whoever wrote it.
+    /// What is wrong and where, for the configuration's author.
     pub fn read(text: &str, syntax: Syntax) -> Result<Self, ConfigError> {
         if text.len() > Self::MAX_BYTES {
             return Err(ConfigError::TooLarge {

@@ -112,7 +112,7 @@ fn mapped(layout: Layout) -> Option<Layout> {
 }
 
 // SAFETY: memory is mapped, or comes from mimalloc, with the layout that `mapped` gives for the caller's, or with the caller's
-// own where that is none, and is given back the same way: `mapped` depends on nothing but the layout, which callers repeat. What
+// own where `mapped` gives none, and is given back the same way: `mapped` depends on nothing but the layout, which callers repeat. What
 // is on the shelf has no other owner: it is put there when its owner frees it, and leaves it when it gets the next.
 #[allow(unsafe_code, reason = "an allocator can only be written so")]
 unsafe impl GlobalAlloc for Keeping {

@@ -36,7 +36,13 @@ const INTERRUPTED: i32 = 130;
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let log = telemetry::start(&config.log, config.log_format, config.log_tail.clone())?;
-    let outcome = serve_until_signal(config, &log, start);
+    let is_json = matches!(config.log_format, LogFormat::Json);
+    let mut outcome = serve_until_signal(config, &log, start);
+    if is_json && let Err(failure) = &outcome {
+        // Programs that read the log read nothing else.
+        tracing::error!(reason = failure.message, "the server cannot run");
+        outcome = Ok(ExitCode::from(failure.exit_code));
+    }
     log.end.write_out();
     outcome
 }
@@ -151,8 +157,13 @@ impl App {
         })?;
         let (http_address, grpc_address) = (http.address, grpc.address);
         let is_text = matches!(config.log_format, LogFormat::Text);
+        let addresses = report::Addresses {
+            http: http_address,
+            grpc: grpc_address,
+            has_console: config.allow_console,
+        };
         if is_text {
-            report::listening(http_address, grpc_address);
+            report::listening(addresses);
         }
         tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
 
@@ -210,7 +221,7 @@ impl App {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
             if is_text {
-                report::models(&loading.models(), &misplaced, http_address, elapsed);
+                report::models(&loading.models(), &misplaced, addresses, elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
         });

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
-use clap::{Parser, ValueEnum, builder::styling::Styles};
+use clap::{Parser, ValueEnum};
 use serde::Deserialize;
 
 use crate::{
@@ -20,10 +20,15 @@ Every option can also be given in the environment, as OIP_ and its name in capit
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
 environment over the file.
 
-Try:
-  oip-server models
-  oip-server check models    loads everything, says what would fail, and opens no port (--json for programs)
-  curl http://127.0.0.1:8080/v2/models/digits
+Examples:
+  oip-server init shop                writes an example repository
+  oip-server shop                     serves it on http://127.0.0.1:8080 (HTTP) and 127.0.0.1:9000 (gRPC)
+  oip-server iris.onnx                serves one file
+  oip-server check models --json      loads everything, says what would fail, and opens no port
+  oip-server models --http-address 0.0.0.0:8080 --model-control-mode poll
+  oip-server models --memory-budget 2GB --request-timeout 5s --log-format json
+
+Sizes are bytes or have a unit (64MiB, 1GB), times are seconds or have one (5, 500ms, 2min).
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
 had to be cut after --drain-timeout. A second signal ends it at once with code 130.";
@@ -33,7 +38,7 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
-#[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
+#[command(name = "oip-server", version, after_help = AFTER_HELP, max_term_width = 110)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub(crate) struct Options {
     /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes

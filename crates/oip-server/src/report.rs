@@ -1,16 +1,19 @@
+//! What the server prints for a person: where it listens, what it serves, and how to go on.
+
 use std::{
     fmt::Write as _,
-    io::{Write, stdout},
+    io::{IsTerminal, Write, stdout},
     net::SocketAddr,
     path::Path,
     time::Duration,
 };
 
+use anstream::{AutoStream, ColorChoice};
 use oip_engine::ModelStatus;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
-use crate::backends;
+use crate::{backends, examples::Example};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -18,26 +21,97 @@ fn print(text: &str) {
     let _ = stdout().flush();
 }
 
-/// Says where the server listens, before it loads anything.
-pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
-    let version = env!("CARGO_PKG_VERSION");
-    print(&format!(
-        "oip-server {version}\n  HTTP  http://{http}\n  gRPC  {grpc}\n"
-    ));
+/// How a table may look where it is printed.
+#[derive(Clone, Copy)]
+struct Look {
+    /// Columns of the terminal; whatever is no terminal takes all there is.
+    width: usize,
+    /// Whether states are coloured: on a terminal, unless `NO_COLOR` is set.
+    is_coloured: bool,
 }
 
-/// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], http: SocketAddr, elapsed: Duration) {
-    let mut text = summary(models, misplaced, elapsed);
-    if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", in_url(&model.name));
+impl Look {
+    const PLAIN: Self = Self {
+        width: usize::MAX,
+        is_coloured: false,
+    };
+
+    fn of_stdout() -> Self {
+        let size = stdout()
+            .is_terminal()
+            .then(terminal_size::terminal_size)
+            .flatten();
+        Self {
+            width: size.map_or(usize::MAX, |(width, _)| usize::from(width.0)),
+            is_coloured: AutoStream::choice(&stdout()) != ColorChoice::Never,
+        }
+    }
+}
+
+/// Where the server is, for people.
+#[derive(Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) has_console: bool,
+}
+
+impl Addresses {
+    /// A URL that works where the server runs: nothing can connect to the address that stands for all of them.
+    fn url(self) -> String {
+        let mut address = self.http;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        format!("http://{address}")
+    }
+}
+
+/// Says where the server listens, before it loads anything.
+pub(crate) fn listening(addresses: Addresses) {
+    let version = env!("CARGO_PKG_VERSION");
+    let Addresses { http, grpc, .. } = addresses;
+    let mut text = format!("oip-server {version}\n  HTTP     http://{http}\n  gRPC     {grpc}\n");
+    if addresses.has_console {
+        let _ = writeln!(text, "  console  {}/", addresses.url());
     }
     print(&text);
 }
 
+/// Says what is served, once everything is loaded or has failed.
+pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], addresses: Addresses, elapsed: Duration) {
+    let mut text = summary(models, misplaced, elapsed, Look::of_stdout());
+    text += &next_steps(models, addresses);
+    print(&text);
+}
+
+/// The address that the program `tensor` takes by itself.
+const TENSOR_URL: &str = "http://127.0.0.1:8080";
+
+/// What can be pasted next.
+fn next_steps(models: &[ModelStatus], addresses: Addresses) -> String {
+    let url = addresses.url();
+    let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
+    let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
+    let mut text = String::new();
+    if let Some((model, example)) = example {
+        let _ = writeln!(text, "\ntry:");
+        let _ = writeln!(text, "  {}", example.curl(&url, &in_url(&model.name)));
+        let _ = writeln!(text, "  {}", example.tensor((url != TENSOR_URL).then_some(&url)));
+    } else if let Some(model) = ready().next() {
+        let _ = writeln!(text, "\ntry:\n  curl -s {url}/v2/models/{}", in_url(&model.name));
+    } else if models.is_empty() {
+        let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
+    }
+    text
+}
+
 /// Says what would be served.
 pub(crate) fn checked(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) {
-    print(summary(models, misplaced, elapsed).trim_start());
+    print(summary(models, misplaced, elapsed, Look::of_stdout()).trim_start());
 }
 
 /// Says it to a program.
@@ -70,11 +144,11 @@ pub(crate) fn as_json(models: &[ModelStatus], misplaced: &[String]) {
     print(&format!("{report:#}\n"));
 }
 
-fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> String {
+fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration, look: Look) -> String {
     let mut text = String::from("\n");
     match models.is_empty() {
         true => text.push_str("No models are loaded.\n"),
-        false => text.push_str(&table(models)),
+        false => text.push_str(&table(models, look)),
     }
     for file in misplaced {
         let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
@@ -92,7 +166,7 @@ fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> S
     let outcome = match failed {
         0 if models.is_empty() => "ready, with nothing to serve,".to_owned(),
         0 => "ready".to_owned(),
-        failed => format!("{failed} of {} model versions unavailable", models.len()),
+        failed => format!("{failed} of {} models failed", models.len()),
     };
     let _ = writeln!(text, "\n{outcome} after {} ms", elapsed.as_millis());
     if let Some(advice) = backends::advice(models) {
@@ -102,7 +176,7 @@ fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> S
 }
 
 /// A row per version; more rows where it has several inputs or outputs.
-fn table(models: &[ModelStatus]) -> String {
+fn table(models: &[ModelStatus], look: Look) -> String {
     let mut rows = vec![["MODEL", "VERSION", "STATE", "LOADED IN", "INPUTS", "OUTPUTS"].map(str::to_owned)];
     let mut reasons = Vec::new();
     for model in models {
@@ -153,21 +227,59 @@ fn table(models: &[ModelStatus]) -> String {
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..6).map(width).collect();
+    let mut widths: [usize; 6] = std::array::from_fn(width);
+    // Inputs and outputs share what the terminal has left for them; the narrower one leaves the other its rest.
+    let fixed = widths[..4].iter().sum::<usize>() + 2 * 5;
+    let left = look.width.saturating_sub(fixed).max(2 * LEAST);
+    if widths[4].saturating_add(widths[5]) > left {
+        let half = left / 2;
+        (widths[4], widths[5]) = match (widths[4], widths[5]) {
+            (inputs, _) if inputs <= half => (inputs, left - inputs),
+            (_, outputs) if outputs <= half => (left - outputs, outputs),
+            _ => (half, left - half),
+        };
+    }
     let mut text = String::new();
     for row in &rows {
         let cells: Vec<String> = row
             .iter()
             .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"))
+            .map(|(cell, width)| format!("{:<width$}", shortened(cell, *width)))
             .collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+        let line = cells.join("  ");
+        let line = match look.is_coloured {
+            true => coloured(line.trim_end(), &row[2]),
+            false => line.trim_end().to_owned(),
+        };
+        let _ = writeln!(text, "{line}");
     }
     if !reasons.is_empty() {
         text.push('\n');
         text.extend(reasons);
     }
     text
+}
+
+/// Characters of inputs and outputs that are shown however narrow the terminal is.
+const LEAST: usize = 16;
+
+/// A text that is at most so wide, with a sign where something is missing.
+fn shortened(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(width - 1).chain(['…']).collect(),
+    }
+}
+
+/// A line of the table with its state in colour, and the heading in bold.
+fn coloured(line: &str, state: &str) -> String {
+    let code = match state {
+        "STATE" => return format!("\x1b[1m{line}\x1b[0m"),
+        "READY" => "32",
+        "UNAVAILABLE" => "31",
+        _ => return line.to_owned(),
+    };
+    line.replacen(&format!(" {state}"), &format!(" \x1b[{code}m{state}\x1b[0m"), 1)
 }
 
 /// Inputs or outputs of one version that are shown; tensor files have thousands.
@@ -220,7 +332,7 @@ mod tests {
             outputs.collect(),
         );
         let ready = ModelStatus::new("many", None, ModelState::Ready, "").with_metadata(Arc::new(metadata));
-        let text = table(&[ready]);
+        let text = table(&[ready], Look::PLAIN);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + SHOWN + 1);
         assert!(lines[2].ends_with("t\u{fffd}1 UINT8[]"), "{text}");
@@ -234,7 +346,7 @@ mod tests {
     fn names_of_folders_are_harmless_too() {
         let name = "evil\u{1b}[2J\u{202e}x";
         let failed = ModelStatus::new(name, Some("1\n2"), ModelState::Unavailable, "no\rgood\u{7}");
-        let text = table(&[failed]);
+        let text = table(&[failed], Look::PLAIN);
         assert!(
             text.contains("evil\u{fffd}[2J\u{fffd}x 1\u{fffd}2: no\u{fffd}good\u{fffd}"),
             "{text:?}"
@@ -260,7 +372,7 @@ mod tests {
             .with_load_time(Duration::from_millis(12));
         let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is cut off");
         assert_eq!(
-            table(&[ready, failed]),
+            table(&[ready, failed], Look::PLAIN),
             "\
 MODEL   VERSION  STATE        LOADED IN  INPUTS          OUTPUTS
 digits  1        READY        12 ms      X FP32[-1, 64]  label INT64[-1]
@@ -270,5 +382,55 @@ broken  3        UNAVAILABLE
 broken 3: it is cut off
 "
         );
+    }
+
+    #[test]
+    fn narrow_terminals_have_whole_lines() {
+        let long = |name: &str| TensorMetadata::new(name.repeat(20), DataType::FP32, &[-1, 64]);
+        let metadata = ModelMetadata::new("m", "onnx_onnxv1", vec![long("in")], vec![long("out")]);
+        let model = ModelStatus::new("m", Some("1"), ModelState::Ready, "").with_metadata(Arc::new(metadata));
+        let look = Look {
+            width: 80,
+            is_coloured: false,
+        };
+        let text = table(std::slice::from_ref(&model), look);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(text.matches('…').count(), 2, "{text}");
+        let look = Look {
+            is_coloured: true,
+            ..Look::PLAIN
+        };
+        let text = table(&[model], look);
+        assert!(
+            text.starts_with("\x1b[1mMODEL") && text.contains(" \x1b[32mREADY\x1b[0m "),
+            "{text:?}"
+        );
+    }
+
+    #[test]
+    fn what_can_be_pasted_is_for_this_server() {
+        let x = TensorMetadata::new("x", DataType::FP32, &[-1, 2]);
+        let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
+        let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
+        let addresses = |http: &str| Addresses {
+            http: http.parse().unwrap(),
+            grpc: "127.0.0.1:9000".parse().unwrap(),
+            has_console: true,
+        };
+        let text = next_steps(std::slice::from_ref(&ready), addresses("0.0.0.0:8080"));
+        assert!(
+            text.contains("  curl -s http://127.0.0.1:8080/v2/models/m/infer -d '{"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("  tensor infer --model m -i 'x=[[0,0]]'\n"),
+            "{text}"
+        );
+        let text = next_steps(&[ready], addresses("[::1]:1"));
+        assert!(
+            text.contains("tensor infer --url http://[::1]:1 --model m"),
+            "{text}"
+        );
+        assert!(next_steps(&[], addresses("0.0.0.0:8080")).contains("oip-server init"));
     }
 }

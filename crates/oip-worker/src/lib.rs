@@ -2,7 +2,7 @@
 //! request with it and nothing else.
 //!
 //! [`IsolatedBackend`] wraps another backend. A model whose configuration wants isolation is loaded by a *worker*, a
-//! process that has the same backend, and a model in the server stands for it. For whoever runs it, an engine or a test, it
+//! process that has the same backend, and a model in the server stands for it. To its caller, an engine or a test, it
 //! is a [`Model`](oip_service::Model) like any other: batches, warm-up, checks and statistics stay where they are.
 //!
 //! A worker is any program that calls [`run`] with its backends; usually it is the server's own, started with a
@@ -29,7 +29,7 @@
 //!
 //! # Life of a worker
 //!
-//! The first one is started when the model is loaded, and why it cannot load the model is why the model is not available.
+//! The first one is started when the model is loaded, and its load error becomes the reason that the model is unavailable.
 //! A worker runs one request at a time; when there are more at once more workers are started, so that there come to be as many
 //! as the model has instances. They stay until the model is unloaded.
 //!

@@ -93,7 +93,7 @@ impl Worker {
         let (data, theirs) = UnixStream::pair()?;
         let (control, their_control) = UnixStream::pair()?;
         let (said, their_voice) = io::pipe()?;
-        // A worker that does not listen must not stop whoever speaks to it.
+        // A worker that does not read must not block the server.
         control.set_nonblocking(true)?;
         let mut command: Command = (recipe.isolation.command)();
         let source = &recipe.source;
@@ -234,7 +234,7 @@ impl Worker {
                     limits.tensor_bytes = usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX);
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
-                    .map_err(|error| Broken::wrong(format!("an answer that is none: {}", error.message())))?;
+                    .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
                 Ok(Ok(response.outputs))
             }
             Kind::Failed => {

@@ -108,7 +108,7 @@ pub(crate) struct Load {
     pub(crate) backend: String,
     pub(crate) name: String,
     pub(crate) version: String,
-    /// As text: a path that is none is not looked beside.
+    /// As text: a path that is not UTF-8 has no files beside it.
     pub(crate) path: String,
     /// The names and lengths of the other files, in their order.
     pub(crate) beside: Vec<(String, u64)>,
@@ -211,7 +211,7 @@ impl Failed {
 pub(crate) enum Broken {
     /// The other side is gone.
     Ended,
-    /// Whoever waits has given up.
+    /// The caller has given up.
     GivenUp,
     /// The other side said something wrong; what it was.
     Wrong(String),

@@ -1,8 +1,8 @@
 //! The queue under every interleaving of its threads, or very many of them: `queue.rs` compiled once more, on `shuttle`'s
 //! locks. A thread that would sleep for ever is a deadlock, which `shuttle` reports.
 //!
-//! `shuttle` has no clock. Here time passes with every look at it, and a wait with a time limit ends at once, so whoever
-//! waits without a limit must be woken by somebody.
+//! `shuttle` has no clock. Here time passes with every look at it, and a wait with a time limit ends at once, so a
+//! thread that waits without a limit must be woken by another one.
 
 use std::{
     cell::Cell,

@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model_config::{Completed, Defaults, WrittenConfig, complete, complete_pipeline};
+use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue};
+use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
 
 use crate::{
@@ -40,7 +41,7 @@ pub(crate) struct Job {
 /// Loads a version of a model. A pipeline is yet to be planned.
 ///
 /// # Errors
-/// Why the model is not available, for whoever put it there.
+/// Why the model is not available, for the operator.
 pub(crate) fn load(
     job: Job,
     content: Content,
@@ -83,7 +84,7 @@ pub(crate) fn load(
 /// waited for until the time for loading is over; the thread is then left behind.
 ///
 /// # Errors
-/// Why the model is not available, for whoever put it there.
+/// Why the model is not available, for the operator.
 fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
     let deadline = Instant::now() + config.load_timeout;
     let max_batch_size = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
@@ -204,8 +205,12 @@ fn prepare(
     };
     let labels = Labels::read(&job.folder, &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
-        let metadata = completed.metadata.clone();
-        Box::new(Narrowed { model, metadata })
+        Box::new(Narrowed {
+            model,
+            metadata: completed.metadata.clone(),
+            inputs: completed.reshaped_inputs.clone(),
+            outputs: completed.reshaped_outputs.clone(),
+        })
     } else {
         model
     };
@@ -241,10 +246,20 @@ fn guarded<T>(
     })
 }
 
-/// A model of which a configuration offers less than it has.
+/// A model of which a configuration offers less than it has, or under other shapes.
 struct Narrowed {
     model: Box<dyn Model>,
     metadata: ModelMetadata,
+    /// Inputs and outputs that clients see with other axes of one.
+    inputs: Vec<(String, Axes)>,
+    outputs: Vec<(String, Axes)>,
+}
+
+/// The same elements in another shape.
+fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, ServiceError> {
+    let dims = dims.ok_or_else(|| ServiceError::internal("a shape that was checked has other axes"))?;
+    let shape = Shape::new(&dims).map_err(|error| ServiceError::internal(error.to_string()))?;
+    TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
 impl Model for Narrowed {
@@ -253,7 +268,26 @@ impl Model for Narrowed {
     }
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let mut request = request;
+        for (name, axes) in &self.inputs {
+            if let Some(input) = request.inputs.iter_mut().find(|input| input.name == *name) {
+                input.value = in_shape(&input.value, axes.to_model(input.value.shape().dims()))?;
+            }
+        }
         let mut outputs = self.model.infer(request, cancel)?;
+        for (name, axes) in &self.outputs {
+            if let Some(output) = outputs.iter_mut().find(|output| output.name == *name) {
+                let dims = axes.to_client(output.value.shape().dims());
+                let dims = dims.ok_or_else(|| {
+                    ServiceError::internal(format!(
+                        "output {}: expected the shape of reshape, found {}",
+                        Quoted(name),
+                        output.value.shape()
+                    ))
+                })?;
+                output.value = in_shape(&output.value, Some(dims))?;
+            }
+        }
         outputs.retain(|output| {
             self.metadata
                 .outputs

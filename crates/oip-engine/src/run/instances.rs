@@ -320,7 +320,7 @@ impl Drop for Waiting<'_> {
         let (shared, cancel) = (self.shared, self.cx.cancel());
         let code = given_up(cancel);
         cancel.cancel();
-        // Whoever takes a request out of the queue counts it.
+        // The thread that takes a request out of the queue counts it.
         if let Some(job) = shared.queue.cancel(self.ticket) {
             shared.recorder.failure(code, job.client.received.elapsed());
         }

@@ -19,7 +19,7 @@ use crate::{
 
 /// A version of a model that takes requests, with what there is to know of it.
 ///
-/// Whoever works with it holds it by an [`Arc`]; when nobody does any more, it can be ended without losing a request.
+/// Users hold it by an [`Arc`]; when the last one is gone, it can be ended without losing a request.
 pub(crate) struct ServedVersion {
     version: Option<String>,
     runs: Runs,

@@ -28,7 +28,7 @@ use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ServiceError
 use tonic::Code;
 use tower::ServiceExt;
 
-/// Models that give their input back; `hangs` not before it is released, whoever cancels it, and `loads` is not loaded
+/// Models that give their input back; `hangs` not before it is released, cancelled or not, and `loads` is not loaded
 /// before. `promises` says that it is bounded, and hangs nevertheless when it is given 13.
 struct Hanging(Arc<AtomicBool>);
 

@@ -18,6 +18,7 @@ mod exposition;
 mod fixed_sizes;
 mod grpc;
 mod hanging;
+mod house;
 #[cfg(feature = "onnx")]
 mod isolation;
 mod life_cycle;

@@ -190,7 +190,7 @@ fn frame(data: &mut UnixStream, kind: u32, number: u64, json: &[u8], binary: &[u
     say(data, &[&head, json, binary].concat());
 }
 
-/// Whoever is spoken to may hang up.
+/// The other side may have hung up.
 fn say(data: &mut UnixStream, bytes: &[u8]) {
     let _ = data.write_all(bytes);
 }

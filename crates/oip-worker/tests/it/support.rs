@@ -162,7 +162,7 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {
-    // What has died may wait for whoever inherited it.
+    // A dead process may be a zombie until its new parent has waited for it.
     state(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
