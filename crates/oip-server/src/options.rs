@@ -1,10 +1,13 @@
 //! The command line: every option of the server, with its help.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
-use clap::{Parser, ValueEnum, builder::styling::Styles};
+use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
+use toml::Spanned;
 
+#[cfg(feature = "python")]
+use crate::python_options::PythonOptions;
 use crate::units::{ByteSize, HumanDuration};
 
 const AFTER_HELP: &str = "\
@@ -31,7 +34,7 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
     /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
     #[arg(value_name = "PATH")]
@@ -194,6 +197,11 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
     pub(crate) model_memory_limit: Option<ByteSize>,
 
+    #[cfg(feature = "python")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) python: PythonOptions,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -252,6 +260,32 @@ pub(crate) enum LogFormat {
 }
 
 impl Options {
+    /// Reads the configuration file. An error is its line and what is wrong there.
+    pub(crate) fn from_toml(text: &str) -> Result<Self, (usize, String)> {
+        let line = |offset: usize| text[..offset].matches('\n').count() + 1;
+        let wrong = |error: toml::de::Error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            (line(offset), error.message().replace('\n', " "))
+        };
+        let command = Self::command();
+        let known = |key: &str| {
+            let mut arguments = command.get_arguments();
+            key != "config" && arguments.any(|argument| argument.get_long() == Some(key))
+        };
+        let keys: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(wrong)?;
+        if let Some(key) = keys.keys().find(|key| !known(key.get_ref())) {
+            return Err((line(key.span().start), format!("unknown field `{}`", key.get_ref())));
+        }
+        // Each group of options takes its own.
+        #[cfg_attr(not(feature = "python"), expect(unused_mut, reason = "there are no groups"))]
+        let mut options: Self = toml::from_str(text).map_err(wrong)?;
+        #[cfg(feature = "python")]
+        {
+            options.python = toml::from_str(text).map_err(wrong)?;
+        }
+        Ok(options)
+    }
+
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -297,6 +331,8 @@ impl Options {
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
             isolate_models: self.isolate_models.or(other.isolate_models),
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
+            #[cfg(feature = "python")]
+            python: self.python.or(other.python),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }
@@ -329,8 +365,6 @@ pub(crate) fn resolve(option: &str, address: &str) -> Result<SocketAddr, String>
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -360,7 +394,7 @@ mod tests {
             ];
             let parsed = accepted
                 .iter()
-                .find_map(|value| toml::from_str::<Options>(&format!("{name} = {value}")).ok());
+                .find_map(|value| Options::from_toml(&format!("{name} = {value}")).ok());
             let merged =
                 Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
             assert_ne!(
@@ -369,7 +403,8 @@ mod tests {
                 "{name} is not merged"
             );
         }
-        assert!(toml::from_str::<Options>("htp-address = \"x\"").is_err());
+        let unknown = Options::from_toml("http-address = \"x\"\nhtp-address = \"x\"").unwrap_err();
+        assert_eq!(unknown, (2, "unknown field `htp-address`".to_owned()));
     }
 
     #[test]

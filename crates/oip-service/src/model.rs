@@ -1,7 +1,10 @@
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use oip_types::{
+    InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError,
+    model_config::{InputConfig, OutputConfig},
+};
 
 use crate::CancelToken;
 
@@ -46,6 +49,35 @@ pub trait Model: Send + Sync + 'static {
     /// a budget itself. Of such a model, only outputs that nobody else holds are charged to the request.
     fn lends_memory(&self) -> bool {
         false
+    }
+
+    /// How the model is to be run where its configuration does not say.
+    fn defaults(&self) -> ModelDefaults {
+        ModelDefaults::default()
+    }
+}
+
+/// How a model is to be run where its configuration does not say; what is `None` is up to the server.
+///
+/// ```
+/// let defaults = oip_service::ModelDefaults::default().with(|defaults| defaults.instances = Some(1));
+/// assert_eq!(defaults.max_batch_size, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelDefaults {
+    /// The most rows of one run; 0 for models that take no batches. The server may give fewer.
+    pub max_batch_size: Option<u32>,
+    /// How many instances there are.
+    pub instances: Option<u32>,
+}
+
+impl ModelDefaults {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 }
 
@@ -146,6 +178,18 @@ pub struct LoadContext {
     /// The model's configuration as the operator wrote it: what is not written is empty. A backend finds its own settings
     /// in `runtime` and `parameters`.
     pub config: Arc<ModelConfig>,
+    /// The inputs and outputs that the configuration describes.
+    pub tensors: Arc<ConfiguredTensors>,
+}
+
+/// The inputs and outputs of which a model's configuration has both datatype and dimensions. The batch's dimension is not
+/// among those where [`ModelConfig::max_batch_size`] is above 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConfiguredTensors {
+    /// The inputs, as they are written.
+    pub inputs: Vec<InputConfig>,
+    /// The outputs, as they are written.
+    pub outputs: Vec<OutputConfig>,
 }
 
 impl LoadContext {
@@ -159,5 +203,11 @@ impl LoadContext {
     #[must_use]
     pub fn with_config(self, config: Arc<ModelConfig>) -> Self {
         Self { config, ..self }
+    }
+
+    /// The same with the inputs and outputs that the configuration describes.
+    #[must_use]
+    pub fn with_tensors(self, tensors: Arc<ConfiguredTensors>) -> Self {
+        Self { tensors, ..self }
     }
 }

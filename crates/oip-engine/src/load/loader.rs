@@ -6,7 +6,7 @@ use std::{
 };
 
 use model_config::{Completed, Defaults, WrittenConfig, complete, complete_pipeline};
-use oip_service::{CancelToken, LoadContext, Model, ModelSource};
+use oip_service::{CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
 use tensor_mmap::Promise;
 
@@ -175,7 +175,8 @@ fn prepare(
     .with_beside(beside);
     let cx = LoadContext::default()
         .with_deadline(Some(deadline))
-        .with_config(Arc::new(job.written.config.clone()));
+        .with_config(Arc::new(job.written.config.clone()))
+        .with_tensors(configured_tensors(&job.written));
     let model = guarded(&job.name, "loading it", || {
         backend.load(&source, &cx).map_err(|error| {
             tracing::debug!(
@@ -190,6 +191,7 @@ fn prepare(
 
     let mut metadata = model.metadata().clone().with_versions(&job.version);
     metadata.name.clone_from(&job.name);
+    let defaults = of_model(&*model, defaults);
     let completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| LoadError::Mismatch(error.into()))?;
     let policy = match completed.without_batches.is_some() {
@@ -219,6 +221,23 @@ fn prepare(
         policy,
         labels,
     })
+}
+
+fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
+    let (inputs, outputs) = written.complete_tensors();
+    Arc::new(ConfiguredTensors { inputs, outputs })
+}
+
+/// The server's defaults, where the model itself has no others.
+fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
+    let own = model.defaults();
+    let instances = own
+        .instances
+        .map_or(defaults.instances, |instances| instances as usize);
+    let rows = own.max_batch_size.unwrap_or(defaults.max_batch_size);
+    defaults
+        .with_instances(instances.max(1))
+        .with_max_batch_size(rows.min(defaults.max_batch_size))
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
