@@ -169,9 +169,9 @@ class Worker:
             except Refused as refusal:
                 failed = {"status": refusal.status, "message": str(refusal)}
                 results = None
-            except MemoryError:
-                traceback.print_exc()
-                failed = {"status": 500, "message": "its model.py ran out of memory: " + last_line(sys.exc_info()[1])}
+            except MemoryError as error:
+                log_traceback(error)
+                failed = {"status": 500, "message": f"its model.py ran out of memory: {last_line(error)}"}
                 results = None
             if results is None:
                 # Without what the exception held on to: it was dropped when its clause ended.
@@ -329,9 +329,12 @@ class Worker:
 
 
 def last_line(error):
-    """The last line of a traceback, of bounded length."""
-    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
-    line = lines[-1] if lines else type(error).__name__
+    """What a traceback ends with: the type and the message, in one line of bounded length."""
+    said = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, SyntaxError):
+        # Before it come the place and the line, which the log has.
+        said = said.splitlines()[-1]
+    line = " ".join(said.split("\n"))
     return line if len(line) <= 500 else line[:500] + "..."
 
 

@@ -167,13 +167,13 @@ fn skip_line(lines: &mut BufReader<PipeReader>) -> io::Result<()> {
     }
 }
 
-/// What Rust and C++ print before they abort.
+/// What Rust, C++ and our half of Python print before they end.
 fn hint(line: &str) -> Option<&'static str> {
     let known = [
         ("has overflowed its stack", "out of its stack"),
         ("memory allocation of ", "out of memory"),
         ("bad_alloc", "out of memory"),
-        ("MemoryError", "out of memory"),
+        ("the process is at the limit of its memory", "out of memory"),
     ];
     let found = known.into_iter().find(|(words, _)| line.contains(words));
     found.map(|(_, meaning)| meaning)
