@@ -20,6 +20,7 @@ use crate::{
     answer::{self, respond},
     app::App,
     browsers, description, extensions, head,
+    generate::{generate, generate_stream},
     infer::infer,
     panics,
     path::{PathParams, with_model},
@@ -140,6 +141,8 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ("", get(model_metadata)),
         ("/ready", get(model_ready)),
         ("/infer", post(model_infer)),
+        ("/generate", post(generate)),
+        ("/generate_stream", post(generate_stream)),
         ("/config", get(extensions::model_config)),
         ("/stats", get(extensions::model_statistics)),
     ];
