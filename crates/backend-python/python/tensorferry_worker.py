@@ -105,6 +105,12 @@ class Connection:
     def send(self, kind, number, message, parts=()):
         self.send_text(kind, number, _encode(message), parts)
 
+    def fail(self, number, message, status):
+        """Tells why there is no answer. Messages come from models, and may hold what no text can."""
+        is_status = isinstance(status, int) and 400 <= status < 600
+        message = str(message).encode("utf-8", "replace").decode()
+        self.send(FAILED, number, {"status": status if is_status else 500, "message": message[:2000]})
+
     def send_text(self, kind, number, text, parts=()):
         text = text.encode()
         text += b" " * (-len(text) % _ALIGNMENT)
@@ -173,13 +179,19 @@ class Worker:
                 log_traceback(error)
                 failed = {"status": 500, "message": f"its model.py ran out of memory: {last_line(error)}"}
                 results = None
+            except (Ended, ConnectionError):
+                raise
+            except Exception as error:
+                log_traceback(error)
+                failed = {"status": 500, "message": f"its answer cannot be sent: {last_line(error)}"}
+                results = None
             if results is None:
                 # Without what the exception held on to: it was dropped when its clause ended.
                 if self._is_full():
                     sys.stderr.write("MemoryError: the process is at the limit of its memory and ends\n")
                     sys.stderr.flush()
                     os._exit(1)
-                self._connection.send(FAILED, number, failed)
+                self._connection.fail(number, failed["message"], failed["status"])
                 continue
             self._connection.send_text(RESULTS, number, results, parts)
             results = parts = None
@@ -424,14 +436,14 @@ def main(data, control, install):
             worker = Worker(connection, tensors)
             worker.load(order, bytes(content), install("tensorferry_forms").model_of)
         except Refused as refusal:
-            connection.send(FAILED, 0, {"status": refusal.status, "message": str(refusal)})
+            connection.fail(0, refusal, refusal.status)
             return
         except SystemExit as error:
-            connection.send(FAILED, 0, {"status": 400, "message": f"its model.py ended the process: {last_line(error)}"})
+            connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400)
             return
         except BaseException as error:
             log_traceback(error)
-            connection.send(FAILED, 0, {"status": 400, "message": f"its model.py cannot be loaded: {last_line(error)}"})
+            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400)
             return
         worker.serve()
     except (Ended, ConnectionError):

@@ -51,6 +51,10 @@ pub trait Model: Send + Sync + 'static {
         false
     }
 
+    /// Ends the model, for which no request will come any more; what it needs for that may take a second or so. Called once
+    /// or more often, and not at all when a thread still hangs in it.
+    fn end(&self) {}
+
     /// How the model is to be run where its configuration does not say.
     fn defaults(&self) -> ModelDefaults {
         ModelDefaults::default()

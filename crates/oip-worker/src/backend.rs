@@ -182,6 +182,10 @@ impl Model for Isolated {
         self.0.infer(&request, cancel)
     }
 
+    fn end(&self) {
+        self.0.end();
+    }
+
     fn defaults(&self) -> ModelDefaults {
         self.0.defaults()
     }

@@ -28,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Linux ends a child with the *thread* that started it, which therefore must live as long as the model.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    supervisor: Option<JoinHandle<()>>,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
     about: About,
 }
 
@@ -116,7 +116,7 @@ impl Pool {
         })?;
         Ok(Self {
             shared,
-            supervisor: Some(supervisor),
+            supervisor: Mutex::new(Some(supervisor)),
             about,
         })
     }
@@ -127,6 +127,16 @@ impl Pool {
 
     pub(crate) fn defaults(&self) -> ModelDefaults {
         self.about.defaults
+    }
+
+    /// Ends the workers.
+    pub(crate) fn end(&self) {
+        self.shared.lock().is_closed = true;
+        self.shared.work.notify_one();
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = supervisor {
+            let _ = supervisor.join();
+        }
     }
 
     /// Runs a request in a worker that is idle, or in the next one that is.
@@ -173,11 +183,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
-        self.shared.work.notify_one();
-        if let Some(supervisor) = self.supervisor.take() {
-            let _ = supervisor.join();
-        }
+        self.end();
     }
 }
 

@@ -318,6 +318,9 @@ impl Drop for Worker {
         {
             thread::sleep(Duration::from_millis(2));
         }
+        if self.farewell.is_some() && self.has_ended() {
+            self.log.wait_for_the_last(Self::LAST_BREATH);
+        }
         // It may have ended, and is still to be waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -140,6 +140,10 @@ class Model:
         assert not x.flags.writeable
         if input_1 is not None and input_1[0] < 0:
             raise InferenceError(f"{input_1[0]} is negative", status=429)
+        if input_1 is not None and input_1[0] == 8:
+            return {"text": np.array([3], dtype=object)}
+        if input_1 is not None and input_1[0] == 9:
+            raise InferenceError("\\udc80 no text", status="x")
         if input_1 is not None and input_1[0] == 7:
             raise ValueError("seven\\nis not liked")
         print("asked", request.id)
@@ -198,6 +202,12 @@ def test_refusals_and_failures(own, transport):
         client.infer("own", {"x": x, "input.1": np.array([7])})
     assert error.value.code == "Internal" and "Traceback" not in str(error.value)
     assert own.logged("raise ValueError(")
+    pid = own.workers("own")
+    for number, expected in ((8, "an element of a BYTES tensor is int"), (9, "no text")):
+        with pytest.raises(InferenceError, match=expected) as error:
+            client.infer("own", {"x": x, "input.1": np.array([number])})
+        assert error.value.code == "Internal"
+    assert own.workers("own") == pid
     with pytest.raises(InferenceError) as error:
         client.infer("own", {"x": x[:, :2]})
     assert error.value.code == "InvalidArgument"

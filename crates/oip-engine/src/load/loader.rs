@@ -278,4 +278,8 @@ impl Model for Narrowed {
     fn lends_memory(&self) -> bool {
         self.model.lends_memory()
     }
+
+    fn end(&self) {
+        self.model.end();
+    }
 }
