@@ -14,7 +14,8 @@ const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
-whole or by rows. A model's file alone, such as iris.onnx, is one model called iris.
+whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a
+model in Python.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
