@@ -69,7 +69,12 @@ fn main() {
         ("in Python, a copy", copying),
         ("in Triton's form", triton),
     ];
-    for (rows, columns, calls) in [(1, 16, 2000), (1, 16 << 10, 500), (64, 4 << 10, 100), (64, 64 << 10, 10)] {
+    for (rows, columns, calls) in [
+        (1, 16, 2000),
+        (1, 16 << 10, 500),
+        (64, 4 << 10, 100),
+        (64, 64 << 10, 10),
+    ] {
         let elements = rows * columns;
         let shape = Shape::new(&[rows, columns]).unwrap();
         let x = Tensor::from_vec(shape, vec![1.5f32; elements as usize]).unwrap();
@@ -85,7 +90,10 @@ fn main() {
         }
         let medians = comparison.run();
         for ((label, _), median) in models.iter().zip(medians) {
-            println!("{label}: {:.1} us a request", median.as_secs_f64() * 1e6 / f64::from(calls));
+            println!(
+                "{label}: {:.1} us a request",
+                median.as_secs_f64() * 1e6 / f64::from(calls)
+            );
         }
     }
     let mut starts: Vec<Duration> = (0..15)
@@ -98,7 +106,11 @@ fn main() {
         })
         .collect();
     starts.sort();
-    println!("\na process from nothing to loaded: median {:.1?} of {}", starts[starts.len() / 2], starts.len());
+    println!(
+        "\na process from nothing to loaded: median {:.1?} of {}",
+        starts[starts.len() / 2],
+        starts.len()
+    );
 }
 
 fn load(source: &str) -> Box<dyn Model> {

@@ -54,7 +54,9 @@ fn find(named: &Path) -> Option<PathBuf> {
     let is_plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
     if named.is_dir() {
         let programs = ["bin/python3", "bin/python"].into_iter();
-        return programs.map(|program| named.join(program)).find(|program| program.is_file());
+        return programs
+            .map(|program| named.join(program))
+            .find(|program| program.is_file());
     }
     if !is_plain {
         return named.is_file().then(|| named.to_owned());
@@ -82,14 +84,25 @@ mod tests {
         for environment in ["m/venv", "other", "m/only-python"] {
             fs::create_dir_all(root.join(environment).join("bin")).unwrap();
         }
-        for program in ["m/venv/bin/python3", "m/venv/bin/python", "other/bin/python3", "m/only-python/bin/python"] {
+        for program in [
+            "m/venv/bin/python3",
+            "m/venv/bin/python",
+            "other/bin/python3",
+            "m/only-python/bin/python",
+        ] {
             fs::write(root.join(program), "").unwrap();
         }
         fs::create_dir_all(root.join("m/1")).unwrap();
         let find = |named: &str| of_model(named, &source(root)).map_err(|error| error.to_string());
         assert_eq!(find("venv").unwrap(), root.join("m/venv/bin/python3"));
-        assert_eq!(find(" ./venv/bin/python ").unwrap(), root.join("m/./venv/bin/python"));
-        assert_eq!(find("only-python").unwrap(), root.join("m/only-python/bin/python"));
+        assert_eq!(
+            find(" ./venv/bin/python ").unwrap(),
+            root.join("m/./venv/bin/python")
+        );
+        assert_eq!(
+            find("only-python").unwrap(),
+            root.join("m/only-python/bin/python")
+        );
         let other = root.join("other");
         assert_eq!(find(other.to_str().unwrap()).unwrap(), other.join("bin/python3"));
         assert_eq!(

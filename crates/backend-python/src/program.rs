@@ -6,16 +6,33 @@ use bytes::Bytes;
 pub(crate) const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
 const MODULES: [(&str, &str); 5] = [
-    ("tensorferry_worker", include_str!("../python/tensorferry_worker.py")),
-    ("tensorferry_model", include_str!("../python/tensorferry_model.py")),
-    ("tensorferry_tensors", include_str!("../python/tensorferry_tensors.py")),
-    ("tensorferry_forms", include_str!("../python/tensorferry_forms.py")),
-    ("tensorferry_triton", include_str!("../python/tensorferry_triton.py")),
+    (
+        "tensorferry_worker",
+        include_str!("../python/tensorferry_worker.py"),
+    ),
+    (
+        "tensorferry_model",
+        include_str!("../python/tensorferry_model.py"),
+    ),
+    (
+        "tensorferry_tensors",
+        include_str!("../python/tensorferry_tensors.py"),
+    ),
+    (
+        "tensorferry_forms",
+        include_str!("../python/tensorferry_forms.py"),
+    ),
+    (
+        "tensorferry_triton",
+        include_str!("../python/tensorferry_triton.py"),
+    ),
 ];
 
 /// The modules as they are sent: the length of the rest as 8 bytes, little-endian, and an object of JSON.
 pub(crate) fn modules() -> Bytes {
-    let sources = MODULES.into_iter().map(|(name, source)| (name.to_owned(), source.into()));
+    let sources = MODULES
+        .into_iter()
+        .map(|(name, source)| (name.to_owned(), source.into()));
     let json = serde_json::Value::Object(sources.collect()).to_string();
     let length = (json.len() as u64).to_le_bytes();
     [&length[..], json.as_bytes()].concat().into()
@@ -32,7 +49,12 @@ mod tests {
         assert_eq!(u64::from_le_bytes(*length), json.len() as u64);
         let sources: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).unwrap();
         assert_eq!(sources.len(), MODULES.len());
-        assert!(sources["tensorferry_worker"].as_str().unwrap().contains("def main("));
+        assert!(
+            sources["tensorferry_worker"]
+                .as_str()
+                .unwrap()
+                .contains("def main(")
+        );
         // The command line has room for it.
         assert!(BOOTSTRAP.len() < 16 << 10);
     }

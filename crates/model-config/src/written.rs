@@ -352,12 +352,16 @@ mod tests {
         let text = r#"input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3 ] optional: true }, { name: "y" dims: [ 2 ] } ]
             output [ { name: "z" data_type: TYPE_STRING dims: [ 1 ] label_filename: "l.txt" } ]"#;
         let (inputs, outputs) = pbtxt(text).unwrap().complete_tensors();
-        let [input] = &inputs[..] else { panic!("{inputs:?}") };
+        let [input] = &inputs[..] else {
+            panic!("{inputs:?}")
+        };
         assert_eq!(
             (input.name.as_str(), &input.dims[..], input.optional),
             ("x", &[-1, 3][..], true)
         );
-        let [output] = &outputs[..] else { panic!("{outputs:?}") };
+        let [output] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
         assert_eq!(
             (output.data_type, output.label_filename.as_str()),
             (DataType::Bytes, "l.txt")

@@ -74,7 +74,11 @@ async fn run(app: &App, path: PathParams, request: Request) -> Result<Value, Ser
     let answered = async {
         let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
         drop(overhead);
-        let tensors: usize = response.outputs.iter().map(|output| output.value.raw().len()).sum();
+        let tensors: usize = response
+            .outputs
+            .iter()
+            .map(|output| output.value.raw().len())
+            .sum();
         if tensors > MAX_BYTES {
             return Err(ServiceError::internal(format!(
                 "its outputs have {tensors} bytes, more than the {MAX_BYTES} of an answer to generate; infer has no such limit"
@@ -121,13 +125,17 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
         match (name.as_str(), value) {
             ("id", Value::String(value)) => id = Some(value),
             ("parameters", Value::Object(inner)) => {
-                inner.into_iter().try_for_each(|(name, value)| place(name, value))?;
+                inner
+                    .into_iter()
+                    .try_for_each(|(name, value)| place(name, value))?;
             }
             ("parameters", Value::Null) => {}
             (_, value) => place(name, value)?,
         }
     }
-    Ok(json_body(&json!({ "id": id, "parameters": parameters, "inputs": inputs })))
+    Ok(json_body(
+        &json!({ "id": id, "parameters": parameters, "inputs": inputs }),
+    ))
 }
 
 /// An input from one value or a list of them: the last dimension has as many, those before it have one.
@@ -136,7 +144,10 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
         Value::Array(values) => values,
         value => vec![value],
     };
-    if data.iter().any(|value| value.is_array() || value.is_object() || value.is_null()) {
+    if data
+        .iter()
+        .any(|value| value.is_array() || value.is_object() || value.is_null())
+    {
         return Err(ServiceError::invalid(format!(
             "input {}: expected a value, or a list of values",
             Quoted(&input.name)
@@ -154,7 +165,12 @@ fn show(response: &InferResponse) -> Result<Value, ServiceError> {
     let encoded = encode_response(response, &BinaryOutputs::all(false), NonFinite::Null)?;
     let mut answer = match serde_json::from_slice(&encoded.json) {
         Ok(Value::Object(answer)) => answer,
-        _ => return Err(ServiceError::new(ErrorCode::Internal, "the answer could not be written")),
+        _ => {
+            return Err(ServiceError::new(
+                ErrorCode::Internal,
+                "the answer could not be written",
+            ));
+        }
     };
     let outputs = answer.remove("outputs");
     answer.remove("parameters");

@@ -67,7 +67,14 @@ impl Backend for IsolatedBackend {
             return self.inner.load(source, &cx.clone().with_config(config));
         }
         let memory_limit = wish.memory_limit;
-        start(self.isolation.clone(), self.inner.name(), source, cx, config, memory_limit)
+        start(
+            self.isolation.clone(),
+            self.inner.name(),
+            source,
+            cx,
+            config,
+            memory_limit,
+        )
     }
 }
 

@@ -131,7 +131,15 @@ impl Running {
 /// Loads the model and answers requests until the connection ends.
 fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Running) -> Result<(), Broken> {
     let forever = &mut || true;
-    connection.send_json(Kind::Hello, 0, &Hello { protocol: VERSION, places: false }, forever)?;
+    connection.send_json(
+        Kind::Hello,
+        0,
+        &Hello {
+            protocol: VERSION,
+            places: false,
+        },
+        forever,
+    )?;
     let head = connection.head(forever)?;
     if head.kind != Kind::Load {
         return Err(Broken::wrong("no model to load"));
@@ -145,7 +153,12 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
         Ok(model) => model,
         Err(error) => return refuse(connection, 0, &error),
     };
-    connection.send_json(Kind::Loaded, 0, &Loaded::new(model.metadata(), model.defaults()), forever)?;
+    connection.send_json(
+        Kind::Loaded,
+        0,
+        &Loaded::new(model.metadata(), model.defaults()),
+        forever,
+    )?;
 
     loop {
         let head = connection.head(forever)?;

@@ -4,18 +4,16 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue,
-};
+use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 
-#[cfg(target_os = "linux")]
-use crate::region::{REGION_ALIGNMENT, Region};
 use crate::protocol::{
     Broken, Connection, Failed, Head, InputPlace, Kind, OutputPlace, Place, Results, Run, read_json,
 };
 #[cfg(target_os = "linux")]
 use crate::protocol::{NewRegion, Room};
+#[cfg(target_os = "linux")]
+use crate::region::{REGION_ALIGNMENT, Region};
 
 /// Bytes of inputs from which they are in a region: below, a second system call costs more than a second copy.
 #[cfg(target_os = "linux")]
@@ -76,14 +74,28 @@ impl Places {
                     length: input.value.raw().len() as u64,
                 })
                 .collect(),
-            outputs: request.outputs.iter().map(|output| output.name.as_str()).collect(),
+            outputs: request
+                .outputs
+                .iter()
+                .map(|output| output.name.as_str())
+                .collect(),
             region,
         };
         let binary: Vec<Bytes> = match region {
             Some(_) => Vec::new(),
-            None => request.inputs.iter().map(|input| input.value.raw().clone()).collect(),
+            None => request
+                .inputs
+                .iter()
+                .map(|input| input.value.raw().clone())
+                .collect(),
         };
-        connection.send(Kind::Run, number, &oip_types::rest::json_body(&run), &binary, go_on)?;
+        connection.send(
+            Kind::Run,
+            number,
+            &oip_types::rest::json_body(&run),
+            &binary,
+            go_on,
+        )?;
         let head = self.answer(connection, number, max_answer_bytes, go_on)?;
         match head.kind {
             Kind::Results => {
@@ -178,7 +190,12 @@ impl Places {
         }
         *sent = Sent::new(request, REGION_ALIGNMENT);
         let room = whole.saturating_add(REGION_ALIGNMENT * inputs.len() as u64);
-        if self.regions.inputs.as_ref().is_none_or(|region| region.len() < room) {
+        if self
+            .regions
+            .inputs
+            .as_ref()
+            .is_none_or(|region| region.len() < room)
+        {
             self.regions.inputs = None;
             self.regions.inputs = Some(self.regions.make(connection, room, true, go_on)?);
         }
@@ -309,11 +326,7 @@ impl<'r> Sent<'r> {
     }
 }
 
-fn next_head(
-    connection: &Connection,
-    number: u64,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<Head, Broken> {
+fn next_head(connection: &Connection, number: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Head, Broken> {
     let head = connection.head(go_on)?;
     match head.number == number {
         true => Ok(head),
@@ -374,7 +387,8 @@ mod tests {
     use super::*;
 
     fn request() -> InferRequest {
-        let vector = |len: usize| Tensor::from_vec(Shape::vector(len as u64), (0..len as u8).collect()).unwrap();
+        let vector =
+            |len: usize| Tensor::from_vec(Shape::vector(len as u64), (0..len as u8).collect()).unwrap();
         InferRequest::new(ModelRef::new("m", None).unwrap())
             .with_input("a", vector(3))
             .with_input("b", vector(100))
@@ -394,7 +408,12 @@ mod tests {
         assert_eq!(sent.offsets, [0, 64]);
         let places = Places::default();
         let take = |place: &str, offset, length| {
-            let outputs = places.take(&results(place, offset, length), &Bytes::from_static(b"frame"), &sent, 1000);
+            let outputs = places.take(
+                &results(place, offset, length),
+                &Bytes::from_static(b"frame"),
+                &sent,
+                1000,
+            );
             outputs.map(|outputs| outputs[0].value.raw().clone())
         };
         let part = take("request", 70, 20).unwrap();
@@ -434,9 +453,13 @@ mod tests {
     #[test]
     fn parameters_that_json_has_no_form_for_are_refused() {
         let mut request = request();
-        request.parameters.insert("a".to_owned(), ParameterValue::Uint64(u64::MAX));
+        request
+            .parameters
+            .insert("a".to_owned(), ParameterValue::Uint64(u64::MAX));
         assert_eq!(parameters(&request).unwrap()["a"], u64::MAX);
-        request.parameters.insert("b".to_owned(), ParameterValue::Double(f64::NAN));
+        request
+            .parameters
+            .insert("b".to_owned(), ParameterValue::Double(f64::NAN));
         assert!(parameters(&request).is_err());
     }
 }

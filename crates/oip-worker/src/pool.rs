@@ -133,7 +133,11 @@ impl Pool {
     pub(crate) fn end(&self) {
         self.shared.lock().is_closed = true;
         self.shared.work.notify_one();
-        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let supervisor = self
+            .supervisor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(supervisor) = supervisor {
             let _ = supervisor.join();
         }

@@ -285,12 +285,7 @@ impl Loaded {
                 .collect::<Result<Vec<_>, ServiceError>>()
         };
         Ok(About {
-            metadata: ModelMetadata::new(
-                name,
-                self.platform,
-                tensors(self.inputs)?,
-                tensors(self.outputs)?,
-            ),
+            metadata: ModelMetadata::new(name, self.platform, tensors(self.inputs)?, tensors(self.outputs)?),
             defaults,
         })
     }
@@ -453,7 +448,12 @@ impl Connection {
         loop {
             let mut with_file = SendAncillaryBuffer::new(&mut space);
             with_file.push(SendAncillaryMessage::ScmRights(&files));
-            let sent = sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut with_file, SendFlags::NOSIGNAL);
+            let sent = sendmsg(
+                &self.0,
+                &[IoSlice::new(&bytes)],
+                &mut with_file,
+                SendFlags::NOSIGNAL,
+            );
             match sent {
                 // The file went with the first byte.
                 Ok(sent) => return self.send_bytes(&bytes[sent..], go_on),

@@ -36,17 +36,10 @@ impl Region {
             .checked_next_power_of_two()
             .filter(|length| *length <= KEPT)
             .unwrap_or(room);
-        let file = memfd_create(
-            "oip-worker",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
+        let file = memfd_create("oip-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, length)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Self {
-            file,
-            length,
-            number,
-        })
+        Ok(Self { file, length, number })
     }
 
     pub(crate) fn number(&self) -> u64 {

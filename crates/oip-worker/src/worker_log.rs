@@ -194,7 +194,10 @@ mod tests {
             [Verdict::FirstDropped, Verdict::Dropped, Verdict::Dropped]
         );
         // Half a second later there is room for five, which is not enough to begin again.
-        assert_eq!(allowance.take(start + Duration::from_millis(500)), Verdict::Dropped);
+        assert_eq!(
+            allowance.take(start + Duration::from_millis(500)),
+            Verdict::Dropped
+        );
         let later = start + Duration::from_secs(2);
         assert!((0..10).all(|_| allowance.take(later) == Verdict::Logged));
         // Four a second never run out.

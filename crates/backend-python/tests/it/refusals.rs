@@ -1,3 +1,5 @@
+//! What is refused, and interpreters that are none.
+
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -10,11 +12,7 @@ use backend_python::{PythonBackend, SavedObjectBackend, Settings};
 use oip_service::{Backend, LoadContext, ModelSource};
 use oip_types::{ErrorCode, ModelConfig, ServiceError, model_config::ConfigParameter};
 
-fn load(
-    backend: &dyn Backend,
-    path: &Path,
-    parameters: &[(&str, &str)],
-) -> Result<(), ServiceError> {
+fn load(backend: &dyn Backend, path: &Path, parameters: &[(&str, &str)]) -> Result<(), ServiceError> {
     let source = ModelSource::new("m", "1", path, "class Model: pass".into());
     let parameters = parameters.iter().map(|(name, value)| {
         let string_value = (*value).to_owned();
@@ -65,11 +63,19 @@ fn what_a_configuration_cannot_have() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m/1/model.py");
     for (name, value, expected) in [
-        ("isolation", "none", "python models always run in processes of their own"),
+        (
+            "isolation",
+            "none",
+            "python models always run in processes of their own",
+        ),
         ("memory_limit", "much", "expected a number of bytes"),
         ("memory_limit", "1", "its process may use"),
         ("python", "nowhere/", "where there is no Python"),
-        ("EXECUTION_ENV_PATH", "env.tar.gz", "unpack it, and name its folder with the parameter 'python'"),
+        (
+            "EXECUTION_ENV_PATH",
+            "env.tar.gz",
+            "unpack it, and name its folder with the parameter 'python'",
+        ),
     ] {
         let interpreter = script(folder.path(), "exit 0");
         let settings = Settings::default().with(|settings| {
@@ -87,7 +93,10 @@ fn an_interpreter_that_is_none_is_told() {
     let path = folder.path().join("m/1/model.py");
     for (deed, expected) in [
         ("exit 3", "it ended with code 3"),
-        ("echo 'a text of more than 24 bytes, and no frame' >&0; exec sleep 30", "it was killed because it sent a frame of an unknown kind"),
+        (
+            "echo 'a text of more than 24 bytes, and no frame' >&0; exec sleep 30",
+            "it was killed because it sent a frame of an unknown kind",
+        ),
     ] {
         let interpreter = script(folder.path(), deed);
         let named = interpreter.to_str().unwrap();

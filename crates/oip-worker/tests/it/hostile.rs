@@ -90,7 +90,13 @@ pub(crate) fn pretend(role: &str) -> ! {
     }
     let wants_places = role.starts_with("places: ");
     let hello_places = br#"{"protocol":1,"places":true}"#;
-    frame(&mut data, HELLO, 0, if wants_places { hello_places } else { hello }, b"");
+    frame(
+        &mut data,
+        HELLO,
+        0,
+        if wants_places { hello_places } else { hello },
+        b"",
+    );
     receive(&mut data);
     match role {
         "load: text" => say(&mut data, &[b'x'; 100]),
@@ -188,7 +194,9 @@ pub(crate) fn pretend(role: &str) -> ! {
                 "places: of another size" => (RESULTS, place("request", 0, 3), &b""[..]),
                 "places: nowhere" => (RESULTS, place("elsewhere", 0, 4), &b""[..]),
                 "places: rest" => (OUTPUTS, place("frame", 0, 4), &b"xxxx"[..]),
-                "places: without room for it" => (ROOM, r#"{"bytes":18446744073709551615}"#.to_owned(), &b""[..]),
+                "places: without room for it" => {
+                    (ROOM, r#"{"bytes":18446744073709551615}"#.to_owned(), &b""[..])
+                }
                 "places: room with binary" => (ROOM, r#"{"bytes":1}"#.to_owned(), &b"x"[..]),
                 "places: room again and again" => {
                     frame(&mut data, ROOM, number, br#"{"bytes":1}"#, b"");

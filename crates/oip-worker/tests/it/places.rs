@@ -47,19 +47,30 @@ pub(crate) fn play(role: &str) -> ! {
             }
             7 => {
                 let place = &frame.json["inputs"][0];
-                let (offset, length) = (place["offset"].as_u64().unwrap(), place["length"].as_u64().unwrap());
+                let (offset, length) = (
+                    place["offset"].as_u64().unwrap(),
+                    place["length"].as_u64().unwrap(),
+                );
                 let mut x = frame.binary;
                 if frame.json["region"].is_u64() {
                     assert!(x.is_empty());
                     x = vec![0; length as usize];
-                    assert_eq!(pread(inputs.as_ref().unwrap(), &mut x[..], offset).unwrap() as u64, length);
+                    assert_eq!(
+                        pread(inputs.as_ref().unwrap(), &mut x[..], offset).unwrap() as u64,
+                        length
+                    );
                 }
-                let mut output = json!({"name": "y", "datatype": "INT32", "shape": place["shape"], "length": length});
+                let mut output =
+                    json!({"name": "y", "datatype": "INT32", "shape": place["shape"], "length": length});
                 let mut keeps = false;
                 let mut binary = Vec::new();
                 match role {
-                    "another program: hands back" => (output["place"], output["offset"]) = (json!("request"), json!(offset)),
-                    "another program: shares" => (output["place"], output["offset"]) = (json!("inputs"), json!(offset)),
+                    "another program: hands back" => {
+                        (output["place"], output["offset"]) = (json!("request"), json!(offset))
+                    }
+                    "another program: shares" => {
+                        (output["place"], output["offset"]) = (json!("inputs"), json!(offset))
+                    }
                     _ if length < 1000 => {
                         (output["place"], output["offset"]) = (json!("frame"), json!(0));
                         binary = x;
@@ -147,13 +158,16 @@ fn say(data: &mut UnixStream, kind: u32, number: u64, json: &Value, binary: &[u8
         &number.to_le_bytes(),
         &(binary.len() as u64).to_le_bytes(),
     ];
-    data.write_all(&[&head.concat()[..], &json, binary].concat()).unwrap();
+    data.write_all(&[&head.concat()[..], &json, binary].concat())
+        .unwrap();
 }
 
 fn load(role: &'static str) -> Box<dyn Model> {
     let source = ModelSource::new("foreign", "1", "model.foreign", "".into());
     let isolation = isolation(role).first_bytes("first".into());
-    isolation.load("foreign", &source, &LoadContext::default()).unwrap()
+    isolation
+        .load("foreign", &source, &LoadContext::default())
+        .unwrap()
 }
 
 fn infer(model: &dyn Model, x: Vec<i32>) -> (InferRequest, Vec<i32>) {
@@ -174,7 +188,11 @@ fn large_inputs_are_in_memory_that_is_used_again() {
         assert_eq!(infer(&*model, vec![round, 7]).1, [round, 7]);
     }
     let (_, y) = infer(&*model, vec![9; 8 * MANY]);
-    assert_eq!((y[0], y.len(), y[8 * MANY - 1]), (2, 8 * MANY, 9), "a larger one is another one");
+    assert_eq!(
+        (y[0], y.len(), y[8 * MANY - 1]),
+        (2, 8 * MANY, 9),
+        "a larger one is another one"
+    );
 }
 
 #[test]
@@ -193,7 +211,10 @@ fn outputs_that_are_inputs_are_the_same_memory() {
         let x = vector((0..count as i32).collect());
         let request = InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", x);
         let outputs = model.infer(request.clone(), &CancelToken::new(None)).unwrap();
-        assert_eq!(outputs[0].value.raw().as_ptr(), request.inputs[0].value.raw().as_ptr());
+        assert_eq!(
+            outputs[0].value.raw().as_ptr(),
+            request.inputs[0].value.raw().as_ptr()
+        );
         assert_eq!(outputs[0].value, request.inputs[0].value);
     }
 }
