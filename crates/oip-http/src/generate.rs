@@ -107,7 +107,7 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
     };
     let (mut inputs, mut parameters) = (Vec::new(), Map::new());
     let mut id = None;
-    let mut place = |name: String, value: Value| {
+    let mut place = |name: String, value: Value| -> Result<(), ServiceError> {
         if let Some(input) = metadata.inputs.iter().find(|input| input.name == name) {
             inputs.push(tensor(input, value)?);
             return Ok(());
@@ -122,15 +122,15 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
         Ok(())
     };
     for (name, value) in fields {
-        match (name.as_str(), value) {
-            ("id", Value::String(value)) => id = Some(value),
-            ("parameters", Value::Object(inner)) => {
+        match value {
+            Value::String(value) if name == "id" => id = Some(value),
+            Value::Object(inner) if name == "parameters" => {
                 inner
                     .into_iter()
                     .try_for_each(|(name, value)| place(name, value))?;
             }
-            ("parameters", Value::Null) => {}
-            (_, value) => place(name, value)?,
+            Value::Null if name == "parameters" => {}
+            value => place(name, value)?,
         }
     }
     Ok(json_body(
