@@ -603,3 +603,12 @@ def test_a_client_cannot_choose_the_interpreter(tmp_path):
             load({"parameters": {"python": {"string_value": sys.executable}}})
         assert b"parameters.python is for configurations in the repository" in error.value.read()
         assert load({"parameters": {"other": {"string_value": "x"}}}).status == 200
+
+
+def test_the_tour():
+    pytest.importorskip("joblib")
+    tour = Path(__file__).parent.parent / "examples" / "tour.py"
+    shown = subprocess.run([sys.executable, str(tour)], capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
+    assert "iris [0, 0, 0]" in shown.stdout and f"words {list(range(20))}" in shown.stdout, shown.stdout
+    assert "'words': 5" in shown.stdout, shown.stdout
