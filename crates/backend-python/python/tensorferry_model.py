@@ -37,7 +37,7 @@ class Request:
         self.outputs = outputs
 
     def is_cancelled(self):
-        """Whether nobody waits for the answer any more. A model that goes on for a second then is killed."""
+        """Whether nobody waits for the answer any more. A model that goes on for four seconds then is killed."""
         return _cancelled.number >= self._number
 
 

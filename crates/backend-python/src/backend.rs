@@ -1,6 +1,6 @@
 //! The two backends: `model.py`, and objects that were saved.
 
-use std::{path::PathBuf, process::Command};
+use std::{path::PathBuf, process::Command, time::Duration};
 
 use oip_service::{Backend, LoadContext, Model, ModelSource};
 use oip_types::{ModelConfig, ServiceError};
@@ -10,6 +10,10 @@ use crate::{interpreter, program};
 
 /// The parameter of a model's configuration that names its interpreter.
 const PYTHON: &str = "python";
+
+/// How long a model may go on with a request that nobody waits for. A process costs seconds of imports, so a client that is
+/// impatient with a slow model must not cost the others a new one. Shorter than the engine's patience with an instance.
+const GRACE: Duration = Duration::from_secs(4);
 
 /// What Triton calls an environment for a model, which here has another form.
 const EXECUTION_ENV_PATH: &str = "EXECUTION_ENV_PATH";
@@ -80,6 +84,7 @@ impl Settings {
         let cx = cx.clone().with_config(config.into());
         isolation
             .memory_limit(self.memory_limit)
+            .grace(GRACE)
             .first_bytes(program::modules())
             .load(backend, source, &cx)
     }

@@ -524,7 +524,7 @@ def test_a_hang_ends_with_its_request(misbehaving, deed):
     impatient = Client(misbehaving.urls["grpc"], timeout=1)
     with pytest.raises(InferenceError):
         impatient.infer("bad", {"x": np.array([deed])})
-    # A second of grace, and the start of a process.
+    # Four seconds of grace, and the start of a process.
     assert misbehaving.ask(0) != first
     assert first not in misbehaving.workers("bad")
 
