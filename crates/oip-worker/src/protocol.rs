@@ -433,7 +433,9 @@ impl Connection {
         file: std::os::fd::BorrowedFd<'_>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
-        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+        use std::os::fd::AsRawFd;
+
+        use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
         let json = oip_types::rest::json_body(message);
         let head = Head {
@@ -443,18 +445,12 @@ impl Connection {
             binary: 0,
         };
         let bytes = [&head.to_bytes()[..], &json[..]].concat();
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let files = [file];
+        let files = [file.as_raw_fd()];
+        let with_file = [ControlMessage::ScmRights(&files)];
         loop {
-            let mut with_file = SendAncillaryBuffer::new(&mut space);
-            with_file.push(SendAncillaryMessage::ScmRights(&files));
-            let sent = sendmsg(
-                &self.0,
-                &[IoSlice::new(&bytes)],
-                &mut with_file,
-                SendFlags::NOSIGNAL,
-            );
-            match sent {
+            let part = [IoSlice::new(&bytes)];
+            let socket = self.0.as_raw_fd();
+            match sendmsg::<()>(socket, &part, &with_file, MsgFlags::MSG_NOSIGNAL, None) {
                 // The file went with the first byte.
                 Ok(sent) => return self.send_bytes(&bytes[sent..], go_on),
                 Err(error) => wait_or_fail(error.into())?,

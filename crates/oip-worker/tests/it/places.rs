@@ -1,22 +1,20 @@
 //! Workers that are another program: tensors in places, large ones in shared memory.
 
 use std::{
+    fs::File,
     io::{IoSliceMut, Read, Write},
-    mem::MaybeUninit,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, RawFd},
         unix::net::UnixStream,
     },
     sync::Arc,
     time::Duration,
 };
 
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use oip_service::{CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
-use rustix::{
-    io::{pread, pwrite},
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
-};
+use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
 
 use crate::support::{isolation, until, vector};
@@ -111,22 +109,21 @@ struct Frame {
     number: u64,
     json: Value,
     binary: Vec<u8>,
-    file: Option<OwnedFd>,
+    file: Option<File>,
 }
 
 fn listen(data: &mut UnixStream) -> Frame {
     let mut head = [0; 24];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut files = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(
-        &*data,
-        &mut [IoSliceMut::new(&mut head)],
-        &mut files,
-        RecvFlags::empty(),
-    );
-    let count = received.unwrap().bytes;
-    let file = files.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+    let mut space = nix::cmsg_space!(RawFd);
+    let mut parts = [IoSliceMut::new(&mut head)];
+    let received = recvmsg::<()>(data.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty()).unwrap();
+    let count = received.bytes;
+    let file = received.cmsgs().unwrap().find_map(|message| match message {
+        // By its name it can be had without unsafe code.
+        ControlMessageOwned::ScmRights(files) => files.first().map(|file| {
+            let path = format!("/proc/self/fd/{file}");
+            File::options().read(true).write(true).open(path).unwrap()
+        }),
         _ => None,
     });
     let mut frame = Frame {
