@@ -243,6 +243,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "backend-python",
+        to: &["tensor-core", "oip-types", "oip-service", "oip-worker"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-server",
         to: &[
             "tensor-core",
@@ -258,6 +263,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "backend-forest",
             "backend-onnx",
+            "backend-python",
             "backend-tensors",
         ],
         never: &[],

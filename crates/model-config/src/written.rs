@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use oip_types::{
     DataType, ModelConfig, check_name,
-    model_config::{InstanceKind, Reshape, VersionPolicy},
+    model_config::{InputConfig, InstanceKind, OutputConfig, Reshape, VersionPolicy},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
@@ -179,6 +179,37 @@ impl WrittenConfig {
             .collect()
     }
 
+    /// The inputs of which both datatype and dimensions are written, and the outputs likewise: for backends whose models say
+    /// nothing of their own.
+    pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
+        let input = |tensor: &WrittenTensor| {
+            Some(InputConfig {
+                name: tensor.name.clone(),
+                data_type: tensor.data_type?,
+                format: tensor.format,
+                dims: tensor.dims.clone()?,
+                reshape: None,
+                is_shape_tensor: false,
+                allow_ragged_batch: false,
+                optional: tensor.optional,
+            })
+        };
+        let output = |tensor: &WrittenTensor| {
+            Some(OutputConfig {
+                name: tensor.name.clone(),
+                data_type: tensor.data_type?,
+                dims: tensor.dims.clone()?,
+                reshape: None,
+                label_filename: tensor.label_filename.clone(),
+                is_shape_tensor: false,
+            })
+        };
+        (
+            self.inputs.iter().filter_map(input).collect(),
+            self.outputs.iter().filter_map(output).collect(),
+        )
+    }
+
     /// What is called by a name in the fields `backend` and `platform`, if something is.
     pub fn backend_name(&self) -> Option<(&'static str, &str)> {
         let named = [
@@ -326,6 +357,27 @@ mod tests {
         }
         let empty = WrittenConfig::read("\u{feff}{}", Syntax::Json);
         assert_eq!(empty.unwrap(), WrittenConfig::default());
+    }
+
+    #[test]
+    fn tensors_that_are_written_in_full_are_shown_to_backends() {
+        let text = r#"input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3 ] optional: true }, { name: "y" dims: [ 2 ] } ]
+            output [ { name: "z" data_type: TYPE_STRING dims: [ 1 ] label_filename: "l.txt" } ]"#;
+        let (inputs, outputs) = pbtxt(text).unwrap().complete_tensors();
+        let [input] = &inputs[..] else {
+            panic!("{inputs:?}")
+        };
+        assert_eq!(
+            (input.name.as_str(), &input.dims[..], input.optional),
+            ("x", &[-1, 3][..], true)
+        );
+        let [output] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!(
+            (output.data_type, output.label_filename.as_str()),
+            (DataType::Bytes, "l.txt")
+        );
     }
 
     #[test]

@@ -139,7 +139,9 @@ fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
 fn is_harmless(request: &Request) -> bool {
     let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-        || path.ends_with("/infer")
+        || ["/infer", "/generate", "/generate_stream"]
+            .iter()
+            .any(|end| path.ends_with(end))
         || path == "/v2/repository/index"
 }
 

@@ -72,7 +72,7 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
 }
 
 /// Waits for a part of the work until the deadline that the lease has now.
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     lease: &Lease,
     model: ModelRef<'_>,
     work: impl Future<Output = Result<T, ServiceError>>,

@@ -222,11 +222,7 @@ fn read_file(path: &PathBuf) -> Result<Options, Failure> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
-    toml::from_str(&text).map_err(|error| {
-        let line = error
-            .span()
-            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let message = error.message().replace('\n', " ");
+    Options::from_toml(&text).map_err(|(line, message)| {
         Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
     })
 }

@@ -10,7 +10,7 @@ use crate::units::HumanDuration;
 
 /// Where models run.
 #[derive(Debug, Default, Args, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(rename_all = "kebab-case", default)]
 pub(crate) struct InPlaceOptions {
     /// Models whose runs are measured to take at most about this long run on the thread that their request is on, where
     /// nothing in the request can make a run longer; 0s hands every request to a thread of its model [default: 100us]

@@ -18,6 +18,8 @@ mod log_settings;
 mod log_writer;
 mod metrics;
 mod options;
+#[cfg(feature = "python")]
+mod python_options;
 mod report;
 mod signals;
 mod telemetry;

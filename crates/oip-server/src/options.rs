@@ -1,10 +1,13 @@
 //! The command line: every option of the server, with its help.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
+use toml::Spanned;
 
+#[cfg(feature = "python")]
+use crate::python_options::PythonOptions;
 use crate::{
     in_place::InPlaceOptions,
     units::{ByteSize, HumanDuration},
@@ -14,7 +17,8 @@ const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
-whole or by rows. A model's file alone, such as iris.onnx, is one model called iris.
+whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a
+model in Python.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -38,8 +42,8 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
-#[command(name = "oip-server", version, after_help = AFTER_HELP, max_term_width = 110)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
+#[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
     /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
     #[arg(value_name = "PATH")]
@@ -94,7 +98,7 @@ pub(crate) struct Options {
     pub(crate) queue_size: Option<usize>,
 
     #[command(flatten)]
-    #[serde(flatten)]
+    #[serde(skip)]
     pub(crate) in_place: InPlaceOptions,
 
     /// Whether a model that fails to load makes the server not ready [default: true]
@@ -206,6 +210,11 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
     pub(crate) model_memory_limit: Option<ByteSize>,
 
+    #[cfg(feature = "python")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) python: PythonOptions,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -264,6 +273,35 @@ pub(crate) enum LogFormat {
 }
 
 impl Options {
+    /// Reads the configuration file. An error is its line and what is wrong there.
+    pub(crate) fn from_toml(text: &str) -> Result<Self, (usize, String)> {
+        let line = |offset: usize| text[..offset].matches('\n').count() + 1;
+        let wrong = |error: toml::de::Error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            (line(offset), error.message().replace('\n', " "))
+        };
+        let command = Self::command();
+        let known = |key: &str| {
+            let mut arguments = command.get_arguments();
+            key != "config" && arguments.any(|argument| argument.get_long() == Some(key))
+        };
+        let keys: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(wrong)?;
+        if let Some(key) = keys.keys().find(|key| !known(key.get_ref())) {
+            return Err((
+                line(key.span().start),
+                format!("unknown field `{}`", key.get_ref()),
+            ));
+        }
+        // Each group of options takes its own.
+        let mut options: Self = toml::from_str(text).map_err(wrong)?;
+        options.in_place = toml::from_str(text).map_err(wrong)?;
+        #[cfg(feature = "python")]
+        {
+            options.python = toml::from_str(text).map_err(wrong)?;
+        }
+        Ok(options)
+    }
+
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -310,6 +348,8 @@ impl Options {
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
             isolate_models: self.isolate_models.or(other.isolate_models),
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
+            #[cfg(feature = "python")]
+            python: self.python.or(other.python),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }
@@ -342,8 +382,6 @@ pub(crate) fn resolve(option: &str, address: &str) -> Result<SocketAddr, String>
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -373,7 +411,7 @@ mod tests {
             ];
             let parsed = accepted
                 .iter()
-                .find_map(|value| toml::from_str::<Options>(&format!("{name} = {value}")).ok());
+                .find_map(|value| Options::from_toml(&format!("{name} = {value}")).ok());
             let merged =
                 Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
             assert_ne!(
@@ -382,7 +420,8 @@ mod tests {
                 "{name} is not merged"
             );
         }
-        assert!(toml::from_str::<Options>("htp-address = \"x\"").is_err());
+        let unknown = Options::from_toml("http-address = \"x\"\nhtp-address = \"x\"").unwrap_err();
+        assert_eq!(unknown, (2, "unknown field `htp-address`".to_owned()));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub use extended::Extended;
 
 pub use lease::{Charge, Lease};
 pub use memory::available_memory;
-pub use model::{Backend, InputDims, LoadContext, Model, ModelSource};
+pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};
 pub use oip_types;
 pub use panics::catch_panic;
 pub use service::{InferenceService, Readiness, RequestContext};

@@ -68,20 +68,37 @@
 //! | 3, loaded | worker | metadata | |
 //! | 4, infer | server | a request as in a REST body | its inputs |
 //! | 5, outputs | worker | an answer as in a REST body | the outputs |
-//! | 6, failed | worker, instead of 3 or 5 | code and message | |
+//! | 6, failed | worker, instead of 3, 5 or 8 | code and message | |
+//! | 7, run | server | names, datatypes, shapes and places of inputs | the inputs, unless they are in a region |
+//! | 8, results | worker | the same of outputs | the outputs, unless they are in a region |
+//! | 9, room | worker, before 8 | bytes that its outputs take | |
+//! | 10, region | server, before 7, and as the answer to 9 | number, size and purpose; the file comes with the head | |
 //!
 //! Requests and answers are the protocol's own binary form ([`oip_types::rest`]), so there is one reader and one writer for
 //! both. Tensors are not encoded: they are written from where they are and read into one buffer, of which they are slices.
 //! Each direction costs what a socket costs, one copy into the system and one out of it. JSON is filled up with spaces, so that
 //! the first tensor is aligned. What JSON cannot carry in a request's own parameters, numbers that are not finite and
 //! integers above 63 bits, is refused.
+//!
+//! # Workers that are another program
+//!
+//! [`Isolation::load`] runs a model in workers that need not be this crate's, such as an interpreter with the protocol written
+//! in its language; [`Isolation::first_bytes`] can send it its program. One that says `"places": true` in its greeting gets
+//! requests as kind 7 rather than 4: JSON says where each tensor is. Up to 64 KiB of inputs are behind the JSON; on Linux more
+//! of them are in a *region*, memory of the server's that the worker maps (`memfd_create`, sealed against changes of its size),
+//! which is used again for the next request unless the model holds on to it. So inputs are copied once. Outputs come back in
+//! another region, or as places in the inputs' one, and are copied once, or not at all where they are the inputs. The server reads
+//! and writes regions as files and maps none.
 
 mod backend;
 mod child;
 mod isolation;
+mod places;
 mod pool;
 mod process;
 mod protocol;
+#[cfg(target_os = "linux")]
+mod region;
 mod worker_log;
 
 pub use backend::IsolatedBackend;

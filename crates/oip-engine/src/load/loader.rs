@@ -6,7 +6,7 @@ use std::{
 };
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
-use oip_service::{CancelToken, LoadContext, Model, ModelSource};
+use oip_service::{CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
@@ -182,7 +182,8 @@ fn prepare(
     let cx = LoadContext::default()
         .with_deadline(Some(deadline))
         .with_config(Arc::new(job.written.config.clone()))
-        .with_input_dims(Arc::new(job.written.input_dims()));
+        .with_input_dims(Arc::new(job.written.input_dims()))
+        .with_tensors(configured_tensors(&job.written));
     let model = guarded(&job.name, "loading it", || {
         backend.load(&source, &cx).map_err(|error| {
             tracing::debug!(
@@ -197,6 +198,7 @@ fn prepare(
 
     let mut metadata = model.metadata().clone().with_versions(&job.version);
     metadata.name.clone_from(&job.name);
+    let defaults = of_model(&*model, defaults);
     let completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| LoadError::Mismatch(error.into()))?;
     let policy = match completed.without_batches.is_some() {
@@ -231,6 +233,23 @@ fn prepare(
         labels,
         warmed_up,
     })
+}
+
+fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
+    let (inputs, outputs) = written.complete_tensors();
+    Arc::new(ConfiguredTensors { inputs, outputs })
+}
+
+/// The server's defaults, where the model itself has no others.
+fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
+    let own = model.defaults();
+    let instances = own
+        .instances
+        .map_or(defaults.instances, |instances| instances as usize);
+    let rows = own.max_batch_size.unwrap_or(defaults.max_batch_size);
+    defaults
+        .with_instances(instances.max(1))
+        .with_max_batch_size(rows.min(defaults.max_batch_size))
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
@@ -303,5 +322,9 @@ impl Model for Narrowed {
 
     fn is_bounded(&self, rows: u64) -> bool {
         self.model.is_bounded(rows)
+    }
+
+    fn end(&self) {
+        self.model.end();
     }
 }

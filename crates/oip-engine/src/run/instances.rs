@@ -1,4 +1,5 @@
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -199,6 +200,10 @@ impl Instances {
             all &= thread.is_finished() && thread.join().is_ok();
         }
         self.shared.refuse_all("it is being unloaded");
+        if all {
+            // Nobody is in the model any more, so a panic is the only way in which this fails.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
+        }
         all
     }
 

@@ -27,6 +27,8 @@ pub(crate) fn play(role: &str) -> ! {
             oip_worker::run(&[Arc::new(DeedBackend)]);
         }
         "server" => crate::life::serve(),
+        #[cfg(target_os = "linux")]
+        role if role.starts_with("another program: ") => crate::places::play(role),
         role => crate::hostile::pretend(role),
     }
     std::process::exit(1)
