@@ -63,12 +63,16 @@ pub fn paths() -> impl Iterator<Item = String> {
 
 /// Every path and what answers there.
 pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
-    let server: [(&str, MethodRouter<App>); 20] = [
+    let server: [(&str, MethodRouter<App>); 23] = [
         ("/openapi.json", get(description::openapi)),
         ("/docs", get(description::page)),
         ("/v2", get(server_metadata)),
         ("/v2/health/live", get(server_live)),
         ("/v2/health/ready", get(server_ready)),
+        // What platforms ask: Kubernetes' own servers by habit, and SageMaker.
+        ("/livez", get(server_live)),
+        ("/readyz", get(server_ready)),
+        ("/ping", get(server_ready)),
         ("/v2/models", get(extensions::models)),
         // A model of this name would be out of reach here; Triton has it so.
         ("/v2/models/stats", get(extensions::all_statistics)),
