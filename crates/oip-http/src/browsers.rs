@@ -146,6 +146,7 @@ fn is_harmless(request: &Request) -> bool {
     let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         || path.ends_with("/infer")
+        || path.ends_with(":predict")
         || path == "/v2/repository/index"
 }
 

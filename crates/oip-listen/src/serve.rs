@@ -414,7 +414,9 @@ mod tests {
                 let mut stream = Stream::Tcp(stream);
                 assert!(!begins_work(&stream), "nothing was sent yet");
                 client.write_all(sent.as_bytes()).await.unwrap();
-                let Stream::Tcp(readable) = &stream else { unreachable!() };
+                let Stream::Tcp(readable) = &stream else {
+                    unreachable!()
+                };
                 readable.readable().await.unwrap();
                 assert_eq!(begins_work(&stream), is_work, "{sent}");
                 let mut read = vec![0; sent.len()];

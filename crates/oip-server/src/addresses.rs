@@ -314,7 +314,11 @@ impl Reader<'_> {
             let port = port.parse().map_err(|_| self.wrong(text))?;
             return Ok(place(text.to_owned(), At::Tcp(everywhere(port))));
         }
-        let address = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+        // No host has a slash in its name, so nobody need be asked for it.
+        let found = (!text.contains('/'))
+            .then(|| text.to_socket_addrs().ok())
+            .flatten();
+        let address = found.and_then(|mut found| found.next());
         let address = address.ok_or_else(|| self.wrong(text))?;
         Ok(place(text.to_owned(), At::Tcp(vec![address])))
     }
@@ -353,7 +357,10 @@ mod tests {
     use super::*;
 
     /// Where options lead, as texts: what is spoken, and where.
-    fn places(change: impl FnOnce(&mut AddressOptions), environment: &[(&str, &str)]) -> Result<Vec<String>, String> {
+    fn places(
+        change: impl FnOnce(&mut AddressOptions),
+        environment: &[(&str, &str)],
+    ) -> Result<Vec<String>, String> {
         let mut options = AddressOptions::default();
         change(&mut options);
         let environment = |name: &str| {
@@ -363,7 +370,11 @@ mod tests {
         let addresses = Addresses::resolve(&options, &environment).map_err(|failure| failure.message)?;
         let shown = addresses.places.iter().map(|place| {
             let at = match &place.at {
-                At::Tcp(addresses) => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join("|"),
+                At::Tcp(addresses) => addresses
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("|"),
                 At::Unix(path) => format!("unix:{}", path.display()),
             };
             format!("{} {at}", place.speaks.name())
@@ -454,15 +465,19 @@ mod tests {
 
     #[test]
     fn wrong_addresses_are_told() {
-        let http = |address: &'static str| {
-            move |options: &mut AddressOptions| options.http_address = some(address)
-        };
-        for address in ["nonsense", ":", ":99999", "unix:", "http://127.0.0.1:1", "127.0.0.1:x"] {
+        let http =
+            |address: &'static str| move |options: &mut AddressOptions| options.http_address = some(address);
+        for address in [
+            "nonsense",
+            ":",
+            ":99999",
+            "unix:",
+            "http://127.0.0.1:1",
+            "127.0.0.1:x",
+        ] {
             assert_eq!(
                 places(http(address), &[]).unwrap_err(),
-                format!(
-                    "--http-address: expected HOST:PORT, :PORT, unix:PATH or none, found '{address}'"
-                )
+                format!("--http-address: expected HOST:PORT, :PORT, unix:PATH or none, found '{address}'")
             );
         }
         let twice = |options: &mut AddressOptions| {

@@ -1,6 +1,8 @@
 use std::{
+    env,
     io::{self, ErrorKind},
     net::SocketAddr,
+    path::Path,
     pin::pin,
     process::ExitCode,
     sync::Arc,
@@ -9,8 +11,8 @@ use std::{
 
 use axum::Router;
 use oip_engine::{Engine, Repository};
-use oip_listen::{Address, Lanes, Listener, Protocol, Shutdown, listen, serve};
-use oip_service::{ByteBudget, Extended, InferenceService};
+use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, listen, serve_each};
+use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
 use oip_types::ModelState;
 use tokio::{
@@ -28,10 +30,12 @@ use crate::{
     notify,
     one_port::OnePort,
     options::LogFormat,
+    platforms::Aliases,
     reload::Reloads,
     report,
     signals::{Signals, Wish},
     telemetry::{self, Log, LogEnd},
+    traffic::{AccessLog, Load, Observed, Totals, Traffic, Transport},
 };
 
 /// The code a second signal ends the process with.
@@ -158,6 +162,7 @@ struct App {
     transports: Vec<JoinHandle<usize>>,
     signals: Signals,
     reloads: Reloads,
+    access_log: Option<AccessLog>,
 }
 
 impl App {
@@ -175,6 +180,17 @@ impl App {
                 "the system does not let the server catch signals: {error}"
             ))
         })?;
+        let access_log =
+            AccessLog::start(config.access_log, config.access_log_file.clone()).map_err(|error| {
+                let file = config
+                    .access_log_file
+                    .as_deref()
+                    .unwrap_or(Path::new("standard error"));
+                Failure::run(format!(
+                    "the access log cannot be written to {}: {error} (--access-log-file takes another file)",
+                    file.display()
+                ))
+            })?;
         let answering = |other: Speaks| -> Vec<Address> {
             let bound = bound.iter().filter(|bound| bound.speaks != other);
             bound.map(|bound| bound.address.clone()).collect()
@@ -192,12 +208,24 @@ impl App {
             "listening"
         );
         let mut reloads = Reloads::default();
+        if let (Some(access_log), Some(file)) = (access_log.clone(), config.access_log_file) {
+            reloads.add("access log", move || {
+                let opened = access_log.reopen();
+                opened
+                    .map(|()| file.display().to_string())
+                    .map_err(|error| error.to_string())
+            });
+        }
         if let Some(file) = config.log_file {
             let control = log.control.clone();
             reloads.add("log", move || telemetry::reload(&control, &file));
         }
 
         let misplaced = repository.misplaced_files();
+        let only_model = match repository.model_names().as_deref() {
+            Ok([only]) => Some(only.clone()),
+            _ => None,
+        };
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {
@@ -206,11 +234,36 @@ impl App {
         let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
+        let totals = Arc::new(Totals::default());
         if config.allow_metrics {
-            beside = beside.merge(
-                Metrics::new(engine.clone(), config.http.budget.clone(), log.dropped.clone()).router(),
+            let (budget, dropped) = (config.http.budget.clone(), log.dropped.clone());
+            let metrics = Metrics::new(
+                engine.clone(),
+                budget,
+                dropped,
+                totals.clone(),
+                access_log.clone(),
             );
+            beside = beside.merge(metrics.router());
         }
+        let load = {
+            let (engine, budget) = (engine.clone(), config.http.budget.clone());
+            let totals = config.allow_metrics.then(|| totals.clone());
+            move || Load {
+                memory: budget.used() as f64 / budget.limit().max(1) as f64,
+                running: totals
+                    .as_ref()
+                    .map(|totals| totals.running(Transport::Http) + totals.running(Transport::Grpc)),
+                waiting: engine.waiting(),
+            }
+        };
+        let traffic = Arc::new(Traffic {
+            totals: config.allow_metrics.then_some(totals),
+            log: access_log.clone(),
+            request_ids: RequestIds::new(),
+            aliases: Aliases::new(only_model.as_deref(), &|name| env::var(name).ok()),
+            load: Box::new(load),
+        });
         if config.allow_console {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));
         }
@@ -230,29 +283,30 @@ impl App {
             .clone()
             .with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
         let serving = bound.into_iter().map(|bound| {
-            let (listener, shutdown) = (bound.listener, shutdown.clone());
-            match bound.speaks {
-                Speaks::Http => tokio::spawn(serve(
-                    listener,
-                    Protocol::Http1,
-                    rest.clone(),
-                    limits.clone(),
-                    shutdown,
-                )),
-                Speaks::Grpc => work.spawn(serve(
-                    listener,
-                    Protocol::Http2,
-                    calls.clone(),
-                    conversing.clone(),
-                    shutdown,
-                )),
-                Speaks::Both => tokio::spawn(serve(
-                    listener,
-                    Protocol::Either,
-                    both.clone(),
-                    conversing.clone(),
-                    shutdown,
-                )),
+            let (listener, speaks, shutdown) = (bound.listener, bound.speaks, shutdown.clone());
+            let traffic = traffic.clone();
+            match speaks {
+                Speaks::Http => {
+                    let service = rest.clone();
+                    let make =
+                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let limits = limits.clone();
+                    tokio::spawn(serve_each(listener, Protocol::Http1, make, limits, shutdown))
+                }
+                Speaks::Grpc => {
+                    let service = calls.clone();
+                    let make =
+                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let limits = conversing.clone();
+                    work.spawn(serve_each(listener, Protocol::Http2, make, limits, shutdown))
+                }
+                Speaks::Both => {
+                    let service = both.clone();
+                    let make =
+                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let limits = conversing.clone();
+                    tokio::spawn(serve_each(listener, Protocol::Either, make, limits, shutdown))
+                }
             }
         });
         let transports = serving.collect();
@@ -279,6 +333,7 @@ impl App {
             transports,
             signals,
             reloads,
+            access_log,
         })
     }
 
@@ -300,7 +355,11 @@ impl App {
         let ending = async {
             if !shutdown_delay.is_zero() {
                 let milliseconds = shutdown_delay.as_millis() as u64;
-                tracing::info!(signal, milliseconds, "leaving: not ready, requests are still taken");
+                tracing::info!(
+                    signal,
+                    milliseconds,
+                    "leaving: not ready, requests are still taken"
+                );
                 self.shutdown.leave();
                 sleep(shutdown_delay).await;
             }
@@ -308,10 +367,19 @@ impl App {
             self.shutdown.drain();
             drain(self.engine, self.shutdown, self.transports, drain_timeout).await
         };
+        let write_out = || {
+            if let Some(access_log) = &self.access_log {
+                access_log.flush(Duration::from_millis(500));
+            }
+        };
         tokio::select! {
-            is_clean = ending => is_clean,
+            is_clean = ending => {
+                write_out();
+                is_clean
+            }
             signal = self.signals.next_end() => {
                 tracing::warn!(signal, "ending at once");
+                write_out();
                 log_end.write_out();
                 std::process::exit(INTERRUPTED);
             }

@@ -20,6 +20,7 @@ use crate::{
     backends::BackendConfig,
     failure::Failure,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
+    traffic::AccessLogForm,
     units::{ByteSize, HumanDuration},
 };
 
@@ -46,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
+    pub(crate) access_log: AccessLogForm,
+    pub(crate) access_log_file: Option<PathBuf>,
     /// The configuration file, if what it says of the log is what counts.
     pub(crate) log_file: Option<PathBuf>,
 }
@@ -77,6 +80,12 @@ impl Config {
         let allow_console_log = options
             .allow_console_log
             .unwrap_or_else(|| addresses.http_is_local());
+        let access_log = options.traffic.access_log.unwrap_or(AccessLogForm::Off);
+        if access_log == AccessLogForm::Off && options.traffic.access_log_file.is_some() {
+            return Err(Failure::usage(
+                "--access-log-file needs --access-log=text or json",
+            ));
+        }
         if let Some(name) = &options.model_name {
             oip_types::check_name("--model-name", name).map_err(|error| Failure::usage(error.message()))?;
         }
@@ -165,6 +174,8 @@ impl Config {
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
             log_file,
+            access_log,
+            access_log_file: options.traffic.access_log_file,
         })
     }
 }

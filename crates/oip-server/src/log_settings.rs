@@ -82,7 +82,12 @@ impl Logging for LogControl {
         let settings = self.lock();
         let now = settings.changes;
         let is_on = |changed: Option<bool>, level: LevelFilter| {
-            let default = || settings.base.default_level().is_some_and(|default| default >= level);
+            let default = || {
+                settings
+                    .base
+                    .default_level()
+                    .is_some_and(|default| default >= level)
+            };
             LogSetting::Bool(changed.unwrap_or_else(default))
         };
         let mut shown = LogSettings::from([
@@ -226,10 +231,7 @@ mod tests {
             control.restart("warn,oip_http=debug".parse().unwrap()).unwrap();
             assert_eq!(on(), [true, true, true, false, false]);
             assert_eq!(control.log_settings()["log_info"], LogSetting::Bool(false));
-            assert_eq!(
-                control.log_settings()["log_verbose_level"],
-                LogSetting::Uint32(0)
-            );
+            assert_eq!(control.log_settings()["log_verbose_level"], LogSetting::Uint32(0));
         });
     }
 

@@ -17,10 +17,12 @@ mod metrics;
 mod notify;
 mod one_port;
 mod options;
+mod platforms;
 mod reload;
 mod report;
 mod signals;
 mod telemetry;
+mod traffic;
 mod units;
 
 use std::{

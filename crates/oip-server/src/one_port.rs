@@ -2,18 +2,21 @@
 
 use std::{
     convert::Infallible,
+    error::Error,
     pin::Pin,
     task::{Context, Poll},
 };
 
 use axum::{
     Router,
-    body::Body,
-    http::{Request, Response, Version, header::CONTENT_TYPE},
+    body::{Body, HttpBody},
+    http::{Request, Response},
 };
+use bytes::Bytes;
 use oip_grpc::GrpcService;
-use oip_listen::RequestBody;
 use tower_service::Service;
+
+use crate::traffic::is_grpc;
 
 /// Both services, of which each request has one.
 #[derive(Clone)]
@@ -28,7 +31,11 @@ impl OnePort {
     }
 }
 
-impl Service<Request<RequestBody>> for OnePort {
+impl<B> Service<Request<B>> for OnePort
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -38,7 +45,7 @@ impl Service<Request<RequestBody>> for OnePort {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         if is_grpc(&request) {
             let answer = self.grpc.call(request);
             Box::pin(async { answer.await.map(|answer| answer.map(Body::new)) })
@@ -46,10 +53,4 @@ impl Service<Request<RequestBody>> for OnePort {
             Box::pin(self.http.call(request))
         }
     }
-}
-
-fn is_grpc<B>(request: &Request<B>) -> bool {
-    let content_type = request.headers().get(CONTENT_TYPE);
-    request.version() == Version::HTTP_2
-        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }

@@ -8,6 +8,7 @@ use toml::de::DeTable;
 
 use crate::{
     addresses::AddressOptions,
+    traffic::TrafficOptions,
     units::{ByteSize, HumanDuration},
 };
 
@@ -28,7 +29,7 @@ Try:
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP reads the log's levels in
-the configuration file again.";
+the configuration file again, and opens the access log's file again.";
 
 /// What is logged unless somebody says otherwise.
 pub(crate) const DEFAULT_LOG: &str = "info";
@@ -72,6 +73,10 @@ pub(crate) struct Options {
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) addresses: AddressOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) traffic: TrafficOptions,
 
     /// A TOML file with any of these options
     #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
@@ -287,6 +292,7 @@ impl Options {
         }
         Ok(Self {
             addresses: toml::from_str(text)?,
+            traffic: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
     }
@@ -305,6 +311,7 @@ impl Options {
                 self.load_model
             },
             addresses: self.addresses.or(other.addresses),
+            traffic: self.traffic.or(other.traffic),
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
@@ -380,8 +387,8 @@ mod tests {
             }
             // A value that every kind of option understands in some form.
             let accepted = [
-                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"poll\"", "\"660\"", "\"x\"",
-                "[\"x\"]",
+                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"poll\"", "\"660\"",
+                "\"x\"", "[\"x\"]",
             ];
             let parsed = accepted
                 .iter()
@@ -397,6 +404,46 @@ mod tests {
         let unknown = Options::from_file("log = \"off\"\nhtp-address = \"x\"").unwrap_err();
         assert_eq!(unknown.message, "unknown field `htp-address`");
         assert_eq!(unknown.span, Some(12..23));
+    }
+
+    /// What the files for deploying and the page for operators tell people to write is there.
+    #[test]
+    fn options_in_manifests_are_known() {
+        use std::{fs, path::Path};
+
+        let mut names: Vec<String> = Vec::new();
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let is_text = path.extension().is_none_or(|extension| extension != "md");
+                if path.is_dir() {
+                    folders.push(path);
+                } else if is_text {
+                    let text = fs::read_to_string(path).unwrap();
+                    // Docker's and cargo's own stand in lines of their own kind.
+                    let lines = text.lines().filter(|line| {
+                        !["#", "RUN", "COPY"]
+                            .iter()
+                            .any(|start| line.trim().starts_with(start))
+                    });
+                    for piece in lines.flat_map(|line| line.split("--").skip(1)) {
+                        let is_part = |character: char| character.is_ascii_lowercase() || character == '-';
+                        let end = piece.find(|character| !is_part(character)).unwrap_or(piece.len());
+                        names.extend((end > 0).then(|| piece[..end].to_owned()));
+                    }
+                }
+            }
+        }
+        let command = Options::command();
+        for name in &names {
+            let mut options = command.get_arguments();
+            assert!(
+                options.any(|option| option.get_long() == Some(name)),
+                "--{name} is in docs/deploy, but no option"
+            );
+        }
+        assert!(names.len() > 10, "{names:?}");
     }
 
     #[test]

@@ -69,7 +69,9 @@ pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String
     let options = read_file(file).map_err(|failure| failure.message)?;
     let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
     let filter = filter(log).map_err(|failure| failure.message)?;
-    control.restart(filter).map_err(|error| error.message().to_owned())?;
+    control
+        .restart(filter)
+        .map_err(|error| error.message().to_owned())?;
     Ok(log.to_owned())
 }
 

@@ -122,7 +122,9 @@ fn leaving_clients_are_answered_and_sent_away() {
         assert!(!read_answer(&mut kept, "hello").contains("connection: close"));
         server.shutdown.leave();
         for mut stream in [kept, server.connect()] {
-            stream.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream
+                .write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+                .unwrap();
             let answer = read_to_end(&mut stream);
             assert!(
                 answer.contains("connection: close") && answer.ends_with("hello"),

@@ -15,9 +15,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use oip_listen::{
-    Address, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, listen, serve,
-};
+use oip_listen::{Address, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, listen, serve};
 use tokio::runtime::Runtime;
 
 /// What the timeouts of the tests are.

@@ -4,6 +4,7 @@ mod models;
 #[cfg(target_os = "linux")]
 mod process;
 mod text;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -21,7 +22,10 @@ use tokio::task::spawn_blocking;
 #[cfg(target_os = "linux")]
 use self::process::Process;
 use self::text::{Family, Text};
-use crate::log_writer::Dropped;
+use crate::{
+    log_writer::Dropped,
+    traffic::{AccessLog, Totals},
+};
 
 /// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
 pub(crate) struct Metrics {
@@ -29,16 +33,26 @@ pub(crate) struct Metrics {
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
     dropped: Arc<Dropped>,
+    totals: Arc<Totals>,
+    access_log: Option<AccessLog>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, dropped: Arc<Dropped>) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        budget: ByteBudget,
+        dropped: Arc<Dropped>,
+        totals: Arc<Totals>,
+        access_log: Option<AccessLog>,
+    ) -> Self {
         Self {
             engine,
             budget,
             dropped,
+            totals,
+            access_log,
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
@@ -60,7 +74,10 @@ impl Metrics {
             .add(&[], self.engine.readiness().is_ready());
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
+        traffic::write(&mut text, &self.totals);
         text.family(&LOG_DROPPED).add(&[], self.dropped.count());
+        text.family(&ACCESS_LOG_DROPPED)
+            .add(&[], self.access_log.as_ref().map_or(0, AccessLog::dropped));
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
@@ -109,6 +126,11 @@ const LOG_DROPPED: Family = Family::counter(
     "Lines of the log that were dropped, since nobody read it in time.",
 );
 
+const ACCESS_LOG_DROPPED: Family = Family::counter(
+    "oip_access_log_lines_dropped_total",
+    "Lines of the access log that found no room or could not be written.",
+);
+
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
 #[cfg(test)]
@@ -142,7 +164,14 @@ mod tests {
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default();
-        let metrics = Metrics::new(engine.clone(), config.budget.clone(), Arc::default()).router();
+        let metrics = Metrics::new(
+            engine.clone(),
+            config.budget.clone(),
+            Arc::default(),
+            Arc::default(),
+            None,
+        )
+        .router();
         (router_with(engine, config, metrics), folder)
     }
 

@@ -39,12 +39,7 @@ async fn get_over_http2(address: std::net::SocketAddr, path: &str) -> (u16, Vec<
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     tokio::spawn(connection);
     let request = Request::get(format!("http://{address}{path}")).body(()).unwrap();
-    let (answer, _) = client
-        .ready()
-        .await
-        .unwrap()
-        .send_request(request, true)
-        .unwrap();
+    let (answer, _) = client.ready().await.unwrap().send_request(request, true).unwrap();
     let answer = answer.await.unwrap();
     let (status, mut body) = (answer.status().as_u16(), answer.into_body());
     let mut read = Vec::new();
@@ -72,7 +67,12 @@ async fn one_port_answers_everything() {
     assert!(is_live(format!("http://{}", server.http)).await);
     // Over HTTP/1 nothing is gRPC, whatever it says.
     let headers = [("Content-Type", "application/grpc")];
-    let answer = server.request("POST", "/inference.GRPCInferenceService/ServerLive", &headers, b"x");
+    let answer = server.request(
+        "POST",
+        "/inference.GRPCInferenceService/ServerLive",
+        &headers,
+        b"x",
+    );
     assert_eq!(answer.status, 404);
     server.signal("TERM");
     assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
@@ -103,8 +103,14 @@ async fn two_ports_speak_one_protocol_each() {
 fn a_transport_can_be_switched_off() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, shown) in [
-        (["--http-address", "127.0.0.1:0", "--grpc-address", "none"], "HTTP"),
-        (["--http-address", "none", "--grpc-address", "127.0.0.1:0"], "gRPC"),
+        (
+            ["--http-address", "127.0.0.1:0", "--grpc-address", "none"],
+            "HTTP",
+        ),
+        (
+            ["--http-address", "none", "--grpc-address", "127.0.0.1:0"],
+            "gRPC",
+        ),
     ] {
         let mut child = command(folder.path(), &arguments)
             .stdout(Stdio::piped())
@@ -157,9 +163,15 @@ async fn unix_sockets_carry_both_transports() {
     ];
     // Twice, killed between: the socket that is left behind is no hindrance.
     for signal in ["KILL", "TERM"] {
-        let mut child = command(&models, &arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command(&models, &arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let printed = printed_until_loaded(&mut child);
-        assert!(printed.contains(&format!("  HTTP  {http_address}\n")), "{printed}");
+        assert!(
+            printed.contains(&format!("  HTTP  {http_address}\n")),
+            "{printed}"
+        );
         let mut stream = UnixStream::connect(&http).unwrap();
         stream
             .write_all(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -168,10 +180,7 @@ async fn unix_sockets_carry_both_transports() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(is_live(grpc_address.clone()).await);
-        assert_eq!(
-            fs::metadata(&grpc).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(fs::metadata(&grpc).unwrap().permissions().mode() & 0o777, 0o600);
         if signal == "KILL" {
             // A second server leaves the first one's sockets alone.
             let output = command(&models, &arguments).output().unwrap();

@@ -85,7 +85,7 @@ fn lc_01_with_a_delay_nothing_is_even_refused() {
             .map(|_| {
                 let is_out = is_out.clone();
                 thread::spawn(move || {
-                    let (mut stream, mut after_signal) = (connect(address), 0);
+                    let (mut stream, mut after_signal) = (connect(address), 0_usize);
                     while !is_out.load(Ordering::SeqCst) {
                         send(&mut stream, "GET", "/v2/health/live", &[], b"");
                         let answer = receive(&mut stream);

@@ -30,3 +30,5 @@ mod pressure;
 mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
+#[cfg(feature = "tensors")]
+mod traffic;
