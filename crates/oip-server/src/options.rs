@@ -430,7 +430,8 @@ mod tests {
                     for piece in lines.flat_map(|line| line.split("--").skip(1)) {
                         let is_part = |character: char| character.is_ascii_lowercase() || character == '-';
                         let end = piece.find(|character| !is_part(character)).unwrap_or(piece.len());
-                        names.extend((end > 0).then(|| piece[..end].to_owned()));
+                        let is_name = piece.starts_with(|first: char| first.is_ascii_lowercase());
+                        names.extend(is_name.then(|| piece[..end].to_owned()));
                     }
                 }
             }
