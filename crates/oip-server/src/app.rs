@@ -236,11 +236,11 @@ impl App {
         let mut beside = Router::new();
         let totals = Arc::new(Totals::default());
         if config.allow_metrics {
-            let (budget, dropped) = (config.http.budget.clone(), log.dropped.clone());
             let metrics = Metrics::new(
                 engine.clone(),
-                budget,
-                dropped,
+                config.http.budget.clone(),
+                config.http.cpu.clone(),
+                log.dropped.clone(),
                 totals.clone(),
                 access_log.clone(),
             );

@@ -16,8 +16,7 @@ use axum::{
     routing::get,
 };
 use oip_engine::Engine;
-use oip_service::{ByteBudget, InferenceService};
-use tokio::task::spawn_blocking;
+use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 
 #[cfg(target_os = "linux")]
 use self::process::Process;
@@ -32,6 +31,8 @@ pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
+    /// Writes the text.
+    cpu: CpuPool,
     dropped: Arc<Dropped>,
     totals: Arc<Totals>,
     access_log: Option<AccessLog>,
@@ -43,6 +44,7 @@ impl Metrics {
     pub(crate) fn new(
         engine: Arc<Engine>,
         budget: ByteBudget,
+        cpu: CpuPool,
         dropped: Arc<Dropped>,
         totals: Arc<Totals>,
         access_log: Option<AccessLog>,
@@ -50,6 +52,7 @@ impl Metrics {
         Self {
             engine,
             budget,
+            cpu,
             dropped,
             totals,
             access_log,
@@ -86,9 +89,13 @@ impl Metrics {
     }
 }
 
-/// With many models the text takes milliseconds, in which the thread could answer others.
+/// With many models the text takes milliseconds, in which the thread could answer others. When the client leaves before
+/// its turn has come, no text is written.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    match spawn_blocking(move || metrics.text()).await {
+    /// It counts as a small job.
+    const BYTES: u64 = 64 << 10;
+    let (cpu, lease) = (metrics.cpu.clone(), Lease::unlimited());
+    match cpu.run(&lease, BYTES, move || Ok(metrics.text())).await {
         Ok(text) => (
             [(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE))],
             text,
@@ -167,6 +174,7 @@ mod tests {
         let metrics = Metrics::new(
             engine.clone(),
             config.budget.clone(),
+            config.cpu.clone(),
             Arc::default(),
             Arc::default(),
             None,
