@@ -3,6 +3,7 @@
 //! The binary only puts libraries together: options become a configuration, the configuration an engine and two
 //! transports, and those run until a signal ends them.
 
+mod addresses;
 mod allocator;
 mod app;
 mod backends;
@@ -17,12 +18,17 @@ mod init;
 mod log_settings;
 mod log_writer;
 mod metrics;
+mod notify;
+mod one_port;
 mod options;
+mod platforms;
 #[cfg(feature = "python")]
 mod python_options;
+mod reload;
 mod report;
 mod signals;
 mod telemetry;
+mod traffic;
 mod units;
 
 use std::{

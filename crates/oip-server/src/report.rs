@@ -10,6 +10,7 @@ use std::{
 
 use anstream::{AutoStream, ColorChoice};
 use oip_engine::ModelStatus;
+use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
@@ -49,40 +50,69 @@ impl Look {
 }
 
 /// Where the server is, for people.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Addresses {
-    pub(crate) http: SocketAddr,
-    pub(crate) grpc: SocketAddr,
+    pub(crate) http: Vec<Address>,
+    pub(crate) grpc: Vec<Address>,
     pub(crate) has_console: bool,
 }
 
 impl Addresses {
-    /// A URL that works where the server runs: nothing can connect to the address that stands for all of them.
-    fn url(self) -> String {
-        let mut address = self.http;
+    /// A URL that works where the server runs, if HTTP has a port: nothing can connect to the address that stands for all of
+    /// them.
+    fn url(&self) -> Option<String> {
+        let tcp = self.http.iter().find_map(|address| match address {
+            Address::Tcp(address) => Some(*address),
+            _ => None,
+        });
+        let mut address = tcp?;
         if address.ip().is_unspecified() {
             address.set_ip(match address {
                 SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        format!("http://{address}")
+        Some(format!("http://{address}"))
+    }
+
+    /// What `curl` takes in place of a URL where HTTP has a Unix socket.
+    fn socket(&self) -> Option<String> {
+        self.http.iter().find_map(|address| match address {
+            Address::Unix(path) => {
+                let path = shown(&path.to_string_lossy());
+                Some(format!("--unix-socket {path} http://localhost"))
+            }
+            _ => None,
+        })
     }
 }
 
 /// Says where the server listens, before it loads anything.
-pub(crate) fn listening(addresses: Addresses) {
-    let version = env!("CARGO_PKG_VERSION");
-    let Addresses { http, grpc, .. } = addresses;
-    let mut text = format!("oip-server {version}\n  HTTP     http://{http}\n  gRPC     {grpc}\n");
-    if addresses.has_console {
-        let _ = writeln!(text, "  console  {}/", addresses.url());
+pub(crate) fn listening(addresses: &Addresses) {
+    let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
+    for address in &addresses.http {
+        let scheme = match address {
+            Address::Tcp(_) => "http://",
+            _ => "",
+        };
+        let _ = writeln!(text, "  HTTP     {scheme}{address}");
+    }
+    for address in &addresses.grpc {
+        let _ = writeln!(text, "  gRPC     {address}");
+    }
+    if let Some(url) = addresses.url().filter(|_| addresses.has_console) {
+        let _ = writeln!(text, "  console  {url}/");
     }
     print(&text);
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], addresses: Addresses, elapsed: Duration) {
+pub(crate) fn models(
+    models: &[ModelStatus],
+    misplaced: &[String],
+    addresses: &Addresses,
+    elapsed: Duration,
+) {
     let mut text = summary(models, misplaced, elapsed, Look::of_stdout());
     text += &next_steps(models, addresses);
     print(&text);
@@ -92,19 +122,27 @@ pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], addresses: Ad
 const TENSOR_URL: &str = "http://127.0.0.1:8080";
 
 /// What can be pasted next.
-fn next_steps(models: &[ModelStatus], addresses: Addresses) -> String {
+fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     let url = addresses.url();
+    let curl_url = url.clone().or_else(|| addresses.socket());
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
     let mut text = String::new();
-    if let Some((model, example)) = example {
-        let _ = writeln!(text, "\ntry:");
-        let _ = writeln!(text, "  {}", example.curl(&url, &in_url(&model.name)));
-        let _ = writeln!(text, "  {}", example.tensor((url != TENSOR_URL).then_some(&url)));
-    } else if let Some(model) = ready().next() {
-        let _ = writeln!(text, "\ntry:\n  curl -s {url}/v2/models/{}", in_url(&model.name));
-    } else if models.is_empty() {
-        let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
+    match (example, ready().next(), curl_url) {
+        (Some((model, example)), _, Some(curl_url)) => {
+            let _ = writeln!(text, "\ntry:");
+            let _ = writeln!(text, "  {}", example.curl(&curl_url, &in_url(&model.name)));
+            if let Some(url) = url {
+                let _ = writeln!(text, "  {}", example.tensor((url != TENSOR_URL).then_some(&url)));
+            }
+        }
+        (None, Some(model), Some(curl_url)) => {
+            let _ = writeln!(text, "\ntry:\n  curl -s {curl_url}/v2/models/{}", in_url(&model.name));
+        }
+        (_, None, _) if models.is_empty() => {
+            let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
+        }
+        _ => {}
     }
     text
 }
@@ -413,11 +451,11 @@ broken 3: it is cut off
         let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
         let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
         let addresses = |http: &str| Addresses {
-            http: http.parse().unwrap(),
-            grpc: "127.0.0.1:9000".parse().unwrap(),
+            http: vec![Address::Tcp(http.parse().unwrap())],
+            grpc: Vec::new(),
             has_console: true,
         };
-        let text = next_steps(std::slice::from_ref(&ready), addresses("0.0.0.0:8080"));
+        let text = next_steps(std::slice::from_ref(&ready), &addresses("0.0.0.0:8080"));
         assert!(
             text.contains("  curl -s http://127.0.0.1:8080/v2/models/m/infer -d '{"),
             "{text}"
@@ -426,11 +464,21 @@ broken 3: it is cut off
             text.ends_with("  tensor infer --model m -i 'x=[[0,0]]'\n"),
             "{text}"
         );
-        let text = next_steps(&[ready], addresses("[::1]:1"));
+        let text = next_steps(std::slice::from_ref(&ready), &addresses("[::1]:1"));
         assert!(
             text.contains("tensor infer --url http://[::1]:1 --model m"),
             "{text}"
         );
-        assert!(next_steps(&[], addresses("0.0.0.0:8080")).contains("oip-server init"));
+        assert!(next_steps(&[], &addresses("0.0.0.0:8080")).contains("oip-server init"));
+        let socket = Addresses {
+            http: vec![Address::Unix("/run/oip.sock".into())],
+            ..addresses("[::1]:1")
+        };
+        let text = next_steps(std::slice::from_ref(&ready), &socket);
+        assert!(
+            text.contains("  curl -s --unix-socket /run/oip.sock http://localhost/v2/models/m/infer -d '{"),
+            "{text}"
+        );
+        assert!(!text.contains("tensor infer"), "{text}");
     }
 }

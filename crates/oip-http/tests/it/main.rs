@@ -14,3 +14,4 @@ mod leases;
 mod limits;
 mod panics;
 mod support;
+mod v1;
