@@ -89,7 +89,7 @@ impl EvalOp for Binary {
         ensure!(b.datum_type() == datum_type, "the inputs have different types");
         macro_rules! function {
             ($T:ty, $function:expr) => {
-                computed::<$T>(a, b, &shape, $function)
+                computed::<$T>(a, &b, &shape, $function)
             };
         }
         let value = match (datum_type, self.0) {
@@ -118,7 +118,7 @@ impl TypedOp for Binary {
 /// One number from each pair, in the place of the first ones where nobody else has them.
 fn computed<T: Datum + Copy + Default>(
     a: TValue,
-    b: TValue,
+    b: &TValue,
     shape: &[usize],
     function: impl Fn(T, T) -> T,
 ) -> TractResult<Tensor> {
@@ -131,14 +131,14 @@ fn computed<T: Datum + Copy + Default>(
             pulp::Arch::new().dispatch(InPlace {
                 runs: Runs::new(shape, b.shape(), shape),
                 a: a.try_as_plain_ram_mut()?.as_slice_mut::<T>()?,
-                b: elements::<T>(&b)?,
+                b: elements::<T>(b)?,
                 function,
             });
             return Ok(a);
         }
         Err(a) => a,
     };
-    broadcast(&a, &b, function)
+    broadcast(&a, b, function)
 }
 
 /// One number from each pair of two tensors' numbers.
