@@ -6,7 +6,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use oip_service::{Lease, extensions};
+use oip_service::{InferenceService, Lease, extensions};
 use oip_types::{
     ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -88,15 +88,16 @@ pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Re
 }
 
 pub(crate) async fn model_statistics(State(app): State<App>, path: PathParams) -> Response {
-    respond(with_model(path, |model| statistics(&app, Some(model))))
+    respond(with_model(path, |model| statistics(&*app.service, Some(model))))
 }
 
 pub(crate) async fn all_statistics(State(app): State<App>) -> Response {
-    respond(statistics(&app, None))
+    let service = app.service.clone();
+    respond(elsewhere(&app, move || statistics(&*service, None)).await)
 }
 
-fn statistics(app: &App, model: Option<ModelRef<'_>>) -> Result<Response, ServiceError> {
-    let statistics = extensions::statistics(&*app.service)?.model_statistics(model)?;
+fn statistics(service: &dyn InferenceService, model: Option<ModelRef<'_>>) -> Result<Response, ServiceError> {
+    let statistics = extensions::statistics(service)?.model_statistics(model)?;
     Ok(ok(&json!({ "model_stats": statistics })))
 }
 

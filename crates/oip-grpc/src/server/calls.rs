@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use oip_service::extensions::{self, offered};
+use oip_service::{
+    InferenceService,
+    extensions::{self, offered},
+};
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
 use tonic::{Request, Response, Status, Streaming, codegen::tokio_stream::Empty};
 
@@ -24,7 +27,7 @@ use crate::proto::{
     grpc_inference_service_server::GrpcInferenceService,
 };
 
-/// The protocol's calls, answered by an [`InferenceService`](oip_service::InferenceService).
+/// The protocol's calls, answered by an [`InferenceService`].
 pub(crate) struct Calls(pub(crate) Arc<Inference>);
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -119,14 +122,16 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
-        answer(statistics::statistics(&*self.0.service, request.get_ref()))
+        let list = move |service: &dyn InferenceService| statistics::statistics(service, request.get_ref());
+        answer(self.0.list(list).await)
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        answer(repository::index(&*self.0.service, request.get_ref()))
+        let list = move |service: &dyn InferenceService| repository::index(service, request.get_ref());
+        answer(self.0.list(list).await)
     }
 
     async fn repository_model_load(
