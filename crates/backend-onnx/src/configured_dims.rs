@@ -114,7 +114,9 @@ mod tests {
             max_batch_size,
             ..ModelConfig::default()
         };
-        let dims = dims.iter().map(|(name, dims)| ((*name).to_owned(), dims.to_vec()));
+        let dims = dims
+            .iter()
+            .map(|(name, dims)| ((*name).to_owned(), dims.to_vec()));
         LoadContext::default()
             .with_config(Arc::new(config))
             .with_input_dims(Arc::new(dims.collect()))
@@ -137,7 +139,12 @@ mod tests {
 
     #[test]
     fn dims_are_understood_with_and_without_the_batch() {
-        let image = || vec![port("x", vec![Dim::Free, Dim::Fixed(3), Dim::Free, Dim::Named("w".into())])];
+        let image = || {
+            vec![port(
+                "x",
+                vec![Dim::Free, Dim::Fixed(3), Dim::Free, Dim::Named("w".into())],
+            )]
+        };
         let all: &[(u32, &[i64], [Option<u64>; 4])] = &[
             (0, &[1, 3, 48, 320], [Some(1), Some(3), Some(48), Some(320)]),
             (0, &[-1, 3, 48, -1], [None, Some(3), Some(48), None]),

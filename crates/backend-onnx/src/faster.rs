@@ -28,11 +28,7 @@ const RUNS: usize = 5;
 const MAX_ELEMENTS: u64 = 1 << 19;
 
 /// What a run takes two models, by the first request that both answer; `None` if none was found in time.
-pub(crate) fn compare(
-    models: [&dyn Model; 2],
-    inputs: &[Port],
-    cx: &LoadContext,
-) -> Option<[Duration; 2]> {
+pub(crate) fn compare(models: [&dyn Model; 2], inputs: &[Port], cx: &LoadContext) -> Option<[Duration; 2]> {
     let last = Instant::now() + PATIENCE;
     let token = CancelToken::new(Some(cx.deadline.map_or(last, |deadline| deadline.min(last))));
     shapes(inputs, cx)
@@ -173,7 +169,13 @@ mod tests {
         let cx = LoadContext::default().with_config(Arc::new(config));
         let shapes = shapes(&port(), &cx);
         assert_eq!(shapes[0][0].dims(), [2, 3, 77]);
-        let rest: Vec<u64> = shapes[1..].iter().map(|shapes| shapes[0].element_count()).collect();
-        assert!(rest.is_sorted_by(|a, b| a >= b) && rest.last() == Some(&3), "{rest:?}");
+        let rest: Vec<u64> = shapes[1..]
+            .iter()
+            .map(|shapes| shapes[0].element_count())
+            .collect();
+        assert!(
+            rest.is_sorted_by(|a, b| a >= b) && rest.last() == Some(&3),
+            "{rest:?}"
+        );
     }
 }

@@ -32,7 +32,10 @@ pub(crate) fn fold(graph: &mut InferenceModel, operator: impl Fn(&str) -> Option
         let Some(inputs) = constants(graph, id).filter(|_| is_wanted) else {
             continue;
         };
-        let Some(first) = inputs.iter().max_by_key(|input| input.len()).filter(|input| input.len() >= LEAST)
+        let Some(first) = inputs
+            .iter()
+            .max_by_key(|input| input.len())
+            .filter(|input| input.len() >= LEAST)
         else {
             continue;
         };

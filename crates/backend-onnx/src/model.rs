@@ -51,7 +51,9 @@ impl OnnxBackend {
         match (config.runtime.as_str(), &self.runtime) {
             ("auto", Some(runtime)) => Ok(Choice::Faster(runtime)),
             // The last is how Triton names the library of its own backend.
-            ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => Ok(Choice::OnnxRuntime(runtime)),
+            ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => {
+                Ok(Choice::OnnxRuntime(runtime))
+            }
             ("tract", _) | ("" | "auto" | "libtriton_onnxruntime.so", None) => Ok(Choice::Tract),
             ("onnxruntime", None) => Err(ServiceError::invalid(format!(
                 "the model's configuration asks for ONNX Runtime, which the server does not have: {HOW_TO_START}"

@@ -252,7 +252,10 @@ impl Plans {
 fn prepare_expected(plans: &ShapePlans, trial: &CancelToken, cx: &LoadContext) {
     for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, cx) {
         if let Err(error) = plans.get(&shapes, trial) {
-            tracing::warn!(error = error.message(), "no plan for a shape that the configuration names");
+            tracing::warn!(
+                error = error.message(),
+                "no plan for a shape that the configuration names"
+            );
         }
     }
 }

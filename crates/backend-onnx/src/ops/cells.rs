@@ -90,7 +90,9 @@ impl Side<'_> {
         let mut products = vec![0f32; steps * batch * gates];
         multiply(x, self.w, &mut products, [steps * batch, input, gates]);
         if let Some(bias) = self.input_bias() {
-            products.chunks_exact_mut(gates.max(1)).for_each(|row| add(row, &bias));
+            products
+                .chunks_exact_mut(gates.max(1))
+                .for_each(|row| add(row, &bias));
         }
         // A reset before the product leaves the third gate's product for later.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
@@ -99,7 +101,12 @@ impl Side<'_> {
         let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
         let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
         for turn in 0..steps {
-            multiply(&state.h, &self.r[..early * hidden], &mut recurrent, [batch, hidden, early]);
+            multiply(
+                &state.h,
+                &self.r[..early * hidden],
+                &mut recurrent,
+                [batch, hidden, early],
+            );
             if is_late {
                 for row in self.rows(turn) {
                     let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
@@ -112,7 +119,12 @@ impl Side<'_> {
                         *reset = r * h;
                     }
                 }
-                multiply(&reset, &self.r[early * hidden..], &mut third, [batch, hidden, hidden]);
+                multiply(
+                    &reset,
+                    &self.r[early * hidden..],
+                    &mut third,
+                    [batch, hidden, hidden],
+                );
             }
             for row in self.rows(turn) {
                 let x = &products[(row.step * batch + row.index) * gates..][..gates];
@@ -278,7 +290,10 @@ fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, columns]: [
         return;
     }
     if rows < FEW_ROWS {
-        for (row, product) in a.chunks_exact(depth).zip(product.chunks_exact_mut(columns.max(1))) {
+        for (row, product) in a
+            .chunks_exact(depth)
+            .zip(product.chunks_exact_mut(columns.max(1)))
+        {
             pulp::Arch::new().dispatch(Products { row, b, product });
         }
         return;
@@ -304,7 +319,10 @@ impl pulp::WithSimd for Products<'_> {
     type Output = ();
 
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "chains of `zip` are not always inlined here")]
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "chains of `zip` are not always inlined here"
+    )]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
         let depth = self.row.len();
         let (head, tail) = S::as_simd_f32s(self.row);
@@ -362,7 +380,9 @@ mod tests {
 
     /// Numbers that are sums of a few powers of two, so that products and sums of them are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
-        (0..count).map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25).collect()
+        (0..count)
+            .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)
+            .collect()
     }
 
     #[test]

@@ -70,25 +70,28 @@ impl Activation {
     /// Replaces each value.
     pub(super) fn apply(self, values: &mut [f32]) {
         match self {
-            Self::Sigmoid => each!(values, [] |x| vector::sigmoid(x)),
-            Self::Tanh => each!(values, [] |x| vector::tanh(x)),
-            Self::Relu => each!(values, [] |x| if x < 0.0 { 0.0 } else { x }),
-            Self::Softplus => each!(values, [] |x| vector::softplus(x)),
-            Self::Softsign => each!(values, [] |x| x / (1.0 + x.abs())),
-            Self::Affine { alpha, beta } => each!(values, [alpha, beta] |x| alpha * x + beta),
-            Self::Elu { alpha } => each!(values, [alpha] |x| {
-                let below = alpha * vector::expm1(x);
-                if x < 0.0 { below } else { x }
-            }),
+            Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
+            Self::Tanh => each!(values, [] | x | vector::tanh(x)),
+            Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
+            Self::Softplus => each!(values, [] | x | vector::softplus(x)),
+            Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
+            Self::Affine { alpha, beta } => each!(values, [alpha, beta] | x | alpha * x + beta),
+            Self::Elu { alpha } => each!(
+                values,
+                [alpha] | x | {
+                    let below = alpha * vector::expm1(x);
+                    if x < 0.0 { below } else { x }
+                }
+            ),
             Self::HardSigmoid { alpha, beta } => {
-                each!(values, [alpha, beta] |x| (alpha * x + beta).clamp(0.0, 1.0));
+                each!(values, [alpha, beta] | x | (alpha * x + beta).clamp(0.0, 1.0));
             }
-            Self::LeakyRelu { alpha } => each!(values, [alpha] |x| if x < 0.0 { alpha * x } else { x }),
+            Self::LeakyRelu { alpha } => each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { x }),
             Self::ScaledTanh { alpha, beta } => {
-                each!(values, [alpha, beta] |x| alpha * vector::tanh(beta * x));
+                each!(values, [alpha, beta] | x | alpha * vector::tanh(beta * x));
             }
             Self::ThresholdedRelu { alpha } => {
-                each!(values, [alpha] |x| if x > alpha { x } else { 0.0 });
+                each!(values, [alpha] | x | if x > alpha { x } else { 0.0 });
             }
         }
     }

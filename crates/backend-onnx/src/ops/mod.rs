@@ -47,9 +47,7 @@ pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
 
 /// Puts faster operators in the place of tract's, after it has made a plan.
-pub(crate) fn quicken(
-    model: &mut tract_onnx::prelude::TypedModel,
-) -> tract_onnx::prelude::TractResult<()> {
+pub(crate) fn quicken(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {
     pad::quicken(model);
     binary::quicken(model)
 }

@@ -3,11 +3,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::internal::*,
-};
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,

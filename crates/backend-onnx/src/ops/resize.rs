@@ -319,7 +319,8 @@ impl Resize {
                 let is_one = low == last || part == 0.0;
                 // A weight of nothing must not meet an infinity.
                 taps.places.extend([low, if is_one { low } else { low + 1 }]);
-                taps.weights.extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
+                taps.weights
+                    .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
                 continue;
             };
             let floor = x.floor();

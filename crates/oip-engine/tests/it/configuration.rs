@@ -248,7 +248,10 @@ fn file_backend_and_versions_as_configured() {
     let metadata = engine.model_metadata(ModelRef::new("m", None).unwrap()).unwrap();
     assert_eq!(metadata.versions, ["1", "3"]);
     let error = infer(&engine, request("m", Some("3"), 1)).unwrap_err();
-    assert_eq!(error.message(), "model 'm': runtime loud, dims Some([1]), loudness 11");
+    assert_eq!(
+        error.message(),
+        "model 'm': runtime loud, dims Some([1]), loudness 11"
+    );
 }
 
 /// Triton's default: the latest version. `experimental` is lower than any number.

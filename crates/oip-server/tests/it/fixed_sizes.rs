@@ -17,12 +17,30 @@ fn dims_in_config_pbtxt_fix_a_plan() {
     const ISOLATED: &str = "parameters { key: \"isolation\" value { string_value: \"process\" } }";
     let configs = [
         ("nothing", String::new()),
-        ("all", "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1, 3, 100 ] }".to_owned()),
-        ("rows", "max_batch_size: 4 input [ { name: \"x\" dims: [ 3, 100 ] } ]".to_owned()),
-        ("free_rows", "max_batch_size: 0 input { name: \"x\" dims: [ -1, 3, 100 ] }".to_owned()),
-        ("one_row", "max_batch_size: 1 input { name: \"x\" dims: 3 dims: 100 }".to_owned()),
-        ("isolated", format!("input {{ name: \"x\" dims: [ 3, 100 ] }} {ISOLATED}")),
-        ("wrong", "max_batch_size: 4 input { name: \"x\" dims: [ 1, 3, 100 ] }".to_owned()),
+        (
+            "all",
+            "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1, 3, 100 ] }".to_owned(),
+        ),
+        (
+            "rows",
+            "max_batch_size: 4 input [ { name: \"x\" dims: [ 3, 100 ] } ]".to_owned(),
+        ),
+        (
+            "free_rows",
+            "max_batch_size: 0 input { name: \"x\" dims: [ -1, 3, 100 ] }".to_owned(),
+        ),
+        (
+            "one_row",
+            "max_batch_size: 1 input { name: \"x\" dims: 3 dims: 100 }".to_owned(),
+        ),
+        (
+            "isolated",
+            format!("input {{ name: \"x\" dims: [ 3, 100 ] }} {ISOLATED}"),
+        ),
+        (
+            "wrong",
+            "max_batch_size: 4 input { name: \"x\" dims: [ 1, 3, 100 ] }".to_owned(),
+        ),
     ];
     let repository = tempfile::tempdir().unwrap();
     for (name, config) in &configs {
@@ -52,7 +70,12 @@ fn dims_in_config_pbtxt_fix_a_plan() {
         assert_eq!(reason(name), "", "{name}");
         let path = format!("/v2/models/{name}/infer");
         let answer = server.request("POST", &path, &[], request.to_string().as_bytes());
-        assert_eq!(answer.status, 200, "{name}: {}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(
+            answer.status,
+            200,
+            "{name}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
         assert_eq!(answer.json()["outputs"][0]["shape"], json!([1, 300]), "{name}");
     }
 }
