@@ -9,6 +9,7 @@ mod app;
 mod backends;
 mod check;
 mod config;
+mod config_file;
 mod descriptors;
 mod failure;
 mod log_settings;
