@@ -1,9 +1,4 @@
-use std::{
-    env, fs,
-    num::NonZeroU32,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
@@ -18,6 +13,7 @@ use tensor_mmap::Promise;
 use crate::{
     addresses::Addresses,
     backends::BackendConfig,
+    config_file::read_file,
     failure::Failure,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
     traffic::AccessLogForm,
@@ -234,18 +230,4 @@ fn operators_word() -> Promise {
     // SAFETY: the operator gave the word that nobody writes to the models' files or truncates them. Nothing in this
     // program does, and nothing but this word could keep others from it.
     unsafe { Promise::new() }
-}
-
-/// The options of a configuration file.
-pub(crate) fn read_file(path: &Path) -> Result<Options, Failure> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
-    Options::from_file(&text).map_err(|error| {
-        let line = error
-            .span
-            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let message = error.message.replace('\n', " ");
-        Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
-    })
 }

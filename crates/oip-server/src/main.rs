@@ -10,6 +10,7 @@ mod backends;
 mod check;
 mod commands;
 mod config;
+mod config_file;
 mod descriptors;
 mod examples;
 mod failure;
