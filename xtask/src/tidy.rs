@@ -148,6 +148,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tonic", "prost"],
     },
     Arrows {
+        from: "oip-auth",
+        to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-listen",
         to: &[],
         never: &["axum", "tonic"],
@@ -252,6 +257,7 @@ const ARROWS: &[Arrows] = &[
             "oip-types",
             "oip-service",
             "oip-worker",
+            "oip-auth",
             "oip-listen",
             "oip-shm",
             "oip-console",

@@ -116,7 +116,10 @@ pub(crate) async fn check(
 
 fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
     let headers = request.headers();
-    let host = headers.get(HOST);
+    // Over HTTP/2 it stands in the request's target.
+    let authority = request.uri().authority();
+    let authority = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    let host = headers.get(HOST).or(authority.as_ref());
     let shown = |value: &HeaderValue| Quoted(&String::from_utf8_lossy(value.as_bytes())).to_string();
     if let Some(host) = host.filter(|host| allowed.checks_host && !allowed.allow_host(host)) {
         return Some(format!(

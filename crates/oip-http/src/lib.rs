@@ -56,6 +56,7 @@ mod read_body;
 mod request_ids;
 mod routes;
 
+pub use answer::error as error_response;
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
 pub use description::OPENAPI;

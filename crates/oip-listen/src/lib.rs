@@ -20,6 +20,7 @@
 //! | sends and does not wait for what it sent to be read | [`Limits::windows`] |
 //! | floods a connection with frames of HTTP/2 that carry nothing | the connection is closed with `ENHANCE_YOUR_CALM` |
 //! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and moves to threads where it cannot hold up others ([`Limits::lanes`]) |
+//! | begins a TLS handshake and does not end it, or only makes handshakes | [`Limits::head_timeout`]; handshakes have the threads of busy connections |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
 //!
 //! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's
@@ -44,6 +45,9 @@
 //! # }
 //! ```
 //!
+//! [`serve_tls`] does the same over TLS 1.2 and 1.3 ([`Tls`]), with certificates of clients where they are wanted
+//! ([`ClientCertificate`] is an extension of their requests then), and with HTTP/2 for clients that ask for it.
+//!
 //! A request body that is ended for being slow fails with an [`std::io::Error`] of kind `TimedOut`, for the service to
 //! answer with 408 or its like.
 
@@ -61,12 +65,14 @@ mod serve;
 mod shares;
 mod shutdown;
 mod tasks;
+mod tls;
 
 pub use body::{RequestBody, ResponseBody};
 pub use connections::ConnectionCap;
 pub use lanes::Lanes;
 pub use limits::Limits;
 pub use protocol::Protocol;
-pub use serve::{listen, serve};
+pub use serve::{listen, serve, serve_tls};
 pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;
+pub use tls::{CertificateName, ClientCertificate, Tls, TlsError, TlsFile, TlsFiles};

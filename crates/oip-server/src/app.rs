@@ -7,8 +7,9 @@ use std::{
 };
 
 use axum::Router;
+use oip_auth::{Door, Gate, Guard};
 use oip_engine::{Engine, Repository};
-use oip_listen::{Lanes, Protocol, Shutdown, listen, serve};
+use oip_listen::{Lanes, Protocol, Shutdown, Tls, listen, serve, serve_tls};
 use oip_service::{ByteBudget, Extended, InferenceService};
 use oip_shm::Regions;
 use tokio::{
@@ -19,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    access_options,
     config::Config,
     failure::Failure,
     metrics::Metrics,
@@ -26,7 +28,11 @@ use crate::{
     report,
     signals::Signals,
     telemetry::{self, Log, LogEnd},
+    tls_options,
 };
+
+/// How often files of certificates and identities are looked at.
+const FILES_PERIOD: Duration = Duration::from_secs(5);
 
 /// The code a second signal ends the process with.
 const INTERRUPTED: i32 = 130;
@@ -56,6 +62,7 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
             .on_thread_start(give_way),
     )?;
     config.connections.lanes = Some(Lanes::new(work.handle().clone(), busy.handle().clone()));
+    let tls = tls_options::read(config.tls.take())?;
     let http = {
         let _context = runtime.enter();
         bind("HTTP", "--http-address", config.http_address)?
@@ -64,11 +71,25 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
         let _context = work.enter();
         bind("gRPC", "--grpc-address", config.grpc_address)?
     };
+    let guard = config.access.guard()?;
+    let admin = {
+        let _context = runtime.enter();
+        let admin = config.access.admin.take();
+        let bound = admin.map(|(address, door)| Ok((bind("HTTP", "--admin-address", address)?, door)));
+        bound.transpose()?
+    };
+    let doors = Doors {
+        http,
+        grpc,
+        admin,
+        tls,
+        guard,
+    };
 
     let drain_timeout = config.drain_timeout;
     let app = {
         let _context = runtime.enter();
-        App::start(config, repository, log, http, grpc, work.handle(), start)?
+        App::start(config, doors, repository, log, work.handle(), start)?
     };
     let is_clean = runtime.block_on(app.run_until_signal(drain_timeout, &log.end));
     // A thread that hangs must not keep the process.
@@ -99,6 +120,16 @@ struct Bound {
     address: SocketAddr,
 }
 
+/// Where clients come in, and with what their connections are encrypted.
+struct Doors {
+    http: Bound,
+    grpc: Bound,
+    /// What changes the server, where it is not answered with everything else.
+    admin: Option<(Bound, Door)>,
+    tls: Option<Tls>,
+    guard: Guard,
+}
+
 fn bind(transport: &str, option: &str, address: SocketAddr) -> Result<Bound, Failure> {
     let bound = listen(address).and_then(|listener| {
         Ok(Bound {
@@ -125,10 +156,9 @@ impl App {
     /// Starts both transports, which answer at once, and loading models, which goes on in the background.
     fn start(
         config: Config,
+        doors: Doors,
         repository: Repository,
         log: &Log,
-        http: Bound,
-        grpc: Bound,
         work: &Handle,
         start: Instant,
     ) -> Result<Self, Failure> {
@@ -137,10 +167,18 @@ impl App {
                 "the system does not let the server catch signals: {error}"
             ))
         })?;
+        let Doors {
+            http,
+            grpc,
+            admin,
+            tls,
+            guard,
+        } = doors;
         let (http_address, grpc_address) = (http.address, grpc.address);
         let is_text = matches!(config.log_format, LogFormat::Text);
         if is_text {
-            report::listening(http_address, grpc_address);
+            let admin_address = admin.as_ref().map(|(bound, _)| bound.address);
+            report::listening(http_address, grpc_address, admin_address, tls.is_some());
         }
         tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
 
@@ -172,29 +210,39 @@ impl App {
             }
         });
         let limits = config.connections;
-        let transports = vec![
-            tokio::spawn(serve(
-                http.listener,
-                Protocol::Http1,
-                rest,
-                limits.clone(),
-                shutdown.clone(),
-            )),
-            work.spawn(serve(
-                grpc.listener,
-                Protocol::Http2,
-                calls,
-                limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]),
-                shutdown.clone(),
-            )),
-        ];
+        let grpc_limits =
+            limits.clone().with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+        let is_encrypted = tls.is_some();
+        work.spawn(guard.clone().watch(FILES_PERIOD));
+        let gate = |door| Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
+        let admin = admin.map(|(bound, door)| (bound, gate(door)));
+        let rest = gate(config.access.http);
+        let calls = Gate::new(calls, guard.clone(), config.access.grpc, access_options::GRPC);
+        let mut transports = Vec::new();
+        if let Some(tls) = &tls {
+            work.spawn(tls.clone().watch(FILES_PERIOD));
+        }
+        for (bound, rest) in [Some((http, rest)), admin].into_iter().flatten() {
+            let (limits, end) = (limits.clone(), shutdown.clone());
+            transports.push(match &tls {
+                None => tokio::spawn(serve(bound.listener, Protocol::Http1, rest, limits, end)),
+                Some(tls) => {
+                    tokio::spawn(serve_tls(bound.listener, Protocol::Http1, tls.clone(), rest, limits, end))
+                }
+            });
+        }
+        let end = shutdown.clone();
+        transports.push(match tls {
+            None => work.spawn(serve(grpc.listener, Protocol::Http2, calls, grpc_limits, end)),
+            Some(tls) => work.spawn(serve_tls(grpc.listener, Protocol::Http2, tls, calls, grpc_limits, end)),
+        });
 
         let loading = engine.clone();
         spawn_blocking(move || {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
             if is_text {
-                report::models(&loading.models(), &misplaced, http_address, elapsed);
+                report::models(&loading.models(), &misplaced, http_address, is_encrypted, elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
         });

@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     failure::Failure,
     options::{Options, one_line},
-    report, telemetry,
+    report, telemetry, tls_options,
 };
 
 /// The first argument that asks for it.
@@ -52,6 +52,8 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode,
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;
+    tls_options::read(config.tls)?;
+    config.access.guard()?;
     let name = config.model_name.as_deref();
     let repository = Repository::open(&config.model_repository, &config.backends.isolated()?, name)
         .map_err(|error| Failure::run(error.to_string()))?;

@@ -4,13 +4,14 @@ use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
-use oip_listen::{ConnectionCap, Limits};
+use oip_listen::{ConnectionCap, Limits, TlsFiles};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
 use crate::{
+    access_options::Access,
     backends::BackendConfig,
     failure::Failure,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
@@ -36,6 +37,10 @@ pub(crate) struct Config {
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
+    /// The server's certificate, if connections are encrypted.
+    pub(crate) tls: Option<TlsFiles>,
+    /// Who may do what, and where.
+    pub(crate) access: Access,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
@@ -101,6 +106,9 @@ impl Config {
                 limits.connections = ConnectionCap::new(cap.max(1));
             }
         });
+        let tls = options.tls.files()?;
+        let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+        let access = options.access.resolve(http_address, grpc_address, knows_clients)?;
         Ok(Self {
             model_repository,
             model_name: options.model_name,
@@ -155,6 +163,8 @@ impl Config {
                 regions
             }),
             connections,
+            tls,
+            access,
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
@@ -221,11 +231,7 @@ fn read_file(path: &PathBuf) -> Result<Options, Failure> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
-    toml::from_str(&text).map_err(|error| {
-        let line = error
-            .span()
-            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let message = error.message().replace('\n', " ");
+    Options::from_toml(&text).map_err(|(line, message)| {
         Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
     })
 }

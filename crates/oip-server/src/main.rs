@@ -3,6 +3,7 @@
 //! The binary only puts libraries together: options become a configuration, the configuration an engine and two
 //! transports, and those run until a signal ends them.
 
+mod access_options;
 mod allocator;
 mod app;
 mod backends;
@@ -17,6 +18,7 @@ mod options;
 mod report;
 mod signals;
 mod telemetry;
+mod tls_options;
 mod units;
 
 use std::{

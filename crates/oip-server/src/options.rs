@@ -1,11 +1,16 @@
 //! The command line: every option of the server, with its help.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, num::NonZeroU32, path::PathBuf};
 
-use clap::{Parser, ValueEnum, builder::styling::Styles};
+use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
+use toml::Spanned;
 
-use crate::units::{ByteSize, HumanDuration};
+use crate::{
+    access_options::AccessOptions,
+    tls_options::TlsOptions,
+    units::{ByteSize, HumanDuration},
+};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
@@ -31,7 +36,7 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
     /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
     #[arg(value_name = "PATH")]
@@ -194,6 +199,14 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
     pub(crate) model_memory_limit: Option<ByteSize>,
 
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) tls: TlsOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) access: AccessOptions,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -252,6 +265,29 @@ pub(crate) enum LogFormat {
 }
 
 impl Options {
+    /// Reads the configuration file. An error is its line and what is wrong there.
+    pub(crate) fn from_toml(text: &str) -> Result<Self, (usize, String)> {
+        let line = |offset: usize| text[..offset].matches('\n').count() + 1;
+        let wrong = |error: toml::de::Error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            (line(offset), error.message().replace('\n', " "))
+        };
+        let command = Self::command();
+        let known = |key: &str| {
+            let mut arguments = command.get_arguments();
+            key != "config" && arguments.any(|argument| argument.get_long() == Some(key))
+        };
+        let keys: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(wrong)?;
+        if let Some(key) = keys.keys().find(|key| !known(key.get_ref())) {
+            return Err((line(key.span().start), format!("unknown field `{}`", key.get_ref())));
+        }
+        // Each group of options takes its own.
+        let mut options: Self = toml::from_str(text).map_err(wrong)?;
+        options.tls = toml::from_str(text).map_err(wrong)?;
+        options.access = toml::from_str(text).map_err(wrong)?;
+        Ok(options)
+    }
+
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -297,6 +333,8 @@ impl Options {
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
             isolate_models: self.isolate_models.or(other.isolate_models),
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
+            tls: self.tls.or(other.tls),
+            access: self.access.or(other.access),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }
@@ -329,8 +367,6 @@ pub(crate) fn resolve(option: &str, address: &str) -> Result<SocketAddr, String>
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -360,7 +396,7 @@ mod tests {
             ];
             let parsed = accepted
                 .iter()
-                .find_map(|value| toml::from_str::<Options>(&format!("{name} = {value}")).ok());
+                .find_map(|value| Options::from_toml(&format!("{name} = {value}")).ok());
             let merged =
                 Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
             assert_ne!(
@@ -369,7 +405,7 @@ mod tests {
                 "{name} is not merged"
             );
         }
-        assert!(toml::from_str::<Options>("htp-address = \"x\"").is_err());
+        assert!(Options::from_toml("htp-address = \"x\"").is_err());
     }
 
     #[test]

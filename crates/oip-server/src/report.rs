@@ -19,18 +19,35 @@ fn print(text: &str) {
 }
 
 /// Says where the server listens, before it loads anything.
-pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
+pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr, admin: Option<SocketAddr>, is_encrypted: bool) {
     let version = env!("CARGO_PKG_VERSION");
+    let (scheme, grpc_scheme) = match is_encrypted {
+        true => ("https", "grpcs://"),
+        false => ("http", ""),
+    };
     print(&format!(
-        "oip-server {version}\n  HTTP  http://{http}\n  gRPC  {grpc}\n"
+        "oip-server {version}\n  HTTP  {scheme}://{http}\n  gRPC  {grpc_scheme}{grpc}\n"
     ));
+    if let Some(admin) = admin {
+        print(&format!("  admin {scheme}://{admin}\n"));
+    }
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], http: SocketAddr, elapsed: Duration) {
+pub(crate) fn models(
+    models: &[ModelStatus],
+    misplaced: &[String],
+    http: SocketAddr,
+    is_encrypted: bool,
+    elapsed: Duration,
+) {
     let mut text = summary(models, misplaced, elapsed);
     if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", in_url(&model.name));
+        let curl = match is_encrypted {
+            true => "curl --cacert AUTHORITY.pem https",
+            false => "curl http",
+        };
+        let _ = writeln!(text, "try: {curl}://{http}/v2/models/{}", in_url(&model.name));
     }
     print(&text);
 }

@@ -7,3 +7,4 @@ mod draining;
 mod lanes;
 mod patience;
 mod support;
+mod tls;
