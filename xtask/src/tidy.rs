@@ -20,9 +20,6 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "tensorferry-python",
 ];
 
-/// The crates whose files may still need each other in a circle.
-const MAY_HAVE_CIRCLES: &[&str] = &["backend-onnx"];
-
 /// What each crate may use of this workspace, and what it must not know of the world, lowest crates first. The table
 /// in docs/ARCHITECTURE.md says why.
 const ARROWS: &[Arrows] = &[
@@ -447,9 +444,6 @@ fn check_circles(broken: &mut Vec<String>) -> Result<()> {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        if MAY_HAVE_CIRCLES.contains(&name.as_str()) {
-            continue;
-        }
         for root in ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root)) {
             if root.exists() {
                 for circle in circles::of_crate(&root)? {

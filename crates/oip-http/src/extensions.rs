@@ -7,7 +7,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use oip_service::{Grant, Lease, extensions};
+use oip_service::{Grant, InferenceService, Lease, extensions};
 use oip_types::{
     ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -95,11 +95,13 @@ pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Re
 }
 
 pub(crate) async fn model_statistics(State(app): State<App>, path: PathParams) -> Response {
-    respond(with_model(path, |model| statistics(&app, Some(model), None)))
+    respond(with_model(path, |model| statistics(&*app.service, Some(model), None)))
 }
 
 pub(crate) async fn all_statistics(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
-    respond(statistics(&app, None, grant.as_deref()))
+    let service = app.service.clone();
+    let list = move || statistics(&*service, None, grant.as_deref());
+    respond(elsewhere(&app, list).await)
 }
 
 /// Whether a client may know of a model.
@@ -108,11 +110,11 @@ fn may_see(grant: Option<&Grant>, model: &str) -> bool {
 }
 
 fn statistics(
-    app: &App,
+    service: &dyn InferenceService,
     model: Option<ModelRef<'_>>,
     grant: Option<&Grant>,
 ) -> Result<Response, ServiceError> {
-    let mut statistics = extensions::statistics(&*app.service)?.model_statistics(model)?;
+    let mut statistics = extensions::statistics(service)?.model_statistics(model)?;
     statistics.retain(|statistics| may_see(grant, &statistics.name));
     Ok(ok(&json!({ "model_stats": statistics })))
 }

@@ -1,7 +1,6 @@
 //! How many connections there may be, and which of them makes room for a new one.
 
 use std::{
-    any::Any,
     collections::HashMap,
     fmt,
     sync::{
@@ -20,33 +19,14 @@ use tokio::{
 ///
 /// When there are so many, the one that has been idle for the longest time is closed for a new one. Where all have
 /// requests in work, new ones wait.
-///
-/// ```
-/// use oip_listen::ConnectionCap;
-/// use std::sync::Arc;
-///
-/// // At most 1000 connections. The first 100 are free, the others share some memory that is used for other things too.
-/// let memory = Arc::new(tokio::sync::Semaphore::new(16 << 20));
-/// let cap = ConnectionCap::new(1000).charging(100, move || memory.clone().try_acquire_many_owned(128 << 10).ok());
-/// ```
 #[derive(Clone, Debug)]
 pub struct ConnectionCap(Arc<Shared>);
 
 struct Shared {
     permits: Arc<Semaphore>,
-    charging: Option<Charging>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
     opened: AtomicU64,
 }
-
-/// What connections cost.
-struct Charging {
-    free: Arc<Semaphore>,
-    charge: Box<dyn Fn() -> Option<Charge> + Send + Sync>,
-}
-
-/// What a connection was charged, given back when it is dropped.
-type Charge = Box<dyn Any + Send>;
 
 /// A connection, as far as its place is concerned.
 pub(crate) trait Occupant: Send + Sync {
@@ -67,28 +47,8 @@ impl ConnectionCap {
     /// A cap of so many connections.
     #[must_use]
     pub fn new(connections: usize) -> Self {
-        Self::with(Arc::new(semaphore(connections)), None)
-    }
-
-    /// The same, where all connections but the first `free` ones cost something: there is room for one more if `charge`
-    /// gives something to keep as long as the connection is open.
-    #[must_use]
-    pub fn charging<C: Send + 'static>(
-        self,
-        free: usize,
-        charge: impl Fn() -> Option<C> + Send + Sync + 'static,
-    ) -> Self {
-        let charging = Charging {
-            free: Arc::new(semaphore(free)),
-            charge: Box::new(move || charge().map(|charge| Box::new(charge) as Charge)),
-        };
-        Self::with(self.0.permits.clone(), Some(charging))
-    }
-
-    fn with(permits: Arc<Semaphore>, charging: Option<Charging>) -> Self {
         Self(Arc::new(Shared {
-            permits,
-            charging,
+            permits: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             open: Mutex::default(),
             opened: AtomicU64::new(0),
         }))
@@ -108,14 +68,7 @@ impl ConnectionCap {
     /// Room for a connection, if there is some.
     pub(crate) fn try_room(&self) -> Option<Room> {
         let permit = self.0.permits.clone().try_acquire_owned().ok()?;
-        let charge = match &self.0.charging {
-            None => None,
-            Some(charging) => Some(charging.take()?),
-        };
-        Some(Room {
-            _permit: permit,
-            _charge: charge,
-        })
+        Some(Room { _permit: permit })
     }
 
     /// Counts a connection for as long as the result lives.
@@ -144,19 +97,6 @@ impl ConnectionCap {
     }
 }
 
-fn semaphore(permits: usize) -> Semaphore {
-    Semaphore::new(permits.min(Semaphore::MAX_PERMITS))
-}
-
-impl Charging {
-    fn take(&self) -> Option<Charge> {
-        match self.free.clone().try_acquire_owned() {
-            Ok(free) => Some(Box::new(free)),
-            Err(_) => (self.charge)(),
-        }
-    }
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} connections", self.lock().len())
@@ -172,7 +112,6 @@ impl Shared {
 /// Room for one more connection.
 pub(crate) struct Room {
     _permit: OwnedSemaphorePermit,
-    _charge: Option<Charge>,
 }
 
 /// The place of an open connection.
@@ -185,32 +124,5 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.shared.lock().remove(&self.number);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_beyond_the_free_ones_are_charged() {
-        let memory = Arc::new(Semaphore::new(25));
-        let charge = {
-            let memory = memory.clone();
-            move || memory.clone().try_acquire_many_owned(10).ok()
-        };
-        let cap = ConnectionCap::new(5).charging(1, charge);
-        let mut rooms: Vec<_> = (0..3).map(|_| cap.try_room().unwrap()).collect();
-        assert_eq!(memory.available_permits(), 5);
-        assert!(cap.try_room().is_none());
-        drop(rooms.pop());
-        assert_eq!(memory.available_permits(), 15);
-        rooms.push(cap.try_room().unwrap());
-        // The cap itself holds too.
-        memory.add_permits(1000);
-        rooms.extend([cap.try_room().unwrap(), cap.try_room().unwrap()]);
-        assert!(cap.try_room().is_none());
-        drop(rooms);
-        assert_eq!(memory.available_permits(), 1025);
     }
 }

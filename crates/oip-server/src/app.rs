@@ -192,9 +192,13 @@ impl App {
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         if config.allow_metrics {
-            beside = beside.merge(
-                Metrics::new(engine.clone(), config.http.budget.clone(), log.dropped.clone()).router(),
+            let metrics = Metrics::new(
+                engine.clone(),
+                config.http.budget.clone(),
+                config.http.cpu.clone(),
+                log.dropped.clone(),
             );
+            beside = beside.merge(metrics.router());
         }
         if config.allow_console {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));

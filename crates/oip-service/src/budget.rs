@@ -89,8 +89,8 @@ impl ByteBudget {
         }
     }
 
-    /// Takes bytes for a request that holds `held` already and is known to need `expected`.
-    pub(crate) fn reserve(&self, held: u64, bytes: u64, expected: u64) -> Result<(), ServiceError> {
+    /// Takes bytes for a request that holds `held` already.
+    pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
         let Shared { limit, used, spare } = &*self.0;
         let whole = held.saturating_add(bytes);
         if whole > *limit {
@@ -102,10 +102,9 @@ impl ByteBudget {
         let more = |used: u64| {
             // A large request that is alone may use everything: it takes no room from anybody.
             let is_alone = used <= held;
-            let size = whole.max(expected);
-            let left_to_smaller = if is_alone || size <= SMALL {
+            let left_to_smaller = if is_alone || whole <= SMALL {
                 0
-            } else if size <= MEDIUM {
+            } else if whole <= MEDIUM {
                 limit / 16
             } else {
                 limit / 8
@@ -138,7 +137,6 @@ impl ByteBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Lease;
 
     #[test]
     fn what_never_fits_and_what_does_not_fit_now_are_told_apart() {
@@ -165,16 +163,5 @@ mod tests {
         drop((large, medium, small));
         // A request that is alone may be as large as the budget.
         assert!(budget.take(16 * MEDIUM).is_ok());
-    }
-
-    /// A request that has only begun counts as what it says it will be.
-    #[test]
-    fn large_requests_leave_room_from_their_first_byte_on() {
-        let budget = ByteBudget::new(16 * MEDIUM);
-        let _held = budget.take(14 * MEDIUM).unwrap();
-        let (honest, other) = (Lease::without_deadline(&budget), Lease::without_deadline(&budget));
-        honest.expect(2 * MEDIUM);
-        assert_eq!(honest.charge(1).unwrap_err().code(), ErrorCode::Overloaded);
-        assert!(other.charge(1).is_ok());
     }
 }

@@ -39,8 +39,6 @@ pub struct Lease(Arc<Inner>);
 struct Inner {
     budget: ByteBudget,
     held: AtomicU64,
-    /// Bytes that the request is known to need, as far as it has said.
-    expected: AtomicU64,
     received: Instant,
     deadline: Mutex<Option<Instant>>,
     cancel: CancelToken,
@@ -67,7 +65,6 @@ impl Lease {
         Self(Arc::new(Inner {
             budget: budget.clone(),
             held: AtomicU64::new(0),
-            expected: AtomicU64::new(0),
             received: Instant::now(),
             deadline: Mutex::new(None),
             cancel: CancelToken::new(None),
@@ -145,12 +142,6 @@ impl Lease {
         Ok(charge)
     }
 
-    /// Says that the request will need about so many bytes, which are not charged yet. From now on it counts as one of
-    /// that size, so that large requests leave room to small ones from their first byte on.
-    pub fn expect(&self, bytes: u64) {
-        self.0.expected.fetch_max(bytes, Ordering::Relaxed);
-    }
-
     /// Bytes that are charged to the request now.
     #[must_use]
     pub fn held(&self) -> u64 {
@@ -197,17 +188,8 @@ impl Charge {
     /// # Errors
     /// As [`Lease::charge`]; the charge keeps what it had.
     pub fn grow(&mut self, bytes: u64) -> Result<(), ServiceError> {
-        let Inner {
-            budget,
-            held,
-            expected,
-            ..
-        } = &*self.lease.0;
-        budget.reserve(
-            held.load(Ordering::Relaxed),
-            bytes,
-            expected.load(Ordering::Relaxed),
-        )?;
+        let Inner { budget, held, .. } = &*self.lease.0;
+        budget.reserve(held.load(Ordering::Relaxed), bytes)?;
         held.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
         Ok(())

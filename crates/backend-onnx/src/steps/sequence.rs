@@ -9,9 +9,8 @@ use tract_onnx::{
 };
 
 use super::{
-    Failure, Run, Slot, Value,
-    control::{place, stacked},
-    split::ControlNode,
+    rows::{place, stacked},
+    values::{Failure, Slot, Value, Values, Wires},
 };
 use crate::{
     faults::BadInput,
@@ -62,106 +61,105 @@ impl SequenceOp {
             _ => return Ok(None),
         }))
     }
-}
 
-impl Run<'_> {
-    pub(super) fn sequences(&mut self, node: &ControlNode, op: &SequenceOp) -> Result<(), Failure> {
-        let value = match *op {
-            SequenceOp::Empty => Value::Sequence(Arc::default()),
-            SequenceOp::Construct => {
-                let slots = node.inputs.iter().flatten();
+    /// Works on the values of one wires.
+    pub(super) fn run(self, wires: &Wires, values: &mut Values<'_>) -> Result<(), Failure> {
+        let value = match self {
+            Self::Empty => Value::Sequence(Arc::default()),
+            Self::Construct => {
+                let slots = wires.inputs.iter().flatten();
                 let tensors = slots
-                    .map(|&slot| self.tensor(slot))
+                    .map(|&slot| values.tensor(slot))
                     .collect::<Result<Vec<_>, _>>()?;
                 sequence(tensors)?
             }
-            SequenceOp::Insert => {
-                let mut tensors = (*self.sequence(input(node, 0)?)?).clone();
-                let tensor = self.tensor(input(node, 1)?)?;
-                let at = self.position(node, 2, tensors.len(), tensors.len() + 1)?;
+            Self::Insert => {
+                let mut tensors = (*values.sequence(given(wires, 0)?)?).clone();
+                let tensor = values.tensor(given(wires, 1)?)?;
+                let at = position(values, wires, 2, tensors.len(), tensors.len() + 1)?;
                 tensors.insert(at, tensor);
                 sequence(tensors)?
             }
-            SequenceOp::Erase => {
-                let mut tensors = (*self.sequence(input(node, 0)?)?).clone();
+            Self::Erase => {
+                let mut tensors = (*values.sequence(given(wires, 0)?)?).clone();
                 let last = tensors.len().saturating_sub(1);
-                tensors.remove(self.position(node, 1, last, tensors.len())?);
+                tensors.remove(position(values, wires, 1, last, tensors.len())?);
                 sequence(tensors)?
             }
-            SequenceOp::At => {
-                let tensors = self.sequence(input(node, 0)?)?;
-                Value::Tensor(tensors[self.position(node, 1, 0, tensors.len())?].clone())
+            Self::At => {
+                let tensors = values.sequence(given(wires, 0)?)?;
+                Value::Tensor(tensors[position(values, wires, 1, 0, tensors.len())?].clone())
             }
-            SequenceOp::Length => {
-                let length = self.sequence(input(node, 0)?)?.len();
+            Self::Length => {
+                let length = values.sequence(given(wires, 0)?)?.len();
                 Value::Tensor(Arc::new(tensor0(length as i64)))
             }
-            SequenceOp::Concat { axis, is_new } => {
-                let tensors = self.sequence(input(node, 0)?)?;
+            Self::Concat { axis, is_new } => {
+                let tensors = values.sequence(given(wires, 0)?)?;
                 Value::Tensor(Arc::new(joined(&tensors, axis, is_new)?))
             }
-            SequenceOp::Split { axis, keeps } => {
-                let tensor = self.tensor(input(node, 0)?)?;
-                let lengths = match node.inputs.get(1).copied().flatten() {
-                    Some(slot) => Some(self.tensor(slot)?),
+            Self::Split { axis, keeps } => {
+                let tensor = values.tensor(given(wires, 0)?)?;
+                let lengths = match wires.input(1) {
+                    Some(slot) => Some(values.tensor(slot)?),
                     None => None,
                 };
                 sequence(parts(&tensor, lengths.as_deref(), axis, keeps)?)?
             }
-            SequenceOp::Optional => match node.inputs.first().copied().flatten() {
-                Some(slot) => self.value(slot)?,
+            Self::Optional => match wires.input(0) {
+                Some(slot) => values.value(slot)?,
                 None => Value::Nothing,
             },
-            SequenceOp::GetElement => match self.value(input(node, 0)?)? {
+            Self::GetElement => match values.value(given(wires, 0)?)? {
                 Value::Nothing => return Err(BadInput("an optional value is not there".to_owned()).into()),
                 value => value,
             },
-            SequenceOp::HasElement => {
-                let is_there = match node.inputs.first().copied().flatten() {
-                    Some(slot) => !matches!(self.value(slot)?, Value::Nothing),
+            Self::HasElement => {
+                let is_there = match wires.input(0) {
+                    Some(slot) => !matches!(values.value(slot)?, Value::Nothing),
                     None => false,
                 };
                 Value::Tensor(Arc::new(tensor0(is_there)))
             }
         };
-        if let Some(&slot) = node.outputs.first() {
-            self.set(slot, value);
+        if let Some(&slot) = wires.outputs.first() {
+            values.set(slot, value);
         }
         Ok(())
     }
+}
 
-    /// A place in a sequence, counted from its end if it is negative.
-    fn position(
-        &self,
-        node: &ControlNode,
-        index: usize,
-        default: usize,
-        places: usize,
-    ) -> Result<usize, Failure> {
-        let at = match node.inputs.get(index).copied().flatten() {
-            Some(slot) => self.tensor(slot)?.cast_to_scalar::<i64>()?,
-            None => default as i64,
-        };
-        // Behind the last one is a place for insertion, but not the end to count from.
-        let length = if matches!(places.checked_sub(default), Some(1)) && index == 2 {
-            default
-        } else {
-            places
-        };
-        let from_start = if at < 0 {
-            at.saturating_add(length as i64)
-        } else {
-            at
-        };
-        match usize::try_from(from_start) {
-            Ok(place) if place < places => Ok(place),
-            _ => Err(BadInput(format!("position {at} in a sequence of {length} tensors")).into()),
-        }
+/// A place in a sequence, counted from its end if it is negative.
+fn position(
+    values: &Values<'_>,
+    wires: &Wires,
+    index: usize,
+    default: usize,
+    places: usize,
+) -> Result<usize, Failure> {
+    let at = match wires.input(index) {
+        Some(slot) => values.tensor(slot)?.cast_to_scalar::<i64>()?,
+        None => default as i64,
+    };
+    // Behind the last one is a place for insertion, but not the end to count from.
+    let length = if matches!(places.checked_sub(default), Some(1)) && index == 2 {
+        default
+    } else {
+        places
+    };
+    let from_start = if at < 0 {
+        at.saturating_add(length as i64)
+    } else {
+        at
+    };
+    match usize::try_from(from_start) {
+        Ok(place) if place < places => Ok(place),
+        _ => Err(BadInput(format!("position {at} in a sequence of {length} tensors")).into()),
     }
 }
 
-fn input(node: &ControlNode, index: usize) -> Result<Slot, Failure> {
-    let slot = node.inputs.get(index).copied().flatten();
+fn given(wires: &Wires, index: usize) -> Result<Slot, Failure> {
+    let slot = wires.input(index);
     Ok(slot.with_context(|| format!("input {index} is not given"))?)
 }
 

@@ -13,46 +13,20 @@ use tract_onnx::{
     tract_hir::internal::{bail, tensor0, tensor1},
 };
 
-use super::{control::Control, stage::Stage};
+use super::{
+    body::{Body, Control, ControlNode, Step},
+    stage::Stage,
+    values::{Slot, Wires},
+};
 use crate::{
     ops::{self, Attributes},
     plan,
 };
 
-/// Where a value is kept during a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Slot(pub(super) usize);
-
 pub(super) struct Split {
     pub(super) body: Body,
     pub(super) constants: HashMap<Slot, Arc<Tensor>>,
     pub(super) slots: usize,
-}
-
-/// A graph, cut.
-#[derive(Debug)]
-pub(super) struct Body {
-    pub(super) inputs: Vec<Slot>,
-    pub(super) outputs: Vec<Slot>,
-    /// What the file says of the outputs: element types and dimensions, 0 for free ones.
-    pub(super) declared: Vec<Option<pb::type_proto::Tensor>>,
-    pub(super) steps: Vec<Step>,
-}
-
-#[derive(Debug)]
-pub(super) enum Step {
-    Stage(Stage),
-    Control(ControlNode),
-}
-
-/// A node that is run here.
-#[derive(Debug)]
-pub(super) struct ControlNode {
-    pub(super) label: String,
-    pub(super) op: Control,
-    /// `None` for optional inputs that are not given.
-    pub(super) inputs: Vec<Option<Slot>>,
-    pub(super) outputs: Vec<Slot>,
 }
 
 /// Cuts the graph of a lowered model.
@@ -84,7 +58,7 @@ pub(super) fn split(model: &ModelProto, labels: &[String]) -> Result<Split, Serv
     })
 }
 
-pub(super) struct Splitter<'a> {
+struct Splitter<'a> {
     context: ParsingContext<'a>,
     /// Names are used once in the whole model; those of what is only passed on stand for what it was before.
     slots: HashMap<String, Slot>,
@@ -120,7 +94,7 @@ impl Users {
 }
 
 impl Splitter<'_> {
-    pub(super) fn graph(&mut self, graph: &GraphProto) -> TractResult<Body> {
+    fn graph(&mut self, graph: &GraphProto) -> TractResult<Body> {
         for tensor in &graph.initializer {
             let slot = self.slot(&tensor.name);
             let tensor = self.context.load_tensor(tensor)?;
@@ -155,7 +129,7 @@ impl Splitter<'_> {
                 .collect();
             let outputs: Vec<Slot> = node.output.iter().map(|name| self.slot(name)).collect();
             let lookup = |slot: Slot| known.get(&slot).copied();
-            if let Some(op) = Control::of(node, self)? {
+            if let Some(op) = Control::of(node, |graph| self.graph(graph))? {
                 let mut needs: BTreeSet<Slot> = node_inputs.iter().flatten().copied().collect();
                 for body in op.bodies() {
                     needs.extend(body.needs());
@@ -181,8 +155,10 @@ impl Splitter<'_> {
                 controls.entry(phase).or_default().push(ControlNode {
                     label,
                     op,
-                    inputs: node_inputs,
-                    outputs,
+                    wires: Wires {
+                        inputs: node_inputs,
+                        outputs,
+                    },
                 });
                 continue;
             }
@@ -313,29 +289,5 @@ impl Splitter<'_> {
             "value_strings" => tensor1(&attributes.texts("value_strings")?),
             other => bail!("a constant given by {other}"),
         })
-    }
-}
-
-impl Body {
-    /// What a run of the graph reads that it does not make itself, and perhaps more.
-    fn needs(&self) -> BTreeSet<Slot> {
-        let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();
-        let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();
-        for step in &self.steps {
-            match step {
-                Step::Stage(stage) => {
-                    needs.extend(stage.inputs());
-                    made.extend(stage.outputs());
-                }
-                Step::Control(node) => {
-                    needs.extend(node.inputs.iter().flatten());
-                    made.extend(&node.outputs);
-                    for body in node.op.bodies() {
-                        needs.extend(body.needs());
-                    }
-                }
-            }
-        }
-        needs.difference(&made).copied().collect()
     }
 }

@@ -19,7 +19,7 @@ use tract_onnx::{
     },
 };
 
-use super::{Failure, Run, Slot, Value};
+use super::values::{Failure, Slot, Value, Values};
 use crate::{ops, plan::Plan, tract_limit::TractLimit};
 
 /// Plans that a stage keeps, and the memory that they may take by themselves.
@@ -117,6 +117,41 @@ impl Stage {
         self.outputs.iter().copied()
     }
 
+    /// Runs the nodes, with a plan that there is for what they are given, or with a new one.
+    pub(super) fn run(&self, values: &mut Values<'_>, labels: &[String]) -> Result<(), Failure> {
+        let mut key: Key = Vec::with_capacity(self.inputs.len());
+        let mut inputs = TVec::new();
+        for input in &self.inputs {
+            let value = values.tensor(input.slot)?;
+            if input.is_value_needed && value.len() > MAX_VALUES {
+                let error = ServiceError::invalid(format!(
+                    "sizes follow from a value of {} elements, the limit is {MAX_VALUES}",
+                    value.len()
+                ));
+                return Err(Failure::Unplanned(error));
+            }
+            let needed = input.is_value_needed.then(|| value.clone());
+            key.push((value.datum_type(), value.shape().into(), needed));
+            if !input.is_value_needed {
+                inputs.push(value.into_tvalue());
+            }
+        }
+        let plan = match self.find(&key) {
+            Some(plan) => plan,
+            None => {
+                let plan = self.make(&key, labels).map_err(Failure::Unplanned)?;
+                let plan = Arc::new(plan);
+                self.keep(key, plan.clone());
+                plan
+            }
+        };
+        let outputs = plan.run(inputs, values.cancel).map_err(Failure::Failed)?;
+        for (&slot, output) in self.outputs.iter().zip(outputs) {
+            values.set(slot, Value::Tensor(output.into_arc_tensor()));
+        }
+        Ok(())
+    }
+
     fn find(&self, key: &Key) -> Option<Arc<Plan>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let index = plans.iter().rposition(|(kept, _)| kept == key)?;
@@ -168,43 +203,6 @@ fn give(graph: &mut InferenceModel, outlet: OutletId, value: &Arc<Tensor>) -> Tr
     let op: Box<dyn InferenceOp> = Box::new(Const::new(value.clone())?);
     graph.node_mut(outlet.node).op = op;
     graph.set_outlet_fact(outlet, InferenceFact::from(&TypedFact::try_from(value.clone())?))
-}
-
-impl Run<'_> {
-    /// Runs a stage, with a plan that there is for what it is given, or with a new one.
-    pub(super) fn stage(&mut self, stage: &Stage) -> Result<(), Failure> {
-        let mut key: Key = Vec::with_capacity(stage.inputs.len());
-        let mut inputs = TVec::new();
-        for input in &stage.inputs {
-            let value = self.tensor(input.slot)?;
-            if input.is_value_needed && value.len() > MAX_VALUES {
-                let error = ServiceError::invalid(format!(
-                    "sizes follow from a value of {} elements, the limit is {MAX_VALUES}",
-                    value.len()
-                ));
-                return Err(Failure::Unplanned(error));
-            }
-            let needed = input.is_value_needed.then(|| value.clone());
-            key.push((value.datum_type(), value.shape().into(), needed));
-            if !input.is_value_needed {
-                inputs.push(value.into_tvalue());
-            }
-        }
-        let plan = match stage.find(&key) {
-            Some(plan) => plan,
-            None => {
-                let plan = stage.make(&key, &self.steps.labels).map_err(Failure::Unplanned)?;
-                let plan = Arc::new(plan);
-                stage.keep(key, plan.clone());
-                plan
-            }
-        };
-        let outputs = plan.run(inputs, self.cancel).map_err(Failure::Failed)?;
-        for (&slot, output) in stage.outputs.iter().zip(outputs) {
-            self.set(slot, Value::Tensor(output.into_arc_tensor()));
-        }
-        Ok(())
-    }
 }
 
 impl fmt::Debug for Stage {

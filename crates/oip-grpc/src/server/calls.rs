@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oip_service::{
-    Grant,
+    Grant, InferenceService,
     extensions::{self, offered},
 };
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
@@ -27,7 +27,7 @@ use crate::proto::{
     grpc_inference_service_server::GrpcInferenceService,
 };
 
-/// The protocol's calls, answered by an [`InferenceService`](oip_service::InferenceService).
+/// The protocol's calls, answered by an [`InferenceService`].
 pub(crate) struct Calls(pub(crate) Arc<Inference>);
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -137,7 +137,10 @@ impl GrpcInferenceService for Calls {
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
         let grant = grant(&request);
-        answer(statistics::statistics(&*self.0.service, request.get_ref(), grant.as_ref()))
+        let list = move |service: &dyn InferenceService| {
+            statistics::statistics(service, request.get_ref(), grant.as_ref())
+        };
+        answer(self.0.list(list).await)
     }
 
     async fn repository_index(
@@ -145,7 +148,10 @@ impl GrpcInferenceService for Calls {
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
         let grant = grant(&request);
-        answer(repository::index(&*self.0.service, request.get_ref(), grant.as_ref()))
+        let list = move |service: &dyn InferenceService| {
+            repository::index(service, request.get_ref(), grant.as_ref())
+        };
+        answer(self.0.list(list).await)
     }
 
     async fn repository_model_load(

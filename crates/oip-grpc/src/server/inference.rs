@@ -200,6 +200,21 @@ impl Inference {
         }
     }
 
+    /// Makes an answer that grows with the models in the repository, on the pool.
+    pub(crate) async fn list<T: Send + 'static>(
+        &self,
+        list: impl FnOnce(&dyn InferenceService) -> Result<T, ServiceError> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        /// It counts as a small job.
+        const COST: u64 = 64 << 10;
+        let lease = Lease::new(&self.config.budget, &self.config.time);
+        let guard = lease.guard();
+        let service = self.service.clone();
+        let answer = self.on_pool(&lease, COST, move || list(&*service)).await;
+        guard.disarm();
+        answer
+    }
+
     /// Does work that takes long on the pool, within the request's deadline.
     async fn on_pool<T: Send + 'static>(
         &self,

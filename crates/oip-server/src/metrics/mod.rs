@@ -15,8 +15,7 @@ use axum::{
     routing::get,
 };
 use oip_engine::Engine;
-use oip_service::{ByteBudget, InferenceService};
-use tokio::task::spawn_blocking;
+use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 
 #[cfg(target_os = "linux")]
 use self::process::Process;
@@ -28,16 +27,19 @@ pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// Of bodies in work, over both transports.
     budget: ByteBudget,
+    /// Writes the text.
+    cpu: CpuPool,
     dropped: Arc<Dropped>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, dropped: Arc<Dropped>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, cpu: CpuPool, dropped: Arc<Dropped>) -> Self {
         Self {
             engine,
             budget,
+            cpu,
             dropped,
             #[cfg(target_os = "linux")]
             process: Process::new(),
@@ -69,9 +71,13 @@ impl Metrics {
     }
 }
 
-/// With many models the text takes milliseconds, in which the thread could answer others.
+/// With many models the text takes milliseconds, in which the thread could answer others. When the client leaves before
+/// its turn has come, no text is written.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    match spawn_blocking(move || metrics.text()).await {
+    /// It counts as a small job.
+    const BYTES: u64 = 64 << 10;
+    let (cpu, lease) = (metrics.cpu.clone(), Lease::unlimited());
+    match cpu.run(&lease, BYTES, move || Ok(metrics.text())).await {
         Ok(text) => (
             [(CONTENT_TYPE, HeaderValue::from_static(text::CONTENT_TYPE))],
             text,
@@ -142,7 +148,13 @@ mod tests {
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default();
-        let metrics = Metrics::new(engine.clone(), config.budget.clone(), Arc::default()).router();
+        let metrics = Metrics::new(
+            engine.clone(),
+            config.budget.clone(),
+            config.cpu.clone(),
+            Arc::default(),
+        )
+        .router();
         (router_with(engine, config, metrics), folder)
     }
 

@@ -1,0 +1,182 @@
+//! A graph as it is run: stages, and the loops and branches between them.
+
+use std::collections::BTreeSet;
+
+use tract_onnx::{
+    pb::{self, GraphProto, NodeProto},
+    prelude::TractResult,
+    tract_hir::internal::{TractErrorContext, ensure},
+};
+
+use super::{
+    sequence::SequenceOp,
+    stage::Stage,
+    values::{Slot, Wires},
+};
+use crate::ops::Attributes;
+
+/// A graph, cut.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) inputs: Vec<Slot>,
+    pub(super) outputs: Vec<Slot>,
+    /// What the file says of the outputs: element types and dimensions, 0 for free ones.
+    pub(super) declared: Vec<Option<pb::type_proto::Tensor>>,
+    pub(super) steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+pub(super) enum Step {
+    Stage(Stage),
+    Control(ControlNode),
+}
+
+/// A node that is run here.
+#[derive(Debug)]
+pub(super) struct ControlNode {
+    pub(super) label: String,
+    pub(super) op: Control,
+    pub(super) wires: Wires,
+}
+
+/// What is run here.
+#[derive(Debug)]
+pub(super) enum Control {
+    Loop(Body),
+    If { then: Body, other: Body },
+    Scan(Scan),
+    Sequence(SequenceOp),
+}
+
+/// `Scan`: a body that runs for each slice of some of its inputs.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub(super) body: Body,
+    pub(super) inputs: Vec<Along>,
+    pub(super) outputs: Vec<Along>,
+}
+
+/// Which axis is gone along, and which way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Along {
+    pub(super) axis: i64,
+    pub(super) is_reverse: bool,
+}
+
+impl Control {
+    /// A node as what is run here, if it is; `cut` cuts the graphs that it runs.
+    pub(super) fn of(
+        node: &NodeProto,
+        mut cut: impl FnMut(&GraphProto) -> TractResult<Body>,
+    ) -> TractResult<Option<Self>> {
+        let attributes = Attributes(node);
+        let graph = |name: &str| -> TractResult<&GraphProto> {
+            let attribute = attributes.get(name).and_then(|attribute| attribute.g.as_ref());
+            attribute.with_context(|| format!("{}: no graph {name}", node.name))
+        };
+        let control = match node.op_type.as_str() {
+            "Loop" => {
+                let body = cut(graph("body")?)?;
+                let carried = node.input.len().saturating_sub(2);
+                ensure!(
+                    body.inputs.len() == carried + 2
+                        && body.outputs.len() == node.output.len() + 1
+                        && node.output.len() >= carried,
+                    "{}: the body has {} inputs and {} outputs for a loop of {carried} values and {} outputs",
+                    node.name,
+                    body.inputs.len(),
+                    body.outputs.len(),
+                    node.output.len()
+                );
+                Self::Loop(body)
+            }
+            "If" => {
+                let (then, other) = (cut(graph("then_branch")?)?, cut(graph("else_branch")?)?);
+                ensure!(
+                    then.outputs.len() == node.output.len() && other.outputs.len() == node.output.len(),
+                    "{}: branches with other numbers of outputs",
+                    node.name
+                );
+                Self::If { then, other }
+            }
+            "Scan" => Self::Scan(Scan::of(node, cut(graph("body")?)?)?),
+            _ => match SequenceOp::of(node)? {
+                Some(op) => Self::Sequence(op),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(control))
+    }
+
+    pub(super) fn bodies(&self) -> Vec<&Body> {
+        match self {
+            Self::Loop(body) => vec![body],
+            Self::If { then, other } => vec![then, other],
+            Self::Scan(scan) => vec![&scan.body],
+            Self::Sequence(_) => vec![],
+        }
+    }
+}
+
+impl Scan {
+    fn of(node: &NodeProto, body: Body) -> TractResult<Self> {
+        let attributes = Attributes(node);
+        let scanned = usize::try_from(attributes.int("num_scan_inputs", 0))?;
+        ensure!(
+            scanned <= node.input.len() && body.inputs.len() == node.input.len(),
+            "{}: {} inputs for a body of {}",
+            node.name,
+            node.input.len(),
+            body.inputs.len()
+        );
+        let states = node.input.len() - scanned;
+        ensure!(
+            body.outputs.len() == node.output.len() && states <= node.output.len(),
+            "{}: {} outputs for a body of {}",
+            node.name,
+            node.output.len(),
+            body.outputs.len()
+        );
+        let along = |count: usize, axes: &str, directions: &str| -> Vec<Along> {
+            let (axes, directions) = (attributes.ints(axes), attributes.ints(directions));
+            let along = |index: usize| Along {
+                axis: axes.get(index).copied().unwrap_or(0),
+                is_reverse: directions.get(index).is_some_and(|&direction| direction == 1),
+            };
+            (0..count).map(along).collect()
+        };
+        Ok(Self {
+            inputs: along(scanned, "scan_input_axes", "scan_input_directions"),
+            outputs: along(
+                node.output.len() - states,
+                "scan_output_axes",
+                "scan_output_directions",
+            ),
+            body,
+        })
+    }
+}
+
+impl Body {
+    /// What a run of the graph reads that it does not make itself, and perhaps more.
+    pub(super) fn needs(&self) -> BTreeSet<Slot> {
+        let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();
+        let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();
+        for step in &self.steps {
+            match step {
+                Step::Stage(stage) => {
+                    needs.extend(stage.inputs());
+                    made.extend(stage.outputs());
+                }
+                Step::Control(node) => {
+                    needs.extend(node.wires.inputs.iter().flatten());
+                    made.extend(&node.wires.outputs);
+                    for body in node.op.bodies() {
+                        needs.extend(body.needs());
+                    }
+                }
+            }
+        }
+        needs.difference(&made).copied().collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! The values of one run, and why a run may fail.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use oip_service::CancelToken;
+use oip_types::{ErrorCode, ServiceError};
+use tract_onnx::tract_hir::internal::Tensor;
+
+use crate::faults::BadInput;
+
+/// Where a value is kept during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Slot(pub(super) usize);
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a node takes its inputs from, and where its outputs go.
+#[derive(Debug)]
+pub(super) struct Wires {
+    /// `None` for optional inputs that are not given.
+    pub(super) inputs: Vec<Option<Slot>>,
+    pub(super) outputs: Vec<Slot>,
+}
+
+impl Wires {
+    /// Where an input is kept, if it is given.
+    pub(super) fn input(&self, index: usize) -> Option<Slot> {
+        self.inputs.get(index).copied().flatten()
+    }
+}
+
+/// What flows between steps.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Tensor(Arc<Tensor>),
+    Sequence(Arc<Vec<Arc<Tensor>>>),
+    /// An optional value that is not there.
+    Nothing,
+}
+
+/// The values of one run so far.
+pub(super) struct Values<'s> {
+    /// Constants of the file, inner graphs included.
+    constants: &'s HashMap<Slot, Arc<Tensor>>,
+    kept: Vec<Option<Value>>,
+    pub(super) cancel: &'s CancelToken,
+}
+
+impl<'s> Values<'s> {
+    pub(super) fn new(
+        constants: &'s HashMap<Slot, Arc<Tensor>>,
+        slots: usize,
+        cancel: &'s CancelToken,
+    ) -> Self {
+        Self {
+            constants,
+            kept: vec![None; slots],
+            cancel,
+        }
+    }
+
+    pub(super) fn set(&mut self, slot: Slot, value: Value) {
+        self.kept[slot.0] = Some(value);
+    }
+
+    pub(super) fn value(&self, slot: Slot) -> Result<Value, Failure> {
+        if let Some(constant) = self.constants.get(&slot) {
+            return Ok(Value::Tensor(constant.clone()));
+        }
+        let value = self.kept.get(slot.0).and_then(Clone::clone);
+        value.ok_or_else(|| Failure::Failed(ServiceError::internal("a value is used before it is there")))
+    }
+
+    pub(super) fn tensor(&self, slot: Slot) -> Result<Arc<Tensor>, Failure> {
+        match self.value(slot)? {
+            Value::Tensor(tensor) => Ok(tensor),
+            Value::Sequence(_) => {
+                Err(BadInput("a sequence stands where a tensor is needed".to_owned()).into())
+            }
+            Value::Nothing => Err(BadInput("an optional value is not there".to_owned()).into()),
+        }
+    }
+
+    pub(super) fn sequence(&self, slot: Slot) -> Result<Arc<Vec<Arc<Tensor>>>, Failure> {
+        match self.value(slot)? {
+            Value::Sequence(sequence) => Ok(sequence),
+            _ => Err(BadInput("a tensor stands where a sequence is needed".to_owned()).into()),
+        }
+    }
+}
+
+/// Why a run ended without an answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No plan can be made for what a stage was given.
+    Unplanned(ServiceError),
+    Failed(ServiceError),
+}
+
+impl Failure {
+    /// As an answer to a request: sizes that a model cannot take are the request's fault.
+    pub(crate) fn answer(self) -> ServiceError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Unplanned(error) => {
+                let message = format!("the model cannot be run with these inputs: {}", error.message());
+                ServiceError::new(ErrorCode::InvalidArgument, message).caused_by(error)
+            }
+        }
+    }
+
+    /// As the outcome of a trial, where it must not be taken for an answer.
+    pub(crate) fn trial(self) -> ServiceError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Unplanned(error) => ServiceError::internal(error.message().to_owned()).caused_by(error),
+        }
+    }
+
+    pub(super) fn within(self, label: &str) -> Self {
+        match self {
+            Self::Failed(error) => Self::Failed(error.within(label)),
+            Self::Unplanned(error) => Self::Unplanned(error.within(label)),
+        }
+    }
+}
+
+impl From<BadInput> for Failure {
+    fn from(BadInput(reason): BadInput) -> Self {
+        Self::Failed(ServiceError::invalid(format!(
+            "the model cannot take these values: {reason}"
+        )))
+    }
+}
+
+impl From<tract_onnx::prelude::TractError> for Failure {
+    fn from(error: tract_onnx::prelude::TractError) -> Self {
+        Self::Failed(crate::plan::failed(error))
+    }
+}
