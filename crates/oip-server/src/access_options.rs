@@ -1,12 +1,16 @@
 //! Options for who may do what, and where.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use axum::http::Extensions;
+use axum::http::{
+    Extensions, HeaderName, HeaderValue, Method,
+    header::{CONTENT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE},
+};
 use clap::Args;
 use oip_auth::{Answers, Door, Guard, Restricted, Transport, check_restricted};
 use oip_listen::ClientCertificate;
 use serde::Deserialize;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::{failure::Failure, options::resolve};
 
@@ -28,6 +32,12 @@ pub(crate) struct AccessOptions {
     #[arg(long, env = "OIP_GRPC_RESTRICTED_PROTOCOL", hide_env = true, value_name = "APIS:KEY=VALUE")]
     grpc_restricted_protocol: Vec<String>,
 
+    /// Origins of web pages whose scripts may call the server over HTTP and read its answers, such as
+    /// `https://app.example.com`; * for all. Calls that change the server need --allowed-hosts beside it. May be given several
+    /// times, or with commas
+    #[arg(long, env = "OIP_CORS_ORIGIN", hide_env = true, value_name = "ORIGIN", value_delimiter = ',')]
+    cors_origin: Vec<String>,
+
     /// Where to listen for HTTP that may change the server: then loading and unloading, logging, shared memory and metrics are
     /// answered there and not on the other addresses
     #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
@@ -44,6 +54,8 @@ pub(crate) struct Access {
     auth: Option<PathBuf>,
     pub(crate) http: Door,
     pub(crate) grpc: Door,
+    /// What tells browsers whose pages may call.
+    pub(crate) cors: Option<CorsLayer>,
     /// Where what changes the server is answered, if not where everything is.
     pub(crate) admin: Option<(SocketAddr, Door)>,
 }
@@ -56,6 +68,7 @@ impl AccessOptions {
             auth: self.auth.or(other.auth),
             http_restricted_api: either(self.http_restricted_api, other.http_restricted_api),
             grpc_restricted_protocol: either(self.grpc_restricted_protocol, other.grpc_restricted_protocol),
+            cors_origin: either(self.cors_origin, other.cors_origin),
             admin_address: self.admin_address.or(other.admin_address),
             allow_public_admin: self.allow_public_admin.or(other.allow_public_admin),
         }
@@ -102,9 +115,54 @@ impl AccessOptions {
                 answers: answers(grpc),
                 restricted: restricted("--grpc-restricted-protocol", protocols, Restricted::of_grpc)?,
             },
+            cors: cors(&self.cors_origin)?,
             admin: admin.map(|address| (address, everything)),
         })
     }
+}
+
+/// What lets pages of these origins read answers, if there are any.
+fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
+    let allowed = match origins {
+        [] => return Ok(None),
+        [all] if all == "*" => AllowOrigin::any(),
+        origins => {
+            let origins: Result<Vec<HeaderValue>, Failure> = origins.iter().map(|origin| self::origin(origin)).collect();
+            AllowOrigin::list(origins?)
+        }
+    };
+    let exposed = [
+        HeaderName::from_static("inference-header-content-length"),
+        HeaderName::from_static("x-request-id"),
+        CONTENT_ENCODING,
+        RETRY_AFTER,
+        WWW_AUTHENTICATE,
+    ];
+    Ok(Some(
+        CorsLayer::new()
+            .allow_origin(allowed)
+            .allow_methods([Method::GET, Method::HEAD, Method::POST])
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers(exposed)
+            .max_age(Duration::from_secs(600)),
+    ))
+}
+
+/// An origin as browsers send it: a scheme, a host, and a port if it is not the scheme's.
+fn origin(text: &str) -> Result<HeaderValue, Failure> {
+    let wrong = || {
+        let expected = "expected an origin such as https://app.example.com, or * alone";
+        Failure::usage(format!("--cors-origin: {expected}, found '{}'", text.escape_debug()))
+    };
+    let (scheme, host) = text.split_once("://").ok_or_else(wrong)?;
+    let is_origin = ["http", "https"].contains(&scheme)
+        && !host.is_empty()
+        && !host.contains(['/', '?', '#', '@', '*'])
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase());
+    if !is_origin {
+        return Err(wrong());
+    }
+    HeaderValue::from_str(text).map_err(|_| wrong())
 }
 
 impl Access {

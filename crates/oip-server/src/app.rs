@@ -18,6 +18,7 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::{MissedTickBehavior, interval, timeout},
 };
+use tower::{Layer, util::Either};
 
 use crate::{
     access_options,
@@ -218,7 +219,15 @@ impl App {
             limits.clone().with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
         let is_encrypted = tls.is_some();
         work.spawn(guard.clone().watch(FILES_PERIOD));
-        let gate = |door| Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
+        let cors = config.access.cors;
+        let gate = |door| {
+            let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
+            match &cors {
+                // Before the gate: browsers ask whether they may send a token without sending it.
+                Some(cors) => Either::Left(cors.layer(gate)),
+                None => Either::Right(gate),
+            }
+        };
         let admin = admin.map(|(bound, door)| (bound, gate(door)));
         let rest = gate(config.access.http);
         let calls = Gate::new(calls, guard.clone(), config.access.grpc, access_options::GRPC);

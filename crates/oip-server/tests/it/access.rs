@@ -396,6 +396,36 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
 }
 
 #[test]
+fn pages_of_named_origins_may_read_answers() {
+    let path = "/v2/models/open/infer";
+    let asking = |origin| {
+        [
+            ("Origin", origin),
+            ("Access-Control-Request-Method", "POST"),
+            ("Access-Control-Request-Headers", "authorization,content-type"),
+        ]
+    };
+    let (server, _folder) = server(&table(), &["--cors-origin=https://app.example.com,http://localhost:3000"]);
+    for origin in ["https://app.example.com", "http://localhost:3000"] {
+        // Browsers ask without a token.
+        let answer = server.request("OPTIONS", path, &asking(origin), b"");
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+        assert_eq!(answer.header("access-control-allow-headers"), Some("authorization,content-type"));
+        // A refusal can be read too.
+        let answer = server.request("GET", "/v2", &[("Origin", origin)], b"");
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, Some(origin)));
+    }
+    let answer = server.request("OPTIONS", path, &asking("https://evil.example"), b"");
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+
+    let folder = repository();
+    let server = Server::start(folder.path(), &[]);
+    let answer = server.request("GET", "/v2", &[("Origin", "https://app.example.com")], b"");
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None));
+}
+
+#[test]
 fn wrong_files_and_options_are_told_before_anything_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("auth.toml");
@@ -413,6 +443,10 @@ fn wrong_files_and_options_are_told_before_anything_is_opened() {
         (
             vec!["--grpc-restricted-protocol", "everything:a=b"],
             "--grpc-restricted-protocol: unknown protocol 'everything'; expected health, metadata,".to_owned(),
+        ),
+        (
+            vec!["--cors-origin", "app.example.com"],
+            "--cors-origin: expected an origin such as https://app.example.com, or * alone, found 'app.example.com'".to_owned(),
         ),
         (vec!["--admin-address", "nonsense"], "--admin-address: expected HOST:PORT, found 'nonsense'".to_owned()),
     ] {

@@ -12,7 +12,7 @@ mod outputs;
 mod report;
 mod texts;
 
-use std::{pin::pin, time::Duration};
+use std::{fs, path::Path, pin::pin, time::Duration};
 
 use oip_client::{Builder, ClientError, InferenceClient, TensorForm};
 use oip_types::{InferRequest, ModelMetadata, ModelRef, RequestedOutput, TensorValue};
@@ -43,18 +43,29 @@ impl Server {
             .map_err(|error| Failure::call("Usage", error.message()))
     }
 
-    fn client(&self) -> Builder<Box<dyn InferenceClient>> {
+    fn client(&self) -> Outcome<Builder<Box<dyn InferenceClient>>> {
+        let read = |option: &str, path: &Path| {
+            fs::read(path).map_err(|error| {
+                let path = path.display();
+                Failure::call("Usage", format!("{option}: {path}: cannot be read: {error}"))
+            })
+        };
         let form = match self.json_form {
             true => TensorForm::Typed,
             false => TensorForm::Raw,
         };
-        let builder = oip_client::builder(&self.url)
+        let mut builder = oip_client::builder(&self.url)
             .request_timeout(self.timeout)
             .tensor_form(form)
             .max_answer_bytes(self.max_answer_size);
-        self.headers
-            .iter()
-            .fold(builder, |builder, (name, value)| builder.header(name, value))
+        if let Some(path) = &self.ca {
+            builder = builder.authorities(read("--ca", path)?);
+        }
+        if let (Some(certificate), Some(key)) = (&self.cert, &self.key) {
+            builder = builder.certificate(read("--cert", certificate)?, read("--key", key)?);
+        }
+        let headers = self.headers.iter();
+        Ok(headers.fold(builder, |builder, (name, value)| builder.header(name, value)))
     }
 
     /// A request for these inputs, and for the outputs that are wanted.

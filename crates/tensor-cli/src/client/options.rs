@@ -8,7 +8,7 @@ use oip_types::ParameterValue;
 /// A server's model, and how to talk to it.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
-    /// The server: http://host:port, or grpc://host:port.
+    /// The server: http://host:port, or grpc://host:port; https:// and grpcs:// over TLS.
     #[arg(long)]
     pub(crate) url: String,
     /// The model.
@@ -34,6 +34,15 @@ pub(crate) struct Server {
     /// A header, or metadata of gRPC.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) headers: Vec<(String, String)>,
+    /// Certificates of the authorities that servers are believed by (PEM), rather than the system's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// A certificate to show to servers that ask for one (PEM).
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The private key of --cert (PEM, without a password).
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
     /// How long one request may take.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     pub(crate) timeout: Duration,
