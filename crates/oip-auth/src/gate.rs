@@ -126,8 +126,9 @@ struct Audit {
 
 impl Audit {
     fn log<B>(&self, response: Option<&Response<B>>) {
-        let identity = self.admitted.shown.as_str();
-        let model = self.admitted.model.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let identity = &*self.admitted.shown;
+        let model = self.admitted.model.as_ref();
+        let model = model.and_then(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let change = self.change;
         let status = response.map(|response| response.status().as_u16());
         // A call of gRPC that went well has its status behind its answer.

@@ -1,6 +1,7 @@
 //! Decides on requests by their heads, and says in the log who has changed what.
 
 use std::{
+    borrow::Cow,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
@@ -70,12 +71,15 @@ impl Default for Door {
 /// A request that may go on.
 pub(crate) struct Admitted {
     /// Who has sent it, for the log.
-    pub(crate) shown: String,
+    pub(crate) shown: Cow<'static, str>,
     /// What is still to be asked.
     pub(crate) grant: Option<Grant>,
-    /// The model that was asked about last.
-    pub(crate) model: Arc<Mutex<Option<String>>>,
+    /// The model that was asked about last, of a call that changes something.
+    pub(crate) model: Asked,
 }
+
+/// The model that a request was found to be about.
+pub(crate) type Asked = Option<Arc<Mutex<Option<String>>>>;
 
 impl Guard {
     /// A guard that knows nobody, and lets everybody in as far as the door is open.
@@ -190,10 +194,11 @@ impl Guard {
                 }
             }
         }
-        let model = Arc::new(Mutex::new(call.model.as_deref().map(str::to_owned).filter(|_| call.change.is_some())));
+        let model = || Arc::new(Mutex::new(call.model.as_deref().map(str::to_owned)));
+        let model: Asked = call.change.is_some().then(model);
         let Some(table) = table else {
             return Ok(Admitted {
-                shown: "anonymous".to_owned(),
+                shown: Cow::Borrowed("anonymous"),
                 // Who changes a model by gRPC names it in the message.
                 grant: call.change.is_some().then(|| Grant::new(Watched::new(None, &model))),
                 model,
@@ -212,7 +217,7 @@ impl Guard {
             shown: Some(known.shown.clone()),
         })?;
         let is_asked_again = call.change.is_some() || !identity.may_use_all_models() || identity.has_rate();
-        let shown = known.shown;
+        let shown = Cow::Owned(known.shown);
         let who = Some((table.clone(), known.identity));
         Ok(Admitted {
             grant: is_asked_again.then(|| Grant::new(Watched::new(who, &model))),
@@ -282,11 +287,11 @@ fn identify(
 /// What is asked once the request was read.
 struct Watched {
     who: Option<(Arc<Table>, usize)>,
-    model: Arc<Mutex<Option<String>>>,
+    model: Asked,
 }
 
 impl Watched {
-    fn new(who: Option<(Arc<Table>, usize)>, model: &Arc<Mutex<Option<String>>>) -> Self {
+    fn new(who: Option<(Arc<Table>, usize)>, model: &Asked) -> Self {
         Self {
             who,
             model: model.clone(),
@@ -296,7 +301,9 @@ impl Watched {
 
 impl Rights for Watched {
     fn check_model(&self, model: &str) -> Result<(), ServiceError> {
-        *self.model.lock().unwrap_or_else(PoisonError::into_inner) = Some(model.to_owned());
+        if let Some(asked) = &self.model {
+            *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(model.to_owned());
+        }
         match &self.who {
             None => Ok(()),
             Some((table, identity)) => table.identity(*identity).check_model(model),

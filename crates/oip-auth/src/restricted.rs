@@ -49,11 +49,11 @@ impl Restricted {
         let expected = "expected API,API,...:key=value";
         let (names, secret) = text.split_once(':').ok_or_else(|| format!("{expected}, found no ':'"))?;
         let (key, value) = secret.split_once('=').ok_or_else(|| format!("{expected}, found no '=' after ':'"))?;
-        let key = format!("{prefix}{}", key.trim());
-        let header = key.parse().map_err(|_| format!("{expected}, found a key that is no name of a header"))?;
-        if key.len() == prefix.len() || value.is_empty() {
+        if key.trim().is_empty() || value.is_empty() {
             return Err(format!("{expected}, found an empty key or value"));
         }
+        let header = format!("{prefix}{}", key.trim());
+        let header = header.parse().map_err(|_| format!("{expected}, found a key that is no name of a header"))?;
         // Triton knows all but the metrics, which it has on a port of their own.
         let apis: Result<Vec<Api>, String> = names
             .split(',')

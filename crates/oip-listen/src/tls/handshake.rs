@@ -37,6 +37,13 @@ pub(crate) enum Refused {
 /// The first byte of TLS: a record of the handshake.
 const HANDSHAKE: u8 = 22;
 
+/// What it looks like when a client leaves.
+const LEFT: [io::ErrorKind; 3] = [
+    io::ErrorKind::UnexpectedEof,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::BrokenPipe,
+];
+
 /// What a client is told that speaks HTTP/1 where TLS is wanted.
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 57\r\nConnection: close\r\n\r\n\
     {\"error\":\"this port speaks TLS: use https:// to call it\"}";
@@ -63,10 +70,17 @@ pub(crate) async fn secure(
         }
     }
     let acceptor = TlsAcceptor::from(tls.config(protocol));
-    let stream = acceptor.accept(stream).await.map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Refused::Gone,
-        _ => Refused::Failed(error),
-    })?;
+    let stream = match acceptor.accept(stream).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, _)) if LEFT.contains(&error.kind()) => return Err(Refused::Gone),
+        Err((error, mut stream)) => {
+            // The client may have sent its first request already. Closed now, the system would tell it that its bytes were refused,
+            // and it might drop the alert that says why.
+            activity.request_left_unread();
+            let _ = poll_fn(|cx| stream.as_mut().poll_shutdown(cx)).await;
+            return Err(Refused::Failed(error));
+        }
+    };
     let (_, session) = stream.get_ref();
     let certificate = session.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
     let certificate = certificate.map(|certificate| ClientCertificate::read(certificate));

@@ -322,16 +322,16 @@ fn files_are_looked_at_from_time_to_time() {
     let server = Server::start_with(Protocol::Http1, limits(), Some(tls.clone()));
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let watching = std::thread::spawn(move || {
-        runtime.block_on(tokio::time::timeout(
-            Duration::from_secs(10),
-            tls.watch(Duration::from_millis(10)),
-        ))
+        runtime.block_on(async {
+            let watching = tls.watch(Duration::from_millis(10));
+            tokio::time::timeout(Duration::from_secs(5), watching).await
+        })
     });
     let next = Authority::new("another");
     files.write(&next.sign(|_| {}));
     let client = Client::new(&next);
     eventually("the new certificate is never shown", || client.get(&server, "/hello").is_ok());
-    drop(watching);
+    assert!(watching.join().unwrap().is_err(), "it ended by itself");
 }
 
 #[test]
