@@ -23,6 +23,9 @@
 //! | begins a TLS handshake and does not end it, or only makes handshakes | [`Limits::head_timeout`]; handshakes have the threads of busy connections |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
 //!
+//! Connections come over TCP ([`listen`]) or Unix sockets ([`listen_unix`]), with HTTP/1, HTTP/2 or either of them
+//! ([`Protocol::Either`]). [`serve_each`] makes a service of its own for each connection, which knows its client.
+//!
 //! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's
 //! patience is over, cuts what is left.
 //!
@@ -59,11 +62,13 @@ mod io;
 mod lanes;
 mod leftover;
 mod limits;
+mod listener;
 mod protocol;
 mod send_pace;
 mod serve;
 mod shares;
 mod shutdown;
+mod stream;
 mod tasks;
 mod tls;
 
@@ -71,8 +76,11 @@ pub use body::{RequestBody, ResponseBody};
 pub use connections::ConnectionCap;
 pub use lanes::Lanes;
 pub use limits::Limits;
+#[cfg(unix)]
+pub use listener::listen_unix;
+pub use listener::{Address, Listener, Peer, listen};
 pub use protocol::Protocol;
-pub use serve::{listen, serve, serve_tls};
+pub use serve::{serve, serve_each, serve_tls};
 pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;
 pub use tls::{CertificateName, ClientCertificate, Tls, TlsError, TlsFile, TlsFiles};

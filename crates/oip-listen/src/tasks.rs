@@ -9,15 +9,15 @@ use std::{
 };
 
 use hyper::rt::Executor;
-use tokio::{net::TcpStream, runtime::Handle, task::JoinSet};
+use tokio::{runtime::Handle, task::JoinSet};
 
-use crate::{activity::Activity, lanes::Lane};
+use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
 /// A connection's socket. The runtime of the connection's lane watches it: another one would have to wake the connection
 /// across threads.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     lane: Lane,
     /// The runtime it was accepted on, where it comes back to that.
     home: Option<Handle>,
@@ -25,7 +25,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// A socket that was accepted on the current runtime.
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         Self {
             stream: Some(stream),
             lane: Lane::Front,
@@ -34,7 +34,7 @@ impl Socket {
     }
 
     /// A socket that was accepted on this runtime and may come back to it.
-    pub(crate) fn with_home(stream: TcpStream, home: Handle) -> Self {
+    pub(crate) fn with_home(stream: Stream, home: Handle) -> Self {
         Self {
             home: Some(home),
             ..Self::new(stream)
@@ -42,7 +42,7 @@ impl Socket {
     }
 
     /// The socket, which is moved to the connection's lane if it is not there yet.
-    pub(crate) fn get(&mut self, activity: &Activity) -> io::Result<&mut TcpStream> {
+    pub(crate) fn get(&mut self, activity: &Activity) -> io::Result<&mut Stream> {
         let lane = activity.lane();
         if lane != self.lane {
             self.lane = lane;
@@ -51,9 +51,8 @@ impl Socket {
             if let Some(runtime) = runtime
                 && let Some(stream) = self.stream.take()
             {
-                let stream = stream.into_std()?;
                 let _context = runtime.enter();
-                self.stream = Some(TcpStream::from_std(stream)?);
+                self.stream = Some(stream.into_current_runtime()?);
             }
         }
         self.stream

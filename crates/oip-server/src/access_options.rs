@@ -1,6 +1,6 @@
 //! Options for who may do what, and where.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use axum::http::{
     Extensions, HeaderName, HeaderValue, Method,
@@ -12,7 +12,10 @@ use oip_listen::ClientCertificate;
 use serde::Deserialize;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use crate::{failure::Failure, options::resolve};
+use crate::{
+    addresses::{Addresses, Place},
+    failure::Failure,
+};
 
 /// Who may do what, and where.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -38,9 +41,9 @@ pub(crate) struct AccessOptions {
     #[arg(long, env = "OIP_CORS_ORIGIN", hide_env = true, value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
 
-    /// Where to listen for HTTP that may change the server: then loading and unloading, logging, shared memory and metrics are
-    /// answered there and not on the other addresses
-    #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
+    /// Where to listen for what may change the server, over HTTP and gRPC: then loading and unloading, logging, shared memory
+    /// and metrics are answered there and not on the other addresses. HOST:PORT, :PORT or unix:PATH
+    #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     admin_address: Option<String>,
 
     /// Whether calls that change the server are answered on addresses that other machines reach, though neither --auth nor
@@ -52,12 +55,14 @@ pub(crate) struct AccessOptions {
 /// Who may do what, and where, complete and checked.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
-    pub(crate) http: Door,
-    pub(crate) grpc: Door,
+    http: Arc<[Restricted]>,
+    grpc: Arc<[Restricted]>,
+    /// Whether everybody may change the server, or all clients are known.
+    allows_all: bool,
     /// What tells browsers whose pages may call.
     pub(crate) cors: Option<CorsLayer>,
     /// Where what changes the server is answered, if not where everything is.
-    pub(crate) admin: Option<(SocketAddr, Door)>,
+    pub(crate) admin: Option<Place>,
 }
 
 impl AccessOptions {
@@ -75,15 +80,7 @@ impl AccessOptions {
     }
 
     /// Checks them. `knows_clients` is whether all clients have a certificate.
-    pub(crate) fn resolve(
-        self,
-        http: SocketAddr,
-        grpc: SocketAddr,
-        knows_clients: bool,
-    ) -> Result<Access, Failure> {
-        const ADMIN: &str = "it is answered on the address of --admin-address";
-        const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
-                              --allow-public-admin if everybody may";
+    pub(crate) fn resolve(self, knows_clients: bool) -> Result<Access, Failure> {
         let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
             let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
             let groups: Result<Vec<Restricted>, String> = texts.iter().map(|text| parse(text)).collect();
@@ -92,31 +89,15 @@ impl AccessOptions {
             Ok(groups.into())
         };
         let admin = self.admin_address.as_deref();
-        let admin = admin.map(|address| resolve("--admin-address", address).map_err(Failure::usage)).transpose()?;
-        let allows_all = self.allow_public_admin.unwrap_or(false) || knows_clients;
-        let answers = |address: SocketAddr| match () {
-            () if admin.is_some() => Answers::NoAdministration(ADMIN),
-            () if allows_all || address.ip().is_loopback() => Answers::Everything,
-            () => Answers::NoChanges(ADVICE),
-        };
-        let http_door = Door {
-            answers: answers(http),
-            restricted: restricted("--http-restricted-api", &self.http_restricted_api, Restricted::of_http)?,
-        };
-        let everything = Door {
-            answers: Answers::Everything,
-            ..http_door.clone()
-        };
+        let admin = admin.map(|address| Addresses::read_one("--admin-address", address)).transpose()?;
         let protocols = &self.grpc_restricted_protocol;
         Ok(Access {
             auth: self.auth,
-            http: http_door,
-            grpc: Door {
-                answers: answers(grpc),
-                restricted: restricted("--grpc-restricted-protocol", protocols, Restricted::of_grpc)?,
-            },
+            http: restricted("--http-restricted-api", &self.http_restricted_api, Restricted::of_http)?,
+            grpc: restricted("--grpc-restricted-protocol", protocols, Restricted::of_grpc)?,
+            allows_all: self.allow_public_admin.unwrap_or(false) || knows_clients,
             cors: cors(&self.cors_origin)?,
-            admin: admin.map(|address| (address, everything)),
+            admin: admin.flatten(),
         })
     }
 }
@@ -166,6 +147,22 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
 }
 
 impl Access {
+    /// What is answered at a place.
+    pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
+        const ADMIN: &str = "it is answered on the address of --admin-address";
+        const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
+                              --allow-public-admin if everybody may";
+        Door {
+            answers: match () {
+                () if is_admin => Answers::Everything,
+                () if self.admin.is_some() => Answers::NoAdministration(ADMIN),
+                () if self.allows_all || is_local => Answers::Everything,
+                () => Answers::NoChanges(ADVICE),
+            },
+            restricted: if is_grpc { self.grpc.clone() } else { self.http.clone() },
+        }
+    }
+
     /// Reads the table of identities, if there is one.
     pub(crate) fn guard(&self) -> Result<Guard, Failure> {
         let Some(path) = &self.auth else {

@@ -4,6 +4,7 @@
 //! transports, and those run until a signal ends them.
 
 mod access_options;
+mod addresses;
 mod allocator;
 mod app;
 mod backends;
@@ -14,11 +15,16 @@ mod failure;
 mod log_settings;
 mod log_writer;
 mod metrics;
+mod notify;
+mod one_port;
 mod options;
+mod platforms;
+mod reload;
 mod report;
 mod signals;
 mod telemetry;
 mod tls_options;
+mod traffic;
 mod units;
 
 use std::{

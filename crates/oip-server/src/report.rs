@@ -1,12 +1,12 @@
 use std::{
     fmt::Write as _,
     io::{Write, stdout},
-    net::SocketAddr,
     path::Path,
     time::Duration,
 };
 
 use oip_engine::ModelStatus;
+use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
@@ -19,35 +19,52 @@ fn print(text: &str) {
 }
 
 /// Says where the server listens, before it loads anything.
-pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr, admin: Option<SocketAddr>, is_encrypted: bool) {
-    let version = env!("CARGO_PKG_VERSION");
-    let (scheme, grpc_scheme) = match is_encrypted {
-        true => ("https", "grpcs://"),
-        false => ("http", ""),
+pub(crate) fn listening(http: &[Address], grpc: &[Address], admin: Option<&Address>, is_encrypted: bool) {
+    let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
+    let scheme = |address: &Address| match address {
+        Address::Tcp(_) if is_encrypted => "https://",
+        Address::Tcp(_) => "http://",
+        _ => "",
     };
-    print(&format!(
-        "oip-server {version}\n  HTTP  {scheme}://{http}\n  gRPC  {grpc_scheme}{grpc}\n"
-    ));
-    if let Some(admin) = admin {
-        print(&format!("  admin {scheme}://{admin}\n"));
+    for address in http {
+        let _ = writeln!(text, "  HTTP  {}{address}", scheme(address));
     }
+    for address in grpc {
+        let scheme = match address {
+            Address::Tcp(_) if is_encrypted => "grpcs://",
+            _ => "",
+        };
+        let _ = writeln!(text, "  gRPC  {scheme}{address}");
+    }
+    if let Some(admin) = admin {
+        let _ = writeln!(text, "  admin {}{admin}", scheme(admin));
+    }
+    print(&text);
 }
 
 /// Says what is served, once everything is loaded or has failed.
 pub(crate) fn models(
     models: &[ModelStatus],
     misplaced: &[String],
-    http: SocketAddr,
+    http: Option<&Address>,
     is_encrypted: bool,
     elapsed: Duration,
 ) {
     let mut text = summary(models, misplaced, elapsed);
     if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let curl = match is_encrypted {
-            true => "curl --cacert AUTHORITY.pem https",
-            false => "curl http",
+        let model = in_url(&model.name);
+        let _ = match http {
+            Some(Address::Unix(path)) => writeln!(
+                text,
+                "try: curl --unix-socket {} http://localhost/v2/models/{model}",
+                shown(&path.to_string_lossy())
+            ),
+            Some(address) if is_encrypted => {
+                writeln!(text, "try: curl --cacert AUTHORITY.pem https://{address}/v2/models/{model}")
+            }
+            Some(address) => writeln!(text, "try: curl http://{address}/v2/models/{model}"),
+            None => Ok(()),
         };
-        let _ = writeln!(text, "try: {curl}://{http}/v2/models/{}", in_url(&model.name));
     }
     print(&text);
 }

@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::Grant;
+use oip_service::{Grant, RequestNotes};
 use oip_types::{ErrorCode, ParameterValue, Parameters, ServiceError};
 use tokio::{
     sync::{mpsc, watch},
@@ -85,6 +85,7 @@ where
         inference,
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         grant: head.extensions.get::<Grant>().cloned(),
+        notes: head.extensions.get().cloned(),
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
         most_running: CONCURRENT_AT_FIRST,
@@ -166,6 +167,8 @@ struct Driver<B> {
     /// What the client may do.
     grant: Option<Grant>,
     closes_on_error: bool,
+    /// Of all its requests together.
+    notes: Option<Arc<RequestNotes>>,
     /// Requests in work, in the order in which they came.
     running: VecDeque<Task<Result<Framed, Failed>>>,
     /// So many of them at most.
@@ -225,6 +228,9 @@ where
 
     /// Starts on a request.
     fn start(&mut self, message: Message) {
+        if let Some(notes) = &self.notes {
+            message.lease.set_notes(notes.clone());
+        }
         let wanted = Wanted {
             timeout: self.deadline.map(|deadline| {
                 deadline.saturating_duration_since(Instant::now()) + message.lease.received().elapsed()

@@ -60,7 +60,7 @@ pub(crate) async fn secure(
         Ok(0) | Err(_) => return Err(Refused::Gone),
         Ok(_) if first[0] == HANDSHAKE => {}
         Ok(_) => {
-            if protocol == Protocol::Http1 && first[0].is_ascii_uppercase() {
+            if protocol != Protocol::Http2 && first[0].is_ascii_uppercase() {
                 activity.request_left_unread();
                 // It is short: the system takes it at once or never.
                 let _ = poll_fn(|cx| stream.as_mut().poll_write(cx, NOT_TLS)).await;
@@ -94,6 +94,8 @@ pub(crate) async fn secure(
     }
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
+        // What a client does not choose is HTTP/1; gRPC's always choose.
+        _ if protocol == Protocol::Either => Protocol::Http1,
         _ => protocol,
     };
     Ok(Secured {

@@ -125,7 +125,7 @@ impl Tls {
     pub(super) fn config(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
         match protocol {
-            Protocol::Http1 => current.http1.clone(),
+            Protocol::Http1 | Protocol::Either => current.http1.clone(),
             Protocol::Http2 => current.http2.clone(),
         }
     }

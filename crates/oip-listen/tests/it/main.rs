@@ -4,7 +4,10 @@
 mod answers;
 mod crowds;
 mod draining;
+mod either;
 mod lanes;
 mod patience;
 mod support;
 mod tls;
+#[cfg(unix)]
+mod unix;

@@ -16,7 +16,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use oip_listen::{
-    ClientCertificate, ConnectionCap, Limits, Protocol, RequestBody, Shutdown, Tls, serve, serve_tls,
+    Address, ClientCertificate, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, Tls, listen, serve,
+    serve_tls,
 };
 use tokio::runtime::Runtime;
 
@@ -54,15 +55,34 @@ impl Server {
 
     /// The same, over TLS where that is wanted.
     pub(crate) fn start_with(protocol: Protocol, limits: Limits, tls: Option<Tls>) -> Self {
+        Self::start_at(protocol, limits, tls, || {
+            let anywhere = "127.0.0.1:0".parse().unwrap();
+            listen(anywhere).unwrap().into()
+        })
+    }
+
+    /// The same on a listener that is made within the server's runtime.
+    pub(crate) fn start_on(protocol: Protocol, limits: Limits, listener: impl FnOnce() -> Listener) -> Self {
+        Self::start_at(protocol, limits, None, listener)
+    }
+
+    fn start_at(
+        protocol: Protocol,
+        limits: Limits,
+        tls: Option<Tls>,
+        listener: impl FnOnce() -> Listener,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime
-            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
-            .unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = runtime.block_on(async { listener() });
+        let address = match listener.address().unwrap() {
+            Address::Tcp(address) => address,
+            // Its tests know their path.
+            _ => "127.0.0.1:0".parse().unwrap(),
+        };
         let (shutdown, abandoned) = (Shutdown::new(), Arc::new(AtomicUsize::new(0)));
         let service = tower::service_fn({
             let abandoned = abandoned.clone();

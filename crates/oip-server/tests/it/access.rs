@@ -448,7 +448,7 @@ fn wrong_files_and_options_are_told_before_anything_is_opened() {
             vec!["--cors-origin", "app.example.com"],
             "--cors-origin: expected an origin such as https://app.example.com, or * alone, found 'app.example.com'".to_owned(),
         ),
-        (vec!["--admin-address", "nonsense"], "--admin-address: expected HOST:PORT, found 'nonsense'".to_owned()),
+        (vec!["--admin-address", "nonsense"], "--admin-address: expected HOST:PORT, :PORT, unix:PATH or none, found 'nonsense'".to_owned()),
     ] {
         let begin = ["--model-repository", repository];
         let arguments: Vec<&str> = begin.iter().copied().chain(options).collect();

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "tensors")]
 mod access;
+mod addresses;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod attacks;
 #[cfg(feature = "tensors")]
@@ -32,3 +33,5 @@ mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
 mod tls;
+#[cfg(feature = "tensors")]
+mod traffic;
