@@ -301,7 +301,8 @@ impl Connection {
         let is_upgraded = protocol != self.protocol;
         self.protocol = protocol;
         self.activity.opened(protocol);
-        self.activity.go_to(if is_upgraded { Lane::Work } else { Lane::Front });
+        self.activity
+            .go_to(if is_upgraded { Lane::Work } else { Lane::Front });
         yield_now().await;
         self.serve_on(transport, certificate, service, tasks).await
     }

@@ -215,8 +215,9 @@ impl App {
             }
         });
         let limits = config.connections;
-        let grpc_limits =
-            limits.clone().with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+        let grpc_limits = limits
+            .clone()
+            .with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
         let is_encrypted = tls.is_some();
         work.spawn(guard.clone().watch(FILES_PERIOD));
         let cors = config.access.cors;
@@ -239,15 +240,27 @@ impl App {
             let (limits, end) = (limits.clone(), shutdown.clone());
             transports.push(match &tls {
                 None => tokio::spawn(serve(bound.listener, Protocol::Http1, rest, limits, end)),
-                Some(tls) => {
-                    tokio::spawn(serve_tls(bound.listener, Protocol::Http1, tls.clone(), rest, limits, end))
-                }
+                Some(tls) => tokio::spawn(serve_tls(
+                    bound.listener,
+                    Protocol::Http1,
+                    tls.clone(),
+                    rest,
+                    limits,
+                    end,
+                )),
             });
         }
         let end = shutdown.clone();
         transports.push(match tls {
             None => work.spawn(serve(grpc.listener, Protocol::Http2, calls, grpc_limits, end)),
-            Some(tls) => work.spawn(serve_tls(grpc.listener, Protocol::Http2, tls, calls, grpc_limits, end)),
+            Some(tls) => work.spawn(serve_tls(
+                grpc.listener,
+                Protocol::Http2,
+                tls,
+                calls,
+                grpc_limits,
+                end,
+            )),
         });
 
         let loading = engine.clone();

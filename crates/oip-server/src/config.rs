@@ -108,7 +108,9 @@ impl Config {
         });
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
-        let access = options.access.resolve(http_address, grpc_address, knows_clients)?;
+        let access = options
+            .access
+            .resolve(http_address, grpc_address, knows_clients)?;
         Ok(Self {
             model_repository,
             model_name: options.model_name,

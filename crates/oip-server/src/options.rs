@@ -279,7 +279,10 @@ impl Options {
         };
         let keys: BTreeMap<Spanned<String>, toml::Value> = toml::from_str(text).map_err(wrong)?;
         if let Some(key) = keys.keys().find(|key| !known(key.get_ref())) {
-            return Err((line(key.span().start), format!("unknown field `{}`", key.get_ref())));
+            return Err((
+                line(key.span().start),
+                format!("unknown field `{}`", key.get_ref()),
+            ));
         }
         // Each group of options takes its own.
         let mut options: Self = toml::from_str(text).map_err(wrong)?;

@@ -70,9 +70,14 @@ impl Server {
         });
         let task = match tls {
             None => runtime.spawn(serve(listener, protocol, service, limits, shutdown.clone())),
-            Some(tls) => {
-                runtime.spawn(serve_tls(listener, protocol, tls, service, limits, shutdown.clone()))
-            }
+            Some(tls) => runtime.spawn(serve_tls(
+                listener,
+                protocol,
+                tls,
+                service,
+                limits,
+                shutdown.clone(),
+            )),
         };
         Self {
             address,
