@@ -107,13 +107,19 @@ impl<'a> Call<'a> {
     /// those that stand for names are percent-decoded.
     #[must_use]
     pub fn of_http(method: &Method, path: &'a str) -> Self {
-        let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path);
+        let path = path
+            .strip_suffix('/')
+            .filter(|rest| !rest.is_empty())
+            .unwrap_or(path);
         let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
         let mut parts = [""; 8];
         for (part, segment) in parts.iter_mut().zip(&mut segments) {
             *part = segment;
         }
-        let len = parts.iter().rposition(|part| !part.is_empty()).map_or(0, |last| last + 1);
+        let len = parts
+            .iter()
+            .rposition(|part| !part.is_empty())
+            .map_or(0, |last| last + 1);
         let parts = &parts[..len];
         if segments.next().is_some() {
             return Self::new(Api::Unknown);
@@ -140,7 +146,9 @@ impl<'a> Call<'a> {
             ["v2", "models", model] | ["v2", "models", model, "versions", _] => {
                 Self::new(Api::Metadata).of_model(model)
             }
-            ["v2", "models", model, "trace", "setting"] => changing(Api::Trace, "trace settings").of_model(model),
+            ["v2", "models", model, "trace", "setting"] => {
+                changing(Api::Trace, "trace settings").of_model(model)
+            }
             ["v2", "models", model, action] | ["v2", "models", model, "versions", _, action] => {
                 let api = match *action {
                     "ready" => Api::Health,
@@ -223,29 +231,93 @@ mod tests {
             ("GET", "/readyz", Api::Health, None, None),
             ("GET", "/v2/models/m", Api::Metadata, Some("m"), None),
             ("GET", "/v2/models/stats", Api::Statistics, None, None),
-            ("GET", "/v2/models/versions/infer", Api::Inference, Some("versions"), None),
-            ("POST", "/v2/models/%6d%20x/infer", Api::Inference, Some("m x"), None),
-            ("POST", "/v2/models/m/versions/1/infer/", Api::Inference, Some("m"), None),
+            (
+                "GET",
+                "/v2/models/versions/infer",
+                Api::Inference,
+                Some("versions"),
+                None,
+            ),
+            (
+                "POST",
+                "/v2/models/%6d%20x/infer",
+                Api::Inference,
+                Some("m x"),
+                None,
+            ),
+            (
+                "POST",
+                "/v2/models/m/versions/1/infer/",
+                Api::Inference,
+                Some("m"),
+                None,
+            ),
             ("POST", "/v1/models/m:predict", Api::Inference, Some("m"), None),
             ("GET", "/v2/models/m/config", Api::ModelConfig, Some("m"), None),
             ("GET", "/v2/models/m/ready", Api::Health, Some("m"), None),
-            ("POST", "/v2/models/m/trace/setting", Api::Trace, Some("m"), Some("trace settings")),
+            (
+                "POST",
+                "/v2/models/m/trace/setting",
+                Api::Trace,
+                Some("m"),
+                Some("trace settings"),
+            ),
             ("POST", "/v2/repository/index", Api::Repository, None, None),
-            ("POST", "/v2/repository/models/m/load", Api::Repository, Some("m"), Some("load")),
-            ("POST", "/v2/repository/r/models/m/unload", Api::Repository, Some("m"), Some("unload")),
+            (
+                "POST",
+                "/v2/repository/models/m/load",
+                Api::Repository,
+                Some("m"),
+                Some("load"),
+            ),
+            (
+                "POST",
+                "/v2/repository/r/models/m/unload",
+                Api::Repository,
+                Some("m"),
+                Some("unload"),
+            ),
             ("GET", "/v2/logging", Api::Logging, None, None),
             ("POST", "/v2/logging", Api::Logging, None, Some("log settings")),
-            ("GET", "/v2/systemsharedmemory/status", Api::SharedMemory, None, None),
-            ("POST", "/v2/systemsharedmemory/region/r/register", Api::SharedMemory, None, Some("register shared memory")),
-            ("POST", "/v2/cudasharedmemory/unregister", Api::SharedMemory, None, Some("unregister shared memory")),
+            (
+                "GET",
+                "/v2/systemsharedmemory/status",
+                Api::SharedMemory,
+                None,
+                None,
+            ),
+            (
+                "POST",
+                "/v2/systemsharedmemory/region/r/register",
+                Api::SharedMemory,
+                None,
+                Some("register shared memory"),
+            ),
+            (
+                "POST",
+                "/v2/cudasharedmemory/unregister",
+                Api::SharedMemory,
+                None,
+                Some("unregister shared memory"),
+            ),
             ("GET", "/v2/unknown", Api::Unknown, None, None),
             ("GET", "//v2", Api::Unknown, None, None),
             ("GET", "/v2//models", Api::Unknown, None, None),
-            ("GET", "/v2/models/m/versions/1/infer/x/y/z", Api::Unknown, None, None),
+            (
+                "GET",
+                "/v2/models/m/versions/1/infer/x/y/z",
+                Api::Unknown,
+                None,
+                None,
+            ),
         ] {
             let method = method.parse().unwrap();
             let call = Call::of_http(&method, path);
-            assert_eq!((call.api, call.model.as_deref(), call.change), (api, model, change), "{path}");
+            assert_eq!(
+                (call.api, call.model.as_deref(), call.change),
+                (api, model, change),
+                "{path}"
+            );
         }
     }
 

@@ -89,7 +89,10 @@ where
         };
         let certificate = || (self.transport.certificate)(request.extensions());
         let change = call.change;
-        match self.guard.admit(&self.door, &call, request.headers(), certificate) {
+        match self
+            .guard
+            .admit(&self.door, &call, request.headers(), certificate)
+        {
             Err(refusal) => {
                 if let Some(change) = change {
                     let identity = refusal.shown.as_deref().unwrap_or("nobody known");
@@ -136,7 +139,11 @@ impl Audit {
         let grpc_status = grpc_status.and_then(|status| HeaderValue::to_str(status).ok());
         let outcome = match response {
             None => "given up by the client",
-            Some(response) if response.status().is_success() && grpc_status.is_none_or(|status| status == "0") => "done",
+            Some(response)
+                if response.status().is_success() && grpc_status.is_none_or(|status| status == "0") =>
+            {
+                "done"
+            }
             Some(_) => "failed",
         };
         tracing::info!(target: "audit", identity, change, model, status, grpc_status, "{outcome}");

@@ -108,7 +108,9 @@ impl Guard {
     /// # Errors
     /// When a file cannot be used. What was known stays so. The same contents are an error only once.
     pub fn reload(&self) -> Result<bool, AuthError> {
-        let Some(path) = &self.0.path else { return Ok(false) };
+        let Some(path) = &self.0.path else {
+            return Ok(false);
+        };
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let contents = Contents::read(path).inspect_err(|_| *seen = None)?;
         if seen.as_ref() == Some(&contents) {
@@ -143,7 +145,10 @@ impl Guard {
                     let text = error.to_string();
                     if said.as_ref() != Some(&text) {
                         let error = &text;
-                        tracing::error!(error, "the changed table of identities cannot be used; the one before it stays");
+                        tracing::error!(
+                            error,
+                            "the changed table of identities cannot be used; the one before it stays"
+                        );
                         said = Some(text);
                     }
                 }
@@ -167,11 +172,20 @@ impl Guard {
         certificate: impl FnOnce() -> Vec<String>,
     ) -> Result<Admitted, Refusal> {
         let mut is_restricted = false;
-        for restricted in door.restricted.iter().filter(|restricted| restricted.apis().contains(&call.api)) {
+        for restricted in door
+            .restricted
+            .iter()
+            .filter(|restricted| restricted.apis().contains(&call.api))
+        {
             restricted.check(headers).map_err(denied)?;
             is_restricted = true;
         }
-        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let table = self
+            .0
+            .table
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         match &door.answers {
             Answers::Everything => {}
             Answers::NoChanges(advice) => {
@@ -200,7 +214,10 @@ impl Guard {
             return Ok(Admitted {
                 shown: Cow::Borrowed("anonymous"),
                 // Who changes a model by gRPC names it in the message.
-                grant: call.change.is_some().then(|| Grant::new(Watched::new(None, &model))),
+                grant: call
+                    .change
+                    .is_some()
+                    .then(|| Grant::new(Watched::new(None, &model))),
                 model,
             });
         };
@@ -268,7 +285,10 @@ fn identify(
     let Some(value) = values.next() else {
         let known = table.by_certificate(&certificate()).or_else(|| table.anonymous());
         return known.ok_or_else(|| {
-            Refusal::unauthenticated("expected a header 'authorization: Bearer TOKEN', or a known certificate", NONE)
+            Refusal::unauthenticated(
+                "expected a header 'authorization: Bearer TOKEN', or a known certificate",
+                NONE,
+            )
         });
     };
     let token = value.to_str().ok().filter(|_| values.next().is_none());
@@ -277,7 +297,10 @@ fn identify(
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
     let Some(token) = token else {
-        return Err(Refusal::unauthenticated("expected one header 'authorization: Bearer TOKEN'", WRONG));
+        return Err(Refusal::unauthenticated(
+            "expected one header 'authorization: Bearer TOKEN'",
+            WRONG,
+        ));
     };
     table
         .by_token(token)

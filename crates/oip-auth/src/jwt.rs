@@ -29,7 +29,10 @@ struct Key {
 }
 
 enum Public {
-    Rsa { n: Vec<u8>, e: Vec<u8> },
+    Rsa {
+        n: Vec<u8>,
+        e: Vec<u8>,
+    },
     /// A point of P-256, uncompressed.
     P256(Vec<u8>),
     Ed25519(Vec<u8>),
@@ -99,11 +102,15 @@ impl Verifier {
             .map_err(|error| AuthError::new(path, format_args!("not a JSON Web Key Set: {error}")))?;
         if set.keys.len() > MOST_KEYS {
             let found = set.keys.len();
-            return Err(AuthError::new(path, format_args!("expected at most {MOST_KEYS} keys, found {found}")));
+            return Err(AuthError::new(
+                path,
+                format_args!("expected at most {MOST_KEYS} keys, found {found}"),
+            ));
         }
         let mut keys = Vec::new();
         for (index, key) in set.keys.iter().enumerate() {
-            let read = read_key(key).map_err(|reason| AuthError::new(path, format_args!("keys[{index}]: {reason}")))?;
+            let read = read_key(key)
+                .map_err(|reason| AuthError::new(path, format_args!("keys[{index}]: {reason}")))?;
             keys.extend(read);
         }
         if keys.is_empty() {
@@ -144,9 +151,15 @@ impl Verifier {
         let claims: Map<String, Value> = serde_json::from_slice(&decode(claims)?).map_err(|_| MALFORMED)?;
         let time = |name: &str| match claims.get(name) {
             None => Ok(None),
-            Some(value) => value.as_f64().map(Some).ok_or("a time of the token is not a number"),
+            Some(value) => value
+                .as_f64()
+                .map(Some)
+                .ok_or("a time of the token is not a number"),
         };
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let now = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
         let until = time("exp")?.ok_or("the token does not say when it expires")? + LEEWAY;
         if now >= until {
             return Err("the token has expired");
@@ -158,7 +171,9 @@ impl Verifier {
             return Err("the token is of another issuer");
         }
         let is_for_us = match claims.get("aud") {
-            Some(Value::Array(audiences)) => audiences.iter().any(|name| name.as_str() == Some(&self.audience)),
+            Some(Value::Array(audiences)) => {
+                audiences.iter().any(|name| name.as_str() == Some(&self.audience))
+            }
             audience => audience.and_then(Value::as_str) == Some(&self.audience),
         };
         if !is_for_us {
@@ -166,7 +181,11 @@ impl Verifier {
         }
         let values = match claims.get(&self.claim) {
             Some(Value::String(value)) => vec![value.clone()],
-            Some(Value::Array(values)) => values.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            Some(Value::Array(values)) => values
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
             _ => return Err("the token lacks the claim that says whose it is"),
         };
         Ok(Verified {
@@ -272,7 +291,12 @@ pub(crate) mod tests {
             let message = format!("{}.{}", encode(header.to_string()), encode(claims.to_string()));
             let signature = match header["alg"].as_str() {
                 Some("EdDSA") => self.ed25519.sign(message.as_bytes()).as_ref().to_vec(),
-                _ => self.p256.sign(&self.random, message.as_bytes()).unwrap().as_ref().to_vec(),
+                _ => self
+                    .p256
+                    .sign(&self.random, message.as_bytes())
+                    .unwrap()
+                    .as_ref()
+                    .to_vec(),
             };
             format!("{message}.{}", encode(signature))
         }
@@ -307,7 +331,10 @@ pub(crate) mod tests {
             json!({"alg": "ES256"}),
         ] {
             let verified = verifier.verify(&issuer.sign(&header, &claims()), now()).unwrap();
-            assert_eq!((verified.values, verified.until), (vec!["ci".to_owned()], NOW + 70));
+            assert_eq!(
+                (verified.values, verified.until),
+                (vec!["ci".to_owned()], NOW + 70)
+            );
             let verified = verifier.verify(&issuer.sign(&header, &of_many), now()).unwrap();
             assert_eq!(verified.values, ["a", "b"]);
         }
@@ -322,10 +349,19 @@ pub(crate) mod tests {
         let [iss, aud, claim] = ["joe", "models", "sub"].map(str::to_owned);
         let verifier = Verifier::new(Path::new("k"), set.as_bytes(), iss, aud, claim).unwrap();
         let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_300_819_370);
-        assert_eq!(verifier.verify(token, then).unwrap_err(), "the token is for another audience");
-        assert_eq!(verifier.verify(token, SystemTime::now()).unwrap_err(), "the token has expired");
+        assert_eq!(
+            verifier.verify(token, then).unwrap_err(),
+            "the token is for another audience"
+        );
+        assert_eq!(
+            verifier.verify(token, SystemTime::now()).unwrap_err(),
+            "the token has expired"
+        );
         let changed = token.replace("eyJpc3MiOiJqb2Ui", "eyJpc3MiOiJqb2Uj");
-        assert_eq!(verifier.verify(&changed, then).unwrap_err(), "the token is not signed by a known key");
+        assert_eq!(
+            verifier.verify(&changed, then).unwrap_err(),
+            "the token is not signed by a known key"
+        );
     }
 
     #[test]
@@ -346,25 +382,50 @@ pub(crate) mod tests {
         };
         let good = issuer.sign(&es256, &claims());
         let message = good.rsplit_once('.').unwrap().0;
-        let none = format!("{}.{}.", encode(r#"{"alg":"none"}"#), encode(claims().to_string()));
+        let none = format!(
+            "{}.{}.",
+            encode(r#"{"alg":"none"}"#),
+            encode(claims().to_string())
+        );
         for (token, reason) in [
             (Issuer::new().sign(&es256, &claims()), unsigned),
-            (issuer.sign(&json!({"alg": "ES256", "kid": "ed"}), &claims()), unsigned),
+            (
+                issuer.sign(&json!({"alg": "ES256", "kid": "ed"}), &claims()),
+                unsigned,
+            ),
             // A key is for one algorithm, whatever the token says.
-            (issuer.sign(&json!({"alg": "HS256", "kid": "ec"}), &claims()), unsigned),
-            (issuer.sign(&json!({"alg": "RS256", "kid": "ec"}), &claims()), unsigned),
+            (
+                issuer.sign(&json!({"alg": "HS256", "kid": "ec"}), &claims()),
+                unsigned,
+            ),
+            (
+                issuer.sign(&json!({"alg": "RS256", "kid": "ec"}), &claims()),
+                unsigned,
+            ),
             (none, unsigned),
             (format!("{message}."), unsigned),
-            (issuer.sign(&json!({"alg": "ES256", "crit": ["b64"]}), &claims()), "the token has extensions that are not known"),
+            (
+                issuer.sign(&json!({"alg": "ES256", "crit": ["b64"]}), &claims()),
+                "the token has extensions that are not known",
+            ),
             (with("exp", json!(NOW - 11)), "the token has expired"),
-            (with("exp", json!("9999999999")), "a time of the token is not a number"),
+            (
+                with("exp", json!("9999999999")),
+                "a time of the token is not a number",
+            ),
             (without("exp"), "the token does not say when it expires"),
             (with("nbf", json!(NOW + 60)), "the token is not valid yet"),
             (with("nbf", json!("0")), "a time of the token is not a number"),
-            (with("iss", json!("https://other")), "the token is of another issuer"),
+            (
+                with("iss", json!("https://other")),
+                "the token is of another issuer",
+            ),
             (without("iss"), "the token is of another issuer"),
             (with("aud", json!("others")), "the token is for another audience"),
-            (with("aud", json!(["others"])), "the token is for another audience"),
+            (
+                with("aud", json!(["others"])),
+                "the token is for another audience",
+            ),
             (without("aud"), "the token is for another audience"),
             (without("sub"), "the token lacks the claim that says whose it is"),
             ("a.b.c".to_owned(), "the token is not a signed JSON Web Token"),
@@ -387,9 +448,18 @@ pub(crate) mod tests {
             ("", "keys.json: not a JSON Web Key Set"),
             (r#"{"keys": []}"#, "found none"),
             (r#"{"keys": [{"crv": "P-256"}]}"#, "keys[0]: 'kty' is missing"),
-            (r#"{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}"#, "of 2048 to 8192 bits, found 24"),
-            (r#"{"keys": [{"kty": "EC", "crv": "P-256", "x": "!", "y": ""}]}"#, "'x': expected base64url"),
-            (r#"{"keys": [{"kty": "oct", "k": "AAAA"}]}"#, "keys[0]: expected a public key, found a secret one"),
+            (
+                r#"{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}"#,
+                "of 2048 to 8192 bits, found 24",
+            ),
+            (
+                r#"{"keys": [{"kty": "EC", "crv": "P-256", "x": "!", "y": ""}]}"#,
+                "'x': expected base64url",
+            ),
+            (
+                r#"{"keys": [{"kty": "oct", "k": "AAAA"}]}"#,
+                "keys[0]: expected a public key, found a secret one",
+            ),
         ] {
             let error = new(set);
             assert!(error.contains(expected), "{error}");

@@ -47,13 +47,19 @@ impl Restricted {
 
     fn parse(text: &str, prefix: &str, noun: &'static str) -> Result<Self, String> {
         let expected = "expected API,API,...:key=value";
-        let (names, secret) = text.split_once(':').ok_or_else(|| format!("{expected}, found no ':'"))?;
-        let (key, value) = secret.split_once('=').ok_or_else(|| format!("{expected}, found no '=' after ':'"))?;
+        let (names, secret) = text
+            .split_once(':')
+            .ok_or_else(|| format!("{expected}, found no ':'"))?;
+        let (key, value) = secret
+            .split_once('=')
+            .ok_or_else(|| format!("{expected}, found no '=' after ':'"))?;
         if key.trim().is_empty() || value.is_empty() {
             return Err(format!("{expected}, found an empty key or value"));
         }
         let header = format!("{prefix}{}", key.trim());
-        let header = header.parse().map_err(|_| format!("{expected}, found a key that is no name of a header"))?;
+        let header = header
+            .parse()
+            .map_err(|_| format!("{expected}, found a key that is no name of a header"))?;
         // Triton knows all but the metrics, which it has on a port of their own.
         let apis: Result<Vec<Api>, String> = names
             .split(',')
@@ -61,7 +67,10 @@ impl Restricted {
                 let api = Api::ALL.into_iter().find(|api| api.name() == name.trim());
                 api.ok_or_else(|| {
                     let names = Api::ALL.map(Api::name).join(", ");
-                    format!("unknown {noun} '{}'; expected {names}", name.trim().escape_debug())
+                    format!(
+                        "unknown {noun} '{}'; expected {names}",
+                        name.trim().escape_debug()
+                    )
                 })
             })
             .collect();
@@ -81,11 +90,19 @@ impl Restricted {
 
     /// Checks a request's headers; an error says which header is expected.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
-        let given: [u8; 32] = Sha256::digest(headers.get(&self.header).map_or(&b""[..], |value| value.as_bytes())).into();
+        let given: [u8; 32] = Sha256::digest(
+            headers
+                .get(&self.header)
+                .map_or(&b""[..], |value| value.as_bytes()),
+        )
+        .into();
         match bool::from(given.ct_eq(&self.value)) {
             true => Ok(()),
             // Triton's text.
-            false => Err(format!("This {} is restricted, expecting header '{}'", self.noun, self.header)),
+            false => Err(format!(
+                "This {} is restricted, expecting header '{}'",
+                self.noun, self.header
+            )),
         }
     }
 }
@@ -98,7 +115,10 @@ pub fn check_restricted(groups: &[Restricted]) -> Result<(), String> {
     let mut seen = Vec::new();
     for api in groups.iter().flat_map(Restricted::apis) {
         if seen.contains(api) {
-            return Err(format!("'{}' is given twice; each may be in one group only", api.name()));
+            return Err(format!(
+                "'{}' is given twice; each may be in one group only",
+                api.name()
+            ));
         }
         seen.push(*api);
     }

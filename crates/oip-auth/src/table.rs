@@ -123,7 +123,8 @@ pub(crate) struct Contents {
 
 impl Contents {
     pub(crate) fn read(path: &Path) -> Result<Self, AuthError> {
-        let table = String::from_utf8(read(path)?).map_err(|_| AuthError::new(path, "expected text in UTF-8"))?;
+        let table =
+            String::from_utf8(read(path)?).map_err(|_| AuthError::new(path, "expected text in UTF-8"))?;
         let keys = parse(path, &table)?.jwt.map(|jwt| {
             let keys = path.parent().unwrap_or(Path::new("")).join(jwt.keys);
             let contents = read(&keys)?;
@@ -140,13 +141,22 @@ fn read(path: &Path) -> Result<Vec<u8>, AuthError> {
     let unreadable = |error| AuthError::new(path, format_args!("cannot be read: {error}"));
     // Opening a pipe would wait for whoever writes to it.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(AuthError::new(path, "expected a file, found something else, such as a folder or a pipe"));
+        return Err(AuthError::new(
+            path,
+            "expected a file, found something else, such as a folder or a pipe",
+        ));
     }
     let mut contents = Vec::new();
     let opened = File::open(path).map_err(unreadable)?;
-    opened.take(MAX_BYTES + 1).read_to_end(&mut contents).map_err(unreadable)?;
+    opened
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut contents)
+        .map_err(unreadable)?;
     if contents.len() as u64 > MAX_BYTES {
-        return Err(AuthError::new(path, format_args!("expected at most {MAX_BYTES} bytes")));
+        return Err(AuthError::new(
+            path,
+            format_args!("expected at most {MAX_BYTES} bytes"),
+        ));
     }
     Ok(contents)
 }
@@ -183,23 +193,36 @@ impl Table {
                     wrong(token.span().start, "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
                 })?;
                 if table.tokens.iter().any(|(known, _)| *known == digest) {
-                    return Err(wrong(token.span().start, "this token is another identity's already"));
+                    return Err(wrong(
+                        token.span().start,
+                        "this token is another identity's already",
+                    ));
                 }
                 table.tokens.push((digest, number));
             }
             if table.tokens.len() > MOST_TOKENS {
-                return Err(AuthError::new(path, format_args!("expected at most {MOST_TOKENS} tokens")));
+                return Err(AuthError::new(
+                    path,
+                    format_args!("expected at most {MOST_TOKENS} tokens"),
+                ));
             }
             for pattern in &identity.certificates {
-                if !["uri:", "dns:", "email:"].iter().any(|kind| pattern.get_ref().starts_with(kind)) {
-                    let expected = "expected a certificate's name with its kind: uri:..., dns:... or email:...";
+                if !["uri:", "dns:", "email:"]
+                    .iter()
+                    .any(|kind| pattern.get_ref().starts_with(kind))
+                {
+                    let expected =
+                        "expected a certificate's name with its kind: uri:..., dns:... or email:...";
                     return Err(wrong(pattern.span().start, expected));
                 }
                 table.certificates.push((Pattern::new(pattern.get_ref()), number));
             }
             for pattern in &identity.jwt {
                 if file.jwt.is_none() {
-                    return Err(wrong(pattern.span().start, "values of a token's claim need a section [jwt]"));
+                    return Err(wrong(
+                        pattern.span().start,
+                        "values of a token's claim need a section [jwt]",
+                    ));
                 }
                 values.push((Pattern::new(pattern.get_ref()), number));
             }
@@ -213,7 +236,9 @@ impl Table {
         }
         if let Some(rights) = file.anonymous {
             table.anonymous = Some(table.identities.len());
-            table.identities.push(Identity::new("anonymous".to_owned(), rights, &wrong)?);
+            table
+                .identities
+                .push(Identity::new("anonymous".to_owned(), rights, &wrong)?);
         }
         if let (Some(jwt), Some((keys, contents))) = (file.jwt, &contents.keys) {
             let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
@@ -284,7 +309,9 @@ impl Table {
 
 impl Jwt {
     fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, &'static str> {
-        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let seconds = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs());
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(verified) = known().get(&digest)
             && seconds < verified.until
@@ -321,7 +348,10 @@ impl Identity {
         }
         let models = match &rights.models {
             None => vec![Pattern::new("*")],
-            Some(models) => models.iter().map(|pattern| Pattern::new(pattern.get_ref())).collect(),
+            Some(models) => models
+                .iter()
+                .map(|pattern| Pattern::new(pattern.get_ref()))
+                .collect(),
         };
         let rate = match &rights.rate {
             None => None,
@@ -330,7 +360,12 @@ impl Identity {
                 let burst = rights.burst.unwrap_or_else(|| per_second.ceil() as u32);
                 Some(Rate::new(per_second, burst, Instant::now()))
             }
-            Some(rate) => return Err(wrong(rate.span().start, "expected a rate from 0.001 to 1e9 calls each second")),
+            Some(rate) => {
+                return Err(wrong(
+                    rate.span().start,
+                    "expected a rate from 0.001 to 1e9 calls each second",
+                ));
+            }
         };
         Ok(Self {
             name,
@@ -357,7 +392,11 @@ impl Identity {
     pub(crate) fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         match self.models.iter().any(|pattern| pattern.takes(model)) {
             true => Ok(()),
-            false => Err(denied(format!("identity '{}' may not use model {}", self.name, Quoted(model)))),
+            false => Err(denied(format!(
+                "identity '{}' may not use model {}",
+                self.name,
+                Quoted(model)
+            ))),
         }
     }
 
@@ -469,10 +508,20 @@ mod tests {
         let names = ["dns:x".to_owned(), "uri:spiffe://example.com/robots/7".to_owned()];
         let known = table.by_certificate(&names).unwrap();
         assert_eq!(known.shown, "robots ('uri:spiffe://example.com/robots/7')");
-        assert!(table.identity(known.identity).check_call(&Call::of_http(&Method::GET, "/unheard-of")).is_ok());
+        assert!(
+            table
+                .identity(known.identity)
+                .check_call(&Call::of_http(&Method::GET, "/unheard-of"))
+                .is_ok()
+        );
         assert!(table.by_certificate(&names[..1]).is_none());
         let anonymous = table.anonymous().unwrap();
-        assert!(table.identity(anonymous.identity).check_call(&Call::of_grpc("/grpc.health.v1.Health/Check")).is_ok());
+        assert!(
+            table
+                .identity(anonymous.identity)
+                .check_call(&Call::of_grpc("/grpc.health.v1.Health/Check"))
+                .is_ok()
+        );
     }
 
     #[test]
@@ -493,8 +542,14 @@ mod tests {
             assert_eq!(table.by_token(&good).unwrap().shown, "team ('ml-7')");
         }
         let nobody = table.by_token(&sign(&["all"], u64::MAX));
-        assert_eq!(nobody.err(), Some("nobody in the server's table is meant by the token"));
-        assert_eq!(table.by_token(&sign(&["ml-7"], 1)).err(), Some("the token has expired"));
+        assert_eq!(
+            nobody.err(),
+            Some("nobody in the server's table is meant by the token")
+        );
+        assert_eq!(
+            table.by_token(&sign(&["ml-7"], 1)).err(),
+            Some("the token has expired")
+        );
     }
 
     #[test]
@@ -502,18 +557,43 @@ mod tests {
         for (text, expected) in [
             ("x = 1", "line 1: unknown field `x`"),
             ("[identities.ci]\n", "line 1: missing field `apis`"),
-            ("[identities.ci]\napis = [\"infer\"]", "line 2: unknown group 'infer'; expected health, metadata, inference"),
-            ("[identities.ci]\napis = []\ntoken-sha256 = [\"s3cret\"]", "line 3: expected the SHA-256 of a token"),
-            ("[identities.ci]\napis = []\ncertificates = [\"robot\"]", "line 3: expected a certificate's name with its kind"),
-            ("[identities.ci]\napis = []\njwt = [\"ci\"]", "line 3: values of a token's claim need a section [jwt]"),
-            ("[identities.ci]\napis = []\nrate = 0", "line 3: expected a rate from 0.001"),
-            ("[jwt]\nkeys = \"nowhere.json\"\nissuer = \"i\"\naudience = \"a\"", "nowhere.json: cannot be read: No such file"),
+            (
+                "[identities.ci]\napis = [\"infer\"]",
+                "line 2: unknown group 'infer'; expected health, metadata, inference",
+            ),
+            (
+                "[identities.ci]\napis = []\ntoken-sha256 = [\"s3cret\"]",
+                "line 3: expected the SHA-256 of a token",
+            ),
+            (
+                "[identities.ci]\napis = []\ncertificates = [\"robot\"]",
+                "line 3: expected a certificate's name with its kind",
+            ),
+            (
+                "[identities.ci]\napis = []\njwt = [\"ci\"]",
+                "line 3: values of a token's claim need a section [jwt]",
+            ),
+            (
+                "[identities.ci]\napis = []\nrate = 0",
+                "line 3: expected a rate from 0.001",
+            ),
+            (
+                "[jwt]\nkeys = \"nowhere.json\"\nissuer = \"i\"\naudience = \"a\"",
+                "nowhere.json: cannot be read: No such file",
+            ),
             ("[", "line 1: "),
         ] {
             let error = table(text).err().unwrap();
             assert!(error.contains(expected) && !error.contains("s3cret"), "{error}");
         }
-        let twice = format!("[identities.a]\napis = []\ntoken-sha256 = [\"{SECRET}\"]\n[identities.b]\napis = []\ntoken-sha256 = [\"{SECRET}\"]");
-        assert!(table(&twice).err().unwrap().contains("line 6: this token is another identity's already"));
+        let twice = format!(
+            "[identities.a]\napis = []\ntoken-sha256 = [\"{SECRET}\"]\n[identities.b]\napis = []\ntoken-sha256 = [\"{SECRET}\"]"
+        );
+        assert!(
+            table(&twice)
+                .err()
+                .unwrap()
+                .contains("line 6: this token is another identity's already")
+        );
     }
 }

@@ -22,7 +22,10 @@ pub(crate) fn pool(
     settings: &Settings,
     protocol: &[u8],
 ) -> Result<(legacy::Builder, Connector), ClientError> {
-    let tls = endpoint.is_encrypted.then(|| settings.tls.config(protocol)).transpose();
+    let tls = endpoint
+        .is_encrypted
+        .then(|| settings.tls.config(protocol))
+        .transpose();
     let tls = tls.map_err(|error| error.at(&endpoint.url))?;
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -51,7 +54,11 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
     });
     let (kind, message) = if let Some(reason) = of_tls(&*error) {
         // What the server sends first may come after the client's first request.
-        let kind = if is_connect { ErrorKind::Connect } else { ErrorKind::Broken };
+        let kind = if is_connect {
+            ErrorKind::Connect
+        } else {
+            ErrorKind::Broken
+        };
         (kind, format!("TLS: {reason}"))
     } else if is_connect && hyper().next().is_none() {
         let message = match io_kind {

@@ -108,7 +108,12 @@ mod tests {
         assert_eq!(parsed("HTTP://a/"), expected(Transport::Http, "a", ""));
         assert_eq!(parsed("https://a"), expected(Transport::Http, "a", ""));
         assert_eq!(parsed("grpcs://a:1"), expected(Transport::Grpc, "a:1", ""));
-        for (url, is_encrypted) in [("http://a", false), ("HTTPS://a", true), ("grpcs://a", true), ("a", false)] {
+        for (url, is_encrypted) in [
+            ("http://a", false),
+            ("HTTPS://a", true),
+            ("grpcs://a", true),
+            ("a", false),
+        ] {
             assert_eq!(Endpoint::parse(url).unwrap().is_encrypted, is_encrypted, "{url}");
         }
         assert_eq!(
@@ -129,7 +134,10 @@ mod tests {
     #[test]
     fn what_is_no_url_is_refused_with_a_reason() {
         for (url, reason) in [
-            ("ftp://a", "expected http://, https://, grpc:// or grpcs://, found ftp://"),
+            (
+                "ftp://a",
+                "expected http://, https://, grpc:// or grpcs://, found ftp://",
+            ),
             ("http://", "expected a URL such as"),
             ("http://a b", "expected a URL such as"),
             ("http://a:99999", "expected a port up to 65535"),

@@ -46,11 +46,15 @@ impl TlsSettings {
             Some((certificate, key)) => {
                 let chain = certificates("the client's certificate", certificate)?;
                 let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
-                    wrong(format!("the client's key: expected a private key in PEM without a password: {error}"))
+                    wrong(format!(
+                        "the client's key: expected a private key in PEM without a password: {error}"
+                    ))
                 })?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|error| wrong(format!("the client's certificate and key cannot be used: {error}")))?
+                builder.with_client_auth_cert(chain, key).map_err(|error| {
+                    wrong(format!(
+                        "the client's certificate and key cannot be used: {error}"
+                    ))
+                })?
             }
         };
         config.alpn_protocols = vec![protocol.to_vec()];
@@ -83,7 +87,10 @@ impl TlsSettings {
 
 fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ClientError> {
     let wrong = |reason: String| {
-        ClientError::new(ErrorKind::Usage, format!("{what}: expected certificates in PEM: {reason}"))
+        ClientError::new(
+            ErrorKind::Usage,
+            format!("{what}: expected certificates in PEM: {reason}"),
+        )
     };
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| wrong(error.to_string()))?;
@@ -98,7 +105,8 @@ pub(crate) fn explain(error: &rustls::Error) -> String {
     use rustls::{AlertDescription, CertificateError, Error};
     match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "the server's certificate is signed by no authority that this client knows; name its authority".to_owned()
+            "the server's certificate is signed by no authority that this client knows; name its authority"
+                .to_owned()
         }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             "the server's certificate has expired".to_owned()

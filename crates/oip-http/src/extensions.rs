@@ -95,7 +95,9 @@ pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Re
 }
 
 pub(crate) async fn model_statistics(State(app): State<App>, path: PathParams) -> Response {
-    respond(with_model(path, |model| statistics(&*app.service, Some(model), None)))
+    respond(with_model(path, |model| {
+        statistics(&*app.service, Some(model), None)
+    }))
 }
 
 pub(crate) async fn all_statistics(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {

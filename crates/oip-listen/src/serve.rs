@@ -58,7 +58,15 @@ where
     B::Data: Buf + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    serve_each(listener, protocol, None, move |_| service.clone(), limits, shutdown).await
+    serve_each(
+        listener,
+        protocol,
+        None,
+        move |_| service.clone(),
+        limits,
+        shutdown,
+    )
+    .await
 }
 
 /// The same over TLS. Clients of [`Protocol::Http1`] that ask for HTTP/2 are served that too, by the limits for it; they stay
@@ -78,7 +86,15 @@ where
     B::Data: Buf + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    serve_each(listener, protocol, Some(tls), move |_| service.clone(), limits, shutdown).await
+    serve_each(
+        listener,
+        protocol,
+        Some(tls),
+        move |_| service.clone(),
+        limits,
+        shutdown,
+    )
+    .await
 }
 
 /// The same, encrypted or not, with a service for each connection, made when it begins by a function that is told who its
@@ -261,7 +277,9 @@ impl Connection {
                     self.activity.go_to(Lane::Work);
                 }
             }
-            return self.serve_on(Transport::Plain(stream), None, service, tasks).await;
+            return self
+                .serve_on(Transport::Plain(stream), None, service, tasks)
+                .await;
         };
         let stream = WatchedStream::below_tls(stream, encryption.home, self.activity.clone());
         let secured = {
@@ -293,7 +311,8 @@ impl Connection {
         let is_upgraded = protocol == Protocol::Http2 && self.protocol != protocol;
         self.protocol = protocol;
         self.activity.opened(protocol);
-        self.activity.go_to(if is_upgraded { Lane::Work } else { Lane::Front });
+        self.activity
+            .go_to(if is_upgraded { Lane::Work } else { Lane::Front });
         yield_now().await;
         self.serve_on(transport, certificate, service, tasks).await
     }

@@ -28,17 +28,33 @@ pub(crate) struct AccessOptions {
 
     /// APIs that want a header of a certain value over HTTP, as `API,API,...:key=value`: health, metadata, inference,
     /// shared-memory, model-config, model-repository, statistics, trace, logging, metrics. May be given several times
-    #[arg(long, env = "OIP_HTTP_RESTRICTED_API", hide_env = true, value_name = "APIS:KEY=VALUE")]
+    #[arg(
+        long,
+        env = "OIP_HTTP_RESTRICTED_API",
+        hide_env = true,
+        value_name = "APIS:KEY=VALUE"
+    )]
     http_restricted_api: Vec<String>,
 
     /// The same for gRPC, where the header is `triton-grpc-protocol-` and then the key
-    #[arg(long, env = "OIP_GRPC_RESTRICTED_PROTOCOL", hide_env = true, value_name = "APIS:KEY=VALUE")]
+    #[arg(
+        long,
+        env = "OIP_GRPC_RESTRICTED_PROTOCOL",
+        hide_env = true,
+        value_name = "APIS:KEY=VALUE"
+    )]
     grpc_restricted_protocol: Vec<String>,
 
     /// Origins of web pages whose scripts may call the server over HTTP and read its answers, such as
     /// `https://app.example.com`; * for all. Calls that change the server need --allowed-hosts beside it. May be given several
     /// times, or with commas
-    #[arg(long, env = "OIP_CORS_ORIGIN", hide_env = true, value_name = "ORIGIN", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "OIP_CORS_ORIGIN",
+        hide_env = true,
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
     cors_origin: Vec<String>,
 
     /// Where to listen for what may change the server, over HTTP and gRPC: then loading and unloading, logging, shared memory
@@ -89,11 +105,17 @@ impl AccessOptions {
             Ok(groups.into())
         };
         let admin = self.admin_address.as_deref();
-        let admin = admin.map(|address| Addresses::read_one("--admin-address", address)).transpose()?;
+        let admin = admin
+            .map(|address| Addresses::read_one("--admin-address", address))
+            .transpose()?;
         let protocols = &self.grpc_restricted_protocol;
         Ok(Access {
             auth: self.auth,
-            http: restricted("--http-restricted-api", &self.http_restricted_api, Restricted::of_http)?,
+            http: restricted(
+                "--http-restricted-api",
+                &self.http_restricted_api,
+                Restricted::of_http,
+            )?,
             grpc: restricted("--grpc-restricted-protocol", protocols, Restricted::of_grpc)?,
             allows_all: self.allow_public_admin.unwrap_or(false) || knows_clients,
             cors: cors(&self.cors_origin)?,
@@ -108,7 +130,8 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
         [] => return Ok(None),
         [all] if all == "*" => AllowOrigin::any(),
         origins => {
-            let origins: Result<Vec<HeaderValue>, Failure> = origins.iter().map(|origin| self::origin(origin)).collect();
+            let origins: Result<Vec<HeaderValue>, Failure> =
+                origins.iter().map(|origin| self::origin(origin)).collect();
             AllowOrigin::list(origins?)
         }
     };
@@ -133,13 +156,18 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
 fn origin(text: &str) -> Result<HeaderValue, Failure> {
     let wrong = || {
         let expected = "expected an origin such as https://app.example.com, or * alone";
-        Failure::usage(format!("--cors-origin: {expected}, found '{}'", text.escape_debug()))
+        Failure::usage(format!(
+            "--cors-origin: {expected}, found '{}'",
+            text.escape_debug()
+        ))
     };
     let (scheme, host) = text.split_once("://").ok_or_else(wrong)?;
     let is_origin = ["http", "https"].contains(&scheme)
         && !host.is_empty()
         && !host.contains(['/', '?', '#', '@', '*'])
-        && text.bytes().all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase());
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase());
     if !is_origin {
         return Err(wrong());
     }
@@ -159,7 +187,11 @@ impl Access {
                 () if self.allows_all || is_local => Answers::Everything,
                 () => Answers::NoChanges(ADVICE),
             },
-            restricted: if is_grpc { self.grpc.clone() } else { self.http.clone() },
+            restricted: if is_grpc {
+                self.grpc.clone()
+            } else {
+                self.http.clone()
+            },
         }
     }
 
@@ -208,7 +240,9 @@ mod tests {
             }
         }
         let protocol = include_str!("../../../proto/inference.proto");
-        let calls = protocol.lines().filter_map(|line| line.trim().strip_prefix("rpc "));
+        let calls = protocol
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("rpc "));
         let mut count = 0;
         for call in calls.filter_map(|rest| rest.split('(').next()) {
             let path = format!("/inference.GRPCInferenceService/{call}");

@@ -77,7 +77,13 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
     let guard = config.access.guard()?;
     let mut bound = Vec::new();
     let admin = config.access.admin.iter().map(|place| (place, true));
-    for (place, is_admin) in config.addresses.places.iter().map(|place| (place, false)).chain(admin) {
+    for (place, is_admin) in config
+        .addresses
+        .places
+        .iter()
+        .map(|place| (place, false))
+        .chain(admin)
+    {
         // Connections of gRPC are accepted where they stay.
         let at = match place.speaks {
             Speaks::Grpc => work.handle(),
@@ -217,7 +223,9 @@ impl App {
                 ))
             })?;
         let answering = |other: Speaks| -> Vec<Address> {
-            let bound = bound.iter().filter(|bound| bound.speaks != other && !bound.is_admin);
+            let bound = bound
+                .iter()
+                .filter(|bound| bound.speaks != other && !bound.is_admin);
             bound.map(|bound| bound.address.clone()).collect()
         };
         let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
@@ -361,7 +369,14 @@ impl App {
                     let both = OnePort::new(rest, calls);
                     let make = move |peer: &Peer| Observed::new(both.clone(), traffic.clone(), speaks, peer);
                     let limits = conversing.clone();
-                    tokio::spawn(serve_each(listener, Protocol::Either, tls, make, limits, shutdown))
+                    tokio::spawn(serve_each(
+                        listener,
+                        Protocol::Either,
+                        tls,
+                        make,
+                        limits,
+                        shutdown,
+                    ))
                 }
             }
         });

@@ -60,7 +60,10 @@ pub(crate) fn models(
                 shown(&path.to_string_lossy())
             ),
             Some(address) if is_encrypted => {
-                writeln!(text, "try: curl --cacert AUTHORITY.pem https://{address}/v2/models/{model}")
+                writeln!(
+                    text,
+                    "try: curl --cacert AUTHORITY.pem https://{address}/v2/models/{model}"
+                )
             }
             Some(address) => writeln!(text, "try: curl http://{address}/v2/models/{model}"),
             None => Ok(()),

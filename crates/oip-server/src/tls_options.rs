@@ -40,7 +40,9 @@ impl TlsOptions {
     pub(crate) fn files(self) -> Result<Option<TlsFiles>, Failure> {
         let files = match (self.tls_certificate, self.tls_key) {
             (None, None) if self.tls_client_ca.is_some() => {
-                return Err(Failure::usage("--tls-client-ca needs --tls-certificate and --tls-key"));
+                return Err(Failure::usage(
+                    "--tls-client-ca needs --tls-certificate and --tls-key",
+                ));
             }
             (None, None) => return Ok(None),
             (Some(_), None) => return Err(Failure::usage("--tls-certificate needs --tls-key")),

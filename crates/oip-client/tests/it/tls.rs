@@ -32,7 +32,10 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 fn sign(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-    (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
+    (
+        params.signed_by(&key, authority).unwrap().pem(),
+        key.serialize_pem(),
+    )
 }
 
 impl Served {
@@ -55,19 +58,40 @@ impl Served {
         let grpc = oip_grpc::service(service, GrpcConfig::default());
         let (limits, shutdown) = (Limits::default(), Shutdown::new());
         let listeners = [(); 2].map(|()| listen("127.0.0.1:0".parse().unwrap()).unwrap());
-        let ports = listeners.each_ref().map(|listener| listener.local_addr().unwrap().port());
+        let ports = listeners
+            .each_ref()
+            .map(|listener| listener.local_addr().unwrap().port());
         let [http_listener, grpc_listener] = listeners;
-        tokio::spawn(serve_tls(http_listener, Protocol::Http1, tls.clone(), http, limits.clone(), shutdown.clone()));
-        tokio::spawn(serve_tls(grpc_listener, Protocol::Http2, tls, grpc, limits, shutdown));
+        tokio::spawn(serve_tls(
+            http_listener,
+            Protocol::Http1,
+            tls.clone(),
+            http,
+            limits.clone(),
+            shutdown.clone(),
+        ));
+        tokio::spawn(serve_tls(
+            grpc_listener,
+            Protocol::Http2,
+            tls,
+            grpc,
+            limits,
+            shutdown,
+        ));
         Self {
-            urls: [format!("https://localhost:{}", ports[0]), format!("grpcs://localhost:{}", ports[1])],
+            urls: [
+                format!("https://localhost:{}", ports[0]),
+                format!("grpcs://localhost:{}", ports[1]),
+            ],
             authority,
             _folder: folder,
         }
     }
 
     fn clients(&self, configure: impl Fn(Client) -> Client) -> [Box<dyn InferenceClient>; 2] {
-        self.urls.each_ref().map(|url| configure(oip_client::builder(url)).build().unwrap())
+        self.urls
+            .each_ref()
+            .map(|url| configure(oip_client::builder(url)).build().unwrap())
     }
 }
 
@@ -89,12 +113,20 @@ async fn servers_of_strangers_and_of_other_names_are_not_believed() {
     for client in served.clients(|builder| builder.authorities(stranger.pem())) {
         let error = client.server_live().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connect);
-        assert!(error.to_string().contains("signed by no authority that this client knows"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("signed by no authority that this client knows"),
+            "{error}"
+        );
     }
     let served = Served::new("elsewhere", false);
     for client in served.clients(|builder| builder.authorities(served.authority.pem())) {
         let error = client.server_live().await.unwrap_err().to_string();
-        assert!(error.contains("the server's certificate is for other names"), "{error}");
+        assert!(
+            error.contains("the server's certificate is for other names"),
+            "{error}"
+        );
     }
 }
 
@@ -108,7 +140,10 @@ async fn a_certificate_is_shown_where_that_is_wanted() {
     }
     for client in served.clients(known) {
         let error = client.server_live().await.unwrap_err().to_string();
-        assert!(error.contains("TLS: the server wants a certificate of the client"), "{error}");
+        assert!(
+            error.contains("TLS: the server wants a certificate of the client"),
+            "{error}"
+        );
     }
 }
 
@@ -122,10 +157,30 @@ fn what_cannot_be_used_is_told_at_once() {
         error.to_string()
     };
     for (url, configure, expected) in [
-        ("http://a", &(|builder: Client| builder.authorities("x")) as &dyn Fn(Client) -> Client, "expected https:// or grpcs:// with certificates"),
-        ("https://a", &|builder| builder.authorities("x"), "the authorities: expected certificates in PEM: found none"),
-        ("grpcs://a", &|builder| builder.authorities(&certificate).certificate(&certificate, "x"), "expected a private key in PEM"),
-        ("https://a", &|builder| builder.authorities(&certificate).certificate(&certificate, &other), "certificate and key cannot be used"),
+        (
+            "http://a",
+            &(|builder: Client| builder.authorities("x")) as &dyn Fn(Client) -> Client,
+            "expected https:// or grpcs:// with certificates",
+        ),
+        (
+            "https://a",
+            &|builder| builder.authorities("x"),
+            "the authorities: expected certificates in PEM: found none",
+        ),
+        (
+            "grpcs://a",
+            &|builder| builder.authorities(&certificate).certificate(&certificate, "x"),
+            "expected a private key in PEM",
+        ),
+        (
+            "https://a",
+            &|builder| {
+                builder
+                    .authorities(&certificate)
+                    .certificate(&certificate, &other)
+            },
+            "certificate and key cannot be used",
+        ),
     ] {
         let error = build(url, configure);
         assert!(error.contains(expected) && !error.contains(&key), "{error}");

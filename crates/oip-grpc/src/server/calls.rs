@@ -86,13 +86,15 @@ impl GrpcInferenceService for Calls {
         let allowed = allow(&request, &request.get_ref().name);
         let ModelReadyRequest { name, version } = request.into_inner();
         answer(
-            allowed.and_then(|()| convert::model(&name, &version)).and_then(|model| match self.0.service.model_ready(model) {
-                Ok(()) => Ok(ModelReadyResponse { ready: true }),
-                Err(error) if error.code() == ErrorCode::Unavailable => {
-                    Ok(ModelReadyResponse { ready: false })
-                }
-                Err(error) => Err(error),
-            }),
+            allowed
+                .and_then(|()| convert::model(&name, &version))
+                .and_then(|model| match self.0.service.model_ready(model) {
+                    Ok(()) => Ok(ModelReadyResponse { ready: true }),
+                    Err(error) if error.code() == ErrorCode::Unavailable => {
+                        Ok(ModelReadyResponse { ready: false })
+                    }
+                    Err(error) => Err(error),
+                }),
         )
     }
 

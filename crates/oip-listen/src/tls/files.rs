@@ -102,7 +102,9 @@ pub(crate) enum Problem {
     Broken { line: usize, reason: String },
     #[error("line {line}: not an X.509 certificate: {reason}")]
     NotX509 { line: usize, reason: String },
-    #[error("line {line}: the key is encrypted; expected one without a password (openssl pkey -in FILE -out NEW)")]
+    #[error(
+        "line {line}: the key is encrypted; expected one without a password (openssl pkey -in FILE -out NEW)"
+    )]
     Encrypted { line: usize },
     #[error("line {line}: there is one key too many; expected exactly one")]
     SecondKey { line: usize },
@@ -158,10 +160,14 @@ impl Contents {
         let wrong = |problem| TlsError::new(TlsFile::Certificate, &files.certificate, problem);
         let certificates = certificates(&self.certificate).map_err(wrong)?;
         for (line, certificate) in &certificates {
-            let parsed = parse(certificate).map_err(|reason| wrong(Problem::NotX509 { line: *line, reason }))?;
+            let parsed =
+                parse(certificate).map_err(|reason| wrong(Problem::NotX509 { line: *line, reason }))?;
             warn_of_time(&files.certificate, *line, &parsed);
         }
-        Ok(certificates.into_iter().map(|(_, certificate)| certificate).collect())
+        Ok(certificates
+            .into_iter()
+            .map(|(_, certificate)| certificate)
+            .collect())
     }
 
     /// The private key.
@@ -239,12 +245,20 @@ fn sections(contents: &[u8]) -> Vec<Section<'_>> {
     let mut offset = 0;
     for (number, line) in contents.split_inclusive(|byte| *byte == b'\n').enumerate() {
         if let Some(rest) = line.strip_prefix(BEGIN) {
-            let label = String::from_utf8_lossy(rest).trim_end().trim_end_matches('-').to_owned();
+            let label = String::from_utf8_lossy(rest)
+                .trim_end()
+                .trim_end_matches('-')
+                .to_owned();
             starts.push((number + 1, label, offset));
         }
         offset += line.len();
     }
-    let ends: Vec<usize> = starts.iter().skip(1).map(|(_, _, start)| *start).chain([offset]).collect();
+    let ends: Vec<usize> = starts
+        .iter()
+        .skip(1)
+        .map(|(_, _, start)| *start)
+        .chain([offset])
+        .collect();
     let sections = starts.into_iter().zip(ends);
     sections
         .map(|((line, label, start), end)| Section {
@@ -260,7 +274,9 @@ fn not_pem(contents: &[u8], expected: Kind) -> Problem {
     let found = match contents {
         [] => "an empty file",
         // A sequence with a long length: what certificates and keys begin with.
-        [0x30, 0x81..=0x84, ..] => "binary data, perhaps DER (openssl x509 or openssl pkey, with -inform der, makes PEM of it)",
+        [0x30, 0x81..=0x84, ..] => {
+            "binary data, perhaps DER (openssl x509 or openssl pkey, with -inform der, makes PEM of it)"
+        }
         _ => "no section that begins with -----BEGIN",
     };
     Problem::NotPem { expected, found }
@@ -312,7 +328,10 @@ fn private_key(contents: &[u8]) -> Result<PrivateKeyDer<'static>, Problem> {
     };
     let line = section.line;
     let is_encrypted = section.label.starts_with("ENCRYPTED")
-        || section.text.windows(18).any(|window| window == b"Proc-Type: 4,ENCRY");
+        || section
+            .text
+            .windows(18)
+            .any(|window| window == b"Proc-Type: 4,ENCRY");
     if is_encrypted {
         return Err(Problem::Encrypted { line });
     }

@@ -82,7 +82,9 @@ pub(crate) async fn secure(
         }
     };
     let (_, session) = stream.get_ref();
-    let certificate = session.peer_certificates().and_then(<[CertificateDer<'_>]>::first);
+    let certificate = session
+        .peer_certificates()
+        .and_then(<[CertificateDer<'_>]>::first);
     let certificate = certificate.map(|certificate| ClientCertificate::read(certificate));
     let certificate = certificate.transpose().map_err(Refused::Certificate)?;
     // A session that goes on from an earlier one is not held against the clock by anybody else.
@@ -113,6 +115,9 @@ mod tests {
     fn the_answer_in_plain_text_is_as_long_as_it_says() {
         let text = String::from_utf8(NOT_TLS.to_vec()).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+        assert!(
+            head.contains(&format!("Content-Length: {}\r\n", body.len())),
+            "{head}"
+        );
     }
 }

@@ -9,11 +9,7 @@ use std::{
     time::Duration,
 };
 
-use rustls::{
-    ServerConfig,
-    crypto::ring,
-    server::WebPkiClientVerifier,
-};
+use rustls::{ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use tokio::{
     task::spawn_blocking,
     time::{Instant, MissedTickBehavior, interval},
@@ -112,7 +108,10 @@ impl Tls {
                     let text = error.to_string();
                     if said.as_ref() != Some(&text) {
                         let error = &text;
-                        tracing::error!(error, "the changed certificate cannot be used; the one before it stays");
+                        tracing::error!(
+                            error,
+                            "the changed certificate cannot be used; the one before it stays"
+                        );
                         said = Some(text);
                     }
                 }
@@ -137,7 +136,13 @@ impl Tls {
         let warned = self.0.warned.load(Ordering::Relaxed);
         let is_due = warned == 0 || now.saturating_sub(warned) >= EVERY;
         let relaxed = Ordering::Relaxed;
-        if is_due && self.0.warned.compare_exchange(warned, now, relaxed, relaxed).is_ok() {
+        if is_due
+            && self
+                .0
+                .warned
+                .compare_exchange(warned, now, relaxed, relaxed)
+                .is_ok()
+        {
             let others = self.0.refused.swap(0, relaxed);
             tracing::warn!(%reason, others, "a TLS handshake failed");
         } else {
@@ -171,7 +176,8 @@ impl Current {
         let builder = match authorities {
             None => builder.with_no_client_auth(),
             Some(authorities) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider.clone());
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider.clone());
                 builder.with_client_cert_verifier(verifier.build().map_err(|error| unusable(&error))?)
             }
         };
@@ -179,12 +185,14 @@ impl Current {
             .key_provider
             .load_private_key(key.clone_key())
             .map_err(|error| wrong_key(Problem::UnsupportedKey(error)))?;
-        let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => wrong_key(Problem::Mismatch {
-                certificate: files.certificate.clone(),
-            }),
-            error => unusable(&error),
-        })?;
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => wrong_key(Problem::Mismatch {
+                    certificate: files.certificate.clone(),
+                }),
+                error => unusable(&error),
+            })?;
         config.ticketer = ring::Ticketer::new().map_err(|error| unusable(&error))?;
         // A client needs one to come back with; each costs it a message.
         config.send_tls13_tickets = 1;

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use oip_listen::{
-    Address, ClientCertificate, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, Tls, listen, serve,
-    serve_tls,
+    Address, ClientCertificate, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, Tls,
+    listen, serve, serve_tls,
 };
 use tokio::runtime::Runtime;
 
@@ -90,9 +90,14 @@ impl Server {
         });
         let task = match tls {
             None => runtime.spawn(serve(listener, protocol, service, limits, shutdown.clone())),
-            Some(tls) => {
-                runtime.spawn(serve_tls(listener, protocol, tls, service, limits, shutdown.clone()))
-            }
+            Some(tls) => runtime.spawn(serve_tls(
+                listener,
+                protocol,
+                tls,
+                service,
+                limits,
+                shutdown.clone(),
+            )),
         };
         Self {
             address,

@@ -112,7 +112,11 @@ impl Client {
         Self::with(authority, &[&TLS13, &TLS12], None)
     }
 
-    fn with(authority: &Authority, versions: &[&'static SupportedProtocolVersion], pair: Option<&Pair>) -> Self {
+    fn with(
+        authority: &Authority,
+        versions: &[&'static SupportedProtocolVersion],
+        pair: Option<&Pair>,
+    ) -> Self {
         let mut roots = RootCertStore::empty();
         roots
             .add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap())
@@ -148,7 +152,10 @@ impl Client {
     /// Connects and asks for `path`; the whole answer.
     fn get(&self, server: &Server, path: &str) -> io::Result<String> {
         let mut stream = self.connect(server);
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
@@ -192,7 +199,12 @@ fn large_bodies_arrive_as_they_were_sent() {
     let server = Server::start_with(Protocol::Http1, limits(), Some(files.tls()));
     let mut stream = Client::new(&files.authority).connect(&server);
     let body: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
-    write!(stream, "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len()).unwrap();
+    write!(
+        stream,
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    )
+    .unwrap();
     stream.write_all(&body).unwrap();
     assert!(read_until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 200"));
     let mut answer = vec![0; body.len()];
@@ -330,7 +342,9 @@ fn files_are_looked_at_from_time_to_time() {
     let next = Authority::new("another");
     files.write(&next.sign(|_| {}));
     let client = Client::new(&next);
-    eventually("the new certificate is never shown", || client.get(&server, "/hello").is_ok());
+    eventually("the new certificate is never shown", || {
+        client.get(&server, "/hello").is_ok()
+    });
     assert!(watching.join().unwrap().is_err(), "it ended by itself");
 }
 
@@ -359,7 +373,8 @@ fn a_client_without_tls_is_told_so() {
     let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
     let answer = read_to_end(&mut stream);
     assert!(
-        answer.starts_with("HTTP/1.1 400") && answer.ends_with("{\"error\":\"this port speaks TLS: use https:// to call it\"}"),
+        answer.starts_with("HTTP/1.1 400")
+            && answer.ends_with("{\"error\":\"this port speaks TLS: use https:// to call it\"}"),
         "{answer}"
     );
     let server = Server::start_with(Protocol::Http2, limits(), Some(files.tls()));
@@ -416,7 +431,12 @@ fn a_handshake_makes_room_for_another_connection() {
     let server = Server::start_with(Protocol::Http1, limits, Some(files.tls()));
     let mut holding = server.connect();
     holding.write_all(&[22, 3, 1]).unwrap();
-    assert!(Client::new(&files.authority).get(&server, "/hello").unwrap().ends_with("hello"));
+    assert!(
+        Client::new(&files.authority)
+            .get(&server, "/hello")
+            .unwrap()
+            .ends_with("hello")
+    );
 }
 
 #[test]
@@ -447,7 +467,12 @@ fn handshakes_have_threads_of_their_own_and_requests_go_where_plain_ones_do() {
     let files = Files::new();
     let thread = |name: &str| {
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(1).thread_name(name).enable_all().build().unwrap()
+        builder
+            .worker_threads(1)
+            .thread_name(name)
+            .enable_all()
+            .build()
+            .unwrap()
     };
     let (work, busy) = (thread("work"), thread("busy"));
     let with_lanes = limits().with(|limits| {
@@ -456,8 +481,15 @@ fn handshakes_have_threads_of_their_own_and_requests_go_where_plain_ones_do() {
     let server = Server::start_with(Protocol::Http1, with_lanes, Some(files.tls()));
     let mut stream = Client::new(&files.authority).connect(&server);
     let answer = get(&mut stream, "/thread", "!");
-    assert!(!answer.ends_with("work!") && !answer.ends_with("busy!"), "{answer}");
-    write!(stream, "POST /thread HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx").unwrap();
+    assert!(
+        !answer.ends_with("work!") && !answer.ends_with("busy!"),
+        "{answer}"
+    );
+    write!(
+        stream,
+        "POST /thread HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+    )
+    .unwrap();
     let answer = read_until(&mut stream, "!");
     assert!(answer.ends_with("work!"), "{answer}");
     // Without the threads that handshakes are made on, there are none.
@@ -485,21 +517,84 @@ fn files_that_cannot_be_used_are_told_with_the_place() {
     let second_is_wrong = [&good.certificate[..], not_x509].concat();
     let lines = good.certificate.lines().count();
     let cases: Vec<(TlsFile, std::path::PathBuf, String)> = vec![
-        (TlsFile::Certificate, folder.join("nowhere.pem"), "cannot be read: No such file".into()),
-        (TlsFile::Certificate, folder.to_owned(), "expected a file, found something else".into()),
-        (TlsFile::Certificate, write("empty", b""), "expected PEM text with a certificate (BEGIN CERTIFICATE), found an empty file".into()),
-        (TlsFile::Certificate, write("text", b"hello"), "found no section that begins with -----BEGIN".into()),
-        (TlsFile::Certificate, write("der", &der), "found binary data, perhaps DER".into()),
-        (TlsFile::Certificate, write("long", &vec![b'x'; (1 << 20) + 1]), "has more than 1048576 bytes".into()),
-        (TlsFile::Certificate, key.clone(), "line 1: expected a certificate (BEGIN CERTIFICATE), found a private key".into()),
-        (TlsFile::Certificate, write("half", half.as_bytes()), "line 1: the PEM section cannot be read: its END line is missing".into()),
-        (TlsFile::Certificate, write("second", second_is_wrong.as_bytes()), format!("line {}: not an X.509 certificate", lines + 1)),
-        (TlsFile::Key, write("other-key.pem", other.key.as_bytes()), format!("does not belong to the first certificate of {}", certificate.display())),
-        (TlsFile::Key, certificate.clone(), "line 1: expected a private key (BEGIN PRIVATE KEY), found a certificate".into()),
-        (TlsFile::Key, write("encrypted", encrypted.as_bytes()), "line 1: the key is encrypted".into()),
-        (TlsFile::Key, write("keys", good.key.repeat(2).as_bytes()), "there is one key too many".into()),
-        (TlsFile::ClientCa, write("ca", not_x509.as_bytes()), "line 1: not an X.509 certificate".into()),
-        (TlsFile::ClientCa, key.clone(), "line 1: expected a certificate (BEGIN CERTIFICATE), found a private key".into()),
+        (
+            TlsFile::Certificate,
+            folder.join("nowhere.pem"),
+            "cannot be read: No such file".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            folder.to_owned(),
+            "expected a file, found something else".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            write("empty", b""),
+            "expected PEM text with a certificate (BEGIN CERTIFICATE), found an empty file".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            write("text", b"hello"),
+            "found no section that begins with -----BEGIN".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            write("der", &der),
+            "found binary data, perhaps DER".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            write("long", &vec![b'x'; (1 << 20) + 1]),
+            "has more than 1048576 bytes".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            key.clone(),
+            "line 1: expected a certificate (BEGIN CERTIFICATE), found a private key".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            write("half", half.as_bytes()),
+            "line 1: the PEM section cannot be read: its END line is missing".into(),
+        ),
+        (
+            TlsFile::Certificate,
+            write("second", second_is_wrong.as_bytes()),
+            format!("line {}: not an X.509 certificate", lines + 1),
+        ),
+        (
+            TlsFile::Key,
+            write("other-key.pem", other.key.as_bytes()),
+            format!(
+                "does not belong to the first certificate of {}",
+                certificate.display()
+            ),
+        ),
+        (
+            TlsFile::Key,
+            certificate.clone(),
+            "line 1: expected a private key (BEGIN PRIVATE KEY), found a certificate".into(),
+        ),
+        (
+            TlsFile::Key,
+            write("encrypted", encrypted.as_bytes()),
+            "line 1: the key is encrypted".into(),
+        ),
+        (
+            TlsFile::Key,
+            write("keys", good.key.repeat(2).as_bytes()),
+            "there is one key too many".into(),
+        ),
+        (
+            TlsFile::ClientCa,
+            write("ca", not_x509.as_bytes()),
+            "line 1: not an X.509 certificate".into(),
+        ),
+        (
+            TlsFile::ClientCa,
+            key.clone(),
+            "line 1: expected a certificate (BEGIN CERTIFICATE), found a private key".into(),
+        ),
     ];
     for (file, path, message) in cases {
         let mut paths = TlsFiles::new(&certificate, &key);
@@ -510,7 +605,10 @@ fn files_that_cannot_be_used_are_told_with_the_place() {
         }
         let error = Tls::new(paths).unwrap_err();
         let text = error.to_string();
-        assert!(text.starts_with(&*path.to_string_lossy()) && text.contains(&message), "{message}: {text}");
+        assert!(
+            text.starts_with(&*path.to_string_lossy()) && text.contains(&message),
+            "{message}: {text}"
+        );
         assert_eq!(error.file(), file);
     }
     // A file that holds both is both.

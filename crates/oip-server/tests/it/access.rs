@@ -29,7 +29,8 @@ const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f9
 /// A repository with the same tensor file as two models.
 fn repository() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
     for model in ["open", "closed"] {
         let version = folder.path().join(model).join("1");
         fs::create_dir_all(&version).unwrap();
@@ -52,7 +53,10 @@ fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
 
 fn ask(server: &Server, method: &str, path: &str, token: Option<&str>) -> Answer {
     let value = token.map(|token| format!("Bearer {token}"));
-    let headers: Vec<(&str, &str)> = value.iter().map(|value| ("Authorization", value.as_str())).collect();
+    let headers: Vec<(&str, &str)> = value
+        .iter()
+        .map(|value| ("Authorization", value.as_str()))
+        .collect();
     server.request(method, path, &headers, b"")
 }
 
@@ -91,21 +95,43 @@ fn the_table_holds_over_http() {
     let (server, _folder) = server(&table(), &[]);
     assert_eq!(ask(&server, "GET", "/v2/health/ready", None).status, 200);
     let answer = ask(&server, "GET", "/v2/models/open", None);
-    assert_eq!((answer.status, error(&answer)), (403, "identity 'anonymous' may not use the API 'metadata'".into()));
+    assert_eq!(
+        (answer.status, error(&answer)),
+        (403, "identity 'anonymous' may not use the API 'metadata'".into())
+    );
     for token in ["wrong", "", "s3cret2", "a.b.c"] {
         let answer = ask(&server, "GET", "/v2/health/ready", Some(token));
         assert_eq!(answer.status, 401, "{token}");
         let challenge = answer.header("www-authenticate").unwrap();
-        assert!(challenge.starts_with("Bearer ") && challenge.contains("invalid_token"), "{challenge}");
+        assert!(
+            challenge.starts_with("Bearer ") && challenge.contains("invalid_token"),
+            "{challenge}"
+        );
     }
-    let twice = [("Authorization", "Bearer s3cret"), ("Authorization", "Bearer s3cret")];
+    let twice = [
+        ("Authorization", "Bearer s3cret"),
+        ("Authorization", "Bearer s3cret"),
+    ];
     assert_eq!(server.request("GET", "/v2", &twice, b"").status, 401);
-    assert_eq!(server.request("GET", "/v2", &[("Authorization", "Basic eA==")], b"").status, 401);
+    assert_eq!(
+        server
+            .request("GET", "/v2", &[("Authorization", "Basic eA==")], b"")
+            .status,
+        401
+    );
 
     assert_eq!(ask(&server, "GET", "/v2/models/open", Some("s3cret")).status, 200);
-    for path in ["/v2/models/closed", "/v2/models/%63losed", "/v2/models/closed/config", "/v2/models/closed/stats"] {
+    for path in [
+        "/v2/models/closed",
+        "/v2/models/%63losed",
+        "/v2/models/closed/config",
+        "/v2/models/closed/stats",
+    ] {
         let answer = ask(&server, "GET", path, Some("s3cret"));
-        assert_eq!((answer.status, error(&answer)), (403, "identity 'ci' may not use model 'closed'".into()));
+        assert_eq!(
+            (answer.status, error(&answer)),
+            (403, "identity 'ci' may not use model 'closed'".into())
+        );
     }
     let answer = ask(&server, "POST", "/v2/models/closed/infer", Some("s3cret"));
     assert_eq!(answer.status, 403);
@@ -116,7 +142,10 @@ fn the_table_holds_over_http() {
     let models = ask(&server, "GET", "/v2/models", Some("s3cret")).json();
     assert_eq!(models["models"], serde_json::json!(["open"]));
     let index = ask(&server, "POST", "/v2/repository/index", Some("s3cret")).json();
-    assert!(index.as_array().unwrap().len() == 1 && index[0]["name"] == "open", "{index}");
+    assert!(
+        index.as_array().unwrap().len() == 1 && index[0]["name"] == "open",
+        "{index}"
+    );
     let statistics = ask(&server, "GET", "/v2/models/stats", Some("s3cret")).json();
     assert_eq!(statistics["model_stats"].as_array().unwrap().len(), 1);
 }
@@ -130,13 +159,25 @@ async fn the_table_holds_over_grpc() {
         name: name.into(),
         ..Default::default()
     };
-    assert_eq!(code(client.model_metadata(metadata("open")).await), Code::PermissionDenied);
+    assert_eq!(
+        code(client.model_metadata(metadata("open")).await),
+        Code::PermissionDenied
+    );
     let wrong = with(metadata("open"), "authorization", "Bearer wrong");
     let status = client.model_metadata(wrong).await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::Unauthenticated, "the token is not known"));
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unauthenticated, "the token is not known")
+    );
 
-    assert_eq!(code(client.model_metadata(known(metadata("open"))).await), Code::Ok);
-    let status = client.model_metadata(known(metadata("closed"))).await.unwrap_err();
+    assert_eq!(
+        code(client.model_metadata(known(metadata("open"))).await),
+        Code::Ok
+    );
+    let status = client
+        .model_metadata(known(metadata("closed")))
+        .await
+        .unwrap_err();
     assert_eq!(
         (status.code(), status.message()),
         (Code::PermissionDenied, "identity 'ci' may not use model 'closed'")
@@ -146,22 +187,42 @@ async fn the_table_holds_over_grpc() {
         ..Default::default()
     };
     assert_eq!(code(client.model_infer(known(infer("open"))).await), Code::Ok);
-    assert_eq!(code(client.model_infer(known(infer("closed"))).await), Code::PermissionDenied);
-    assert_eq!(code(client.model_infer(infer("open")).await), Code::PermissionDenied);
+    assert_eq!(
+        code(client.model_infer(known(infer("closed"))).await),
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        code(client.model_infer(infer("open")).await),
+        Code::PermissionDenied
+    );
     let statistics = |name: &str| ModelStatisticsRequest {
         name: name.into(),
         ..Default::default()
     };
-    assert_eq!(code(client.model_statistics(known(statistics("closed"))).await), Code::PermissionDenied);
-    let all = client.model_statistics(known(statistics(""))).await.unwrap().into_inner();
+    assert_eq!(
+        code(client.model_statistics(known(statistics("closed"))).await),
+        Code::PermissionDenied
+    );
+    let all = client
+        .model_statistics(known(statistics("")))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(all.model_stats.len(), 1);
-    let index = client.repository_index(known(RepositoryIndexRequest::default())).await.unwrap().into_inner();
+    let index = client
+        .repository_index(known(RepositoryIndexRequest::default()))
+        .await
+        .unwrap()
+        .into_inner();
     assert!(index.models.len() == 1 && index.models[0].name == "open");
     let ready = ModelReadyRequest {
         name: "open".into(),
         ..Default::default()
     };
-    assert_eq!(code(client.model_ready(known(ready)).await), Code::PermissionDenied);
+    assert_eq!(
+        code(client.model_ready(known(ready)).await),
+        Code::PermissionDenied
+    );
     for request in [
         RepositoryModelUnloadRequest {
             model_name: "closed".into(),
@@ -173,11 +234,18 @@ async fn the_table_holds_over_grpc() {
             ..Default::default()
         },
     ] {
-        assert_eq!(code(client.repository_model_unload(known(request)).await), Code::PermissionDenied);
+        assert_eq!(
+            code(client.repository_model_unload(known(request)).await),
+            Code::PermissionDenied
+        );
     }
     // On a stream each request is for itself.
     let requests = tokio_stream::iter([infer("open"), infer("closed"), infer("open")]);
-    let mut answers = client.model_stream_infer(known(requests)).await.unwrap().into_inner();
+    let mut answers = client
+        .model_stream_infer(known(requests))
+        .await
+        .unwrap()
+        .into_inner();
     let mut errors = Vec::new();
     while let Some(answer) = answers.message().await.unwrap() {
         errors.push(answer.error_message);
@@ -195,11 +263,17 @@ async fn whoever_calls_too_often_is_told_when_to_come_back() {
         if expected == 429 {
             let after: u64 = answer.header("retry-after").unwrap().parse().unwrap();
             assert!((50..=100).contains(&after), "{after}");
-            assert_eq!(error(&answer), "identity 'anonymous' calls more often than it may");
+            assert_eq!(
+                error(&answer),
+                "identity 'anonymous' calls more often than it may"
+            );
         }
     }
     let mut client = client(&server).await;
-    assert_eq!(code(client.server_live(ServerLiveRequest {}).await), Code::ResourceExhausted);
+    assert_eq!(
+        code(client.server_live(ServerLiveRequest {}).await),
+        Code::ResourceExhausted
+    );
     // Another identity has its own.
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
 }
@@ -216,7 +290,10 @@ fn a_changed_table_holds_and_a_broken_one_does_not() {
     fs::write(&path, "[anonymous]\napis = [\"health\"]").unwrap();
     let start = Instant::now();
     while ask(&server, "GET", "/v2", Some("s3cret")).status != 401 {
-        assert!(start.elapsed() < Duration::from_secs(60), "the changed table never holds");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "the changed table never holds"
+        );
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -225,11 +302,22 @@ const UNLOAD: &str = "/v2/repository/models/open/unload";
 
 #[tokio::test]
 async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
-    let everywhere = ["--http-address", "0.0.0.0:0", "--grpc-address", "0.0.0.0:0", "--model-control-mode=explicit", "--load-model=*"];
+    let everywhere = [
+        "--http-address",
+        "0.0.0.0:0",
+        "--grpc-address",
+        "0.0.0.0:0",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    ];
     let start = |more: &[&str]| {
         let folder = repository();
         let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
-        command.arg("--model-repository").arg(folder.path()).args(everywhere).args(more);
+        command
+            .arg("--model-repository")
+            .arg(folder.path())
+            .args(everywhere)
+            .args(more);
         let mut server = Server::spawn(&mut command);
         server.wait_until_loaded();
         (server, folder)
@@ -238,7 +326,12 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
     let answer = ask(&server, "POST", UNLOAD, None);
     assert_eq!(answer.status, 403);
     let message = error(&answer);
-    for option in ["'unload' is refused on this address", "--admin-address", "--auth", "--allow-public-admin"] {
+    for option in [
+        "'unload' is refused on this address",
+        "--admin-address",
+        "--auth",
+        "--allow-public-admin",
+    ] {
         assert!(message.contains(option), "{message}");
     }
     for (method, path) in [
@@ -261,22 +354,41 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
         ..Default::default()
     };
     let mut grpc = client(&server).await;
-    assert_eq!(code(grpc.repository_model_unload(unload.clone()).await), Code::PermissionDenied);
-    assert_eq!(code(grpc.log_settings(LogSettingsRequest::default()).await), Code::PermissionDenied);
+    assert_eq!(
+        code(grpc.repository_model_unload(unload.clone()).await),
+        Code::PermissionDenied
+    );
+    assert_eq!(
+        code(grpc.log_settings(LogSettingsRequest::default()).await),
+        Code::PermissionDenied
+    );
 
     let (server, _folder) = start(&["--allow-public-admin"]);
     assert_eq!(ask(&server, "POST", UNLOAD, None).status, 200);
     // An API that wants a header is not for everybody.
     let (server, _folder) = start(&["--http-restricted-api=model-repository:admin-key=s3cret"]);
     assert_eq!(ask(&server, "POST", UNLOAD, None).status, 403);
-    assert_eq!(server.request("POST", UNLOAD, &[("admin-key", "s3cret")], b"").status, 200);
-    assert_eq!(code(client(&server).await.repository_model_unload(unload).await), Code::PermissionDenied);
+    assert_eq!(
+        server
+            .request("POST", UNLOAD, &[("admin-key", "s3cret")], b"")
+            .status,
+        200
+    );
+    assert_eq!(
+        code(client(&server).await.repository_model_unload(unload).await),
+        Code::PermissionDenied
+    );
 }
 
 #[tokio::test]
 async fn the_admin_address_has_what_changes_the_server() {
     let folder = repository();
-    let options = ["--admin-address", "127.0.0.1:0", "--model-control-mode=explicit", "--load-model=*"];
+    let options = [
+        "--admin-address",
+        "127.0.0.1:0",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    ];
     let mut server = Server::start(folder.path(), &options);
     let admin = server.wait_for_line("admin").parse().unwrap();
     server.wait_until_loaded();
@@ -285,17 +397,19 @@ async fn the_admin_address_has_what_changes_the_server() {
         send(&mut stream, method, path, &[], b"");
         receive(&mut stream)
     };
-    for (method, path) in [
-        ("GET", "/metrics"),
-        ("GET", "/v2/logging"),
-        ("POST", UNLOAD),
-    ] {
+    for (method, path) in [("GET", "/metrics"), ("GET", "/v2/logging"), ("POST", UNLOAD)] {
         let answer = ask(&server, method, path, None);
-        assert!(answer.status == 403 && error(&answer).contains("--admin-address"), "{path}");
+        assert!(
+            answer.status == 403 && error(&answer).contains("--admin-address"),
+            "{path}"
+        );
         assert_eq!(ask_admin(method, path).status, 200, "{path}");
     }
     // Shared memory is not offered, which only the admin address says.
-    assert_eq!(ask(&server, "GET", "/v2/systemsharedmemory/status", None).status, 403);
+    assert_eq!(
+        ask(&server, "GET", "/v2/systemsharedmemory/status", None).status,
+        403
+    );
     assert_eq!(ask_admin("GET", "/v2/systemsharedmemory/status").status, 501);
     assert_eq!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
     assert_eq!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
@@ -303,7 +417,10 @@ async fn the_admin_address_has_what_changes_the_server() {
         model_name: "closed".into(),
         ..Default::default()
     };
-    assert_eq!(code(client(&server).await.repository_model_unload(unload).await), Code::PermissionDenied);
+    assert_eq!(
+        code(client(&server).await.repository_model_unload(unload).await),
+        Code::PermissionDenied
+    );
 }
 
 #[tokio::test]
@@ -319,11 +436,19 @@ async fn restricted_apis_are_tritons() {
     assert_eq!(ask(&server, "GET", "/v2/models/open", None).status, 200);
     let path = "/v2/models/open/infer";
     let answer = server.request("POST", path, &[("infer-key", "wrong")], b"{\"inputs\": []}");
-    assert_eq!((answer.status, error(&answer)), (403, "This API is restricted, expecting header 'infer-key'".into()));
+    assert_eq!(
+        (answer.status, error(&answer)),
+        (403, "This API is restricted, expecting header 'infer-key'".into())
+    );
     let answer = server.request("POST", path, &[("infer-key", "infer-value")], b"{\"inputs\": []}");
     assert_eq!(answer.status, 200);
     assert_eq!(server.get("/metrics").status, 403);
-    assert_eq!(server.request("GET", "/metrics", &[("metrics-key", "other")], b"").status, 200);
+    assert_eq!(
+        server
+            .request("GET", "/metrics", &[("metrics-key", "other")], b"")
+            .status,
+        200
+    );
 
     let mut client = client(&server).await;
     let infer = ModelInferRequest {
@@ -342,8 +467,21 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     let folder = repository();
     let path = folder.path().join("auth.toml");
     let rest = "[identities.reader]\ntoken-sha256 = [\"a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5\"]\napis = [\"health\"]";
-    fs::write(&path, format!("[identities.boss]\ntoken-sha256 = [\"{SECRET}\"]\napis = [\"*\"]\n{rest}")).unwrap();
-    let options = ["--auth", path.to_str().unwrap(), "--model-control-mode=explicit", "--load-model=*", "--log", "debug", "--log-format", "json"];
+    fs::write(
+        &path,
+        format!("[identities.boss]\ntoken-sha256 = [\"{SECRET}\"]\napis = [\"*\"]\n{rest}"),
+    )
+    .unwrap();
+    let options = [
+        "--auth",
+        path.to_str().unwrap(),
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--log",
+        "debug",
+        "--log-format",
+        "json",
+    ];
     let mut command = command(folder.path(), &options);
     command.stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -377,21 +515,33 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
     assert_eq!(ask("n0t-known"), 401);
     let line = until(&mut log, "audit");
-    assert!(line.contains("refused") && line.contains("nobody known"), "{line}");
+    assert!(
+        line.contains("refused") && line.contains("nobody known"),
+        "{line}"
+    );
     let endpoint = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
     let mut client = GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap());
     let unload = RepositoryModelUnloadRequest {
         model_name: "closed".into(),
         ..Default::default()
     };
-    assert_eq!(code(client.repository_model_unload(known(unload)).await), Code::Ok);
+    assert_eq!(
+        code(client.repository_model_unload(known(unload)).await),
+        Code::Ok
+    );
     let line = until(&mut log, "audit");
-    assert!(line.contains("boss") && line.contains("closed") && line.contains("done"), "{line}");
+    assert!(
+        line.contains("boss") && line.contains("closed") && line.contains("done"),
+        "{line}"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
     let rest = lines.map_while(Result::ok);
     for line in log.into_iter().chain(rest) {
-        assert!(!line.contains("s3cret") && !line.contains("n0t-known") && !line.contains(SECRET), "{line}");
+        assert!(
+            !line.contains("s3cret") && !line.contains("n0t-known") && !line.contains(SECRET),
+            "{line}"
+        );
     }
 }
 
@@ -405,16 +555,25 @@ fn pages_of_named_origins_may_read_answers() {
             ("Access-Control-Request-Headers", "authorization,content-type"),
         ]
     };
-    let (server, _folder) = server(&table(), &["--cors-origin=https://app.example.com,http://localhost:3000"]);
+    let (server, _folder) = server(
+        &table(),
+        &["--cors-origin=https://app.example.com,http://localhost:3000"],
+    );
     for origin in ["https://app.example.com", "http://localhost:3000"] {
         // Browsers ask without a token.
         let answer = server.request("OPTIONS", path, &asking(origin), b"");
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
-        assert_eq!(answer.header("access-control-allow-headers"), Some("authorization,content-type"));
+        assert_eq!(
+            answer.header("access-control-allow-headers"),
+            Some("authorization,content-type")
+        );
         // A refusal can be read too.
         let answer = server.request("GET", "/v2", &[("Origin", origin)], b"");
-        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, Some(origin)));
+        assert_eq!(
+            (answer.status, answer.header("access-control-allow-origin")),
+            (403, Some(origin))
+        );
     }
     let answer = server.request("OPTIONS", path, &asking("https://evil.example"), b"");
     assert_eq!(answer.header("access-control-allow-origin"), None);
@@ -422,7 +581,10 @@ fn pages_of_named_origins_may_read_answers() {
     let folder = repository();
     let server = Server::start(folder.path(), &[]);
     let answer = server.request("GET", "/v2", &[("Origin", "https://app.example.com")], b"");
-    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, None));
+    assert_eq!(
+        (answer.status, answer.header("access-control-allow-origin")),
+        (200, None)
+    );
 }
 
 #[test]

@@ -47,7 +47,9 @@ impl Certificates {
     pub(crate) fn sign(&self, name: &str, hosts: &[&str]) {
         let hosts: Vec<String> = hosts.iter().copied().map(str::to_owned).collect();
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(hosts).unwrap().signed_by(&key, &self.authority);
+        let certificate = CertificateParams::new(hosts)
+            .unwrap()
+            .signed_by(&key, &self.authority);
         fs::write(self.path(&format!("{name}.pem")), certificate.unwrap().pem()).unwrap();
         fs::write(self.path(&format!("{name}-key.pem")), key.serialize_pem()).unwrap();
     }
@@ -103,7 +105,11 @@ fn get(address: SocketAddr, config: &Arc<ClientConfig>, path: &str) -> io::Resul
 fn start(certificates: &Certificates, more: &[&str]) -> (Server, TempDir) {
     let repository = tempfile::tempdir().unwrap();
     let options = certificates.options();
-    let options: Vec<&str> = options.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    let options: Vec<&str> = options
+        .iter()
+        .map(String::as_str)
+        .chain(more.iter().copied())
+        .collect();
     (Server::start(repository.path(), &options), repository)
 }
 
@@ -146,10 +152,16 @@ fn over_http2(
     body: &'static [u8],
 ) -> (u16, Vec<u8>) {
     let connector = tokio_rustls::TlsConnector::from(certificates.client(None, b"h2"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let exchange = async {
         let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        let stream = connector
+            .connect("localhost".try_into().unwrap(), stream)
+            .await
+            .unwrap();
         let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
         tokio::spawn(connection);
         let request = http::Request::builder()
@@ -185,9 +197,15 @@ fn clients_need_a_certificate_of_the_authority() {
     let known = certificates.client(Some("robot"), b"http/1.1");
     assert_eq!(get(server.http, &known, "/v2/health/live").unwrap().status, 200);
     fs::copy(strangers.path("robot.pem"), certificates.path("stranger.pem")).unwrap();
-    fs::copy(strangers.path("robot-key.pem"), certificates.path("stranger-key.pem")).unwrap();
+    fs::copy(
+        strangers.path("robot-key.pem"),
+        certificates.path("stranger-key.pem"),
+    )
+    .unwrap();
     for (name, alert) in [(None, "CertificateRequired"), (Some("stranger"), "alert")] {
-        let error = get(server.http, &certificates.client(name, b"http/1.1"), "/v2").err().unwrap();
+        let error = get(server.http, &certificates.client(name, b"http/1.1"), "/v2")
+            .err()
+            .unwrap();
         assert!(error.to_string().contains(alert), "{error}");
     }
 }
@@ -212,7 +230,10 @@ fn a_changed_certificate_is_shown_and_open_connections_stay() {
         if other.conn.peer_certificates().unwrap()[0] == expected {
             break;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "the new certificate is never shown");
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "the new certificate is never shown"
+        );
         std::thread::sleep(Duration::from_millis(100));
         ask();
     }
@@ -229,8 +250,14 @@ fn wrong_files_and_options_are_told_before_anything_is_opened() {
     let (certificate, key) = (path("server.pem"), path("server-key.pem"));
     let (nowhere, other) = (path("nowhere.pem"), path("other-key.pem"));
     for (options, message) in [
-        (vec!["--tls-certificate", &certificate], "--tls-certificate needs --tls-key".to_owned()),
-        (vec!["--tls-key", &key], "--tls-key needs --tls-certificate".to_owned()),
+        (
+            vec!["--tls-certificate", &certificate],
+            "--tls-certificate needs --tls-key".to_owned(),
+        ),
+        (
+            vec!["--tls-key", &key],
+            "--tls-key needs --tls-certificate".to_owned(),
+        ),
         (
             vec!["--tls-client-ca", &certificate],
             "--tls-client-ca needs --tls-certificate and --tls-key".to_owned(),
@@ -252,7 +279,11 @@ fn wrong_files_and_options_are_told_before_anything_is_opened() {
     ] {
         for first in [None, Some("check")] {
             let begin = ["--model-repository", repository];
-            let arguments: Vec<&str> = first.into_iter().chain(begin).chain(options.iter().copied()).collect();
+            let arguments: Vec<&str> = first
+                .into_iter()
+                .chain(begin)
+                .chain(options.iter().copied())
+                .collect();
             let (code, line) = failing(&arguments);
             assert_eq!((code, line), (2, message.clone()), "{arguments:?}");
         }

@@ -343,9 +343,23 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
         "{refused}"
     );
     // The server does not speak TLS.
-    fs::write(place.path("ca.pem"), rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem()).unwrap();
-    let refused = place.bad(&infer(&server.http.replace("http", "https"), "m", &["--ca", "ca.pem"]));
-    assert!(refused.contains("TLS: the server does not speak TLS there"), "{refused}");
+    fs::write(
+        place.path("ca.pem"),
+        rcgen::generate_simple_self_signed(["localhost".to_owned()])
+            .unwrap()
+            .cert
+            .pem(),
+    )
+    .unwrap();
+    let refused = place.bad(&infer(
+        &server.http.replace("http", "https"),
+        "m",
+        &["--ca", "ca.pem"],
+    ));
+    assert!(
+        refused.contains("TLS: the server does not speak TLS there"),
+        "{refused}"
+    );
     let refused = place.bad(&infer(&server.http, "../etc", &[]));
     assert!(
         refused.starts_with("error[Usage]: model name '../etc' must not contain"),
