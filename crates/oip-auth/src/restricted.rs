@@ -1,5 +1,7 @@
 //! Triton's options `--http-restricted-api` and `--grpc-restricted-protocol`: APIs that want a header with a secret value.
 
+use std::fmt;
+
 use http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -27,6 +29,16 @@ pub struct Restricted {
 
 /// What headers of gRPC begin with.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
+
+impl fmt::Debug for Restricted {
+    /// Without the value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Restricted")
+            .field("apis", &self.apis)
+            .field("header", &self.header)
+            .finish_non_exhaustive()
+    }
+}
 
 impl Restricted {
     /// `API,API,...:key=value` for HTTP: requests to these APIs want the header `key`.

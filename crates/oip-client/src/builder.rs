@@ -4,6 +4,7 @@ use crate::{
     ClientError, ErrorKind, RetryPolicy,
     endpoint::Endpoint,
     settings::{Compression, Settings, TensorForm},
+    tls::Identity,
 };
 use http::{HeaderName, HeaderValue, header::USER_AGENT};
 
@@ -130,7 +131,10 @@ impl<C> Builder<C> {
     /// Shows servers that ask for it this certificate, with those behind it that lead to its authority, which goes with
     /// this key (PEM, without a password). For `https://` and `grpcs://`.
     pub fn certificate(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Self {
-        self.settings.tls.identity = Some((certificate.as_ref().into(), key.as_ref().into()));
+        self.settings.tls.identity = Some(Identity {
+            certificate: certificate.as_ref().into(),
+            key: key.as_ref().into(),
+        });
         self
     }
 

@@ -15,8 +15,15 @@ use crate::{ClientError, ErrorKind};
 pub(crate) struct TlsSettings {
     /// Authorities in PEM; the system's without them.
     pub(crate) authorities: Option<Arc<[u8]>>,
-    /// A certificate and its key in PEM.
-    pub(crate) identity: Option<(Arc<[u8]>, Arc<[u8]>)>,
+    /// What servers are shown that ask for it.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) certificate: Arc<[u8]>,
+    pub(crate) key: Arc<[u8]>,
 }
 
 impl fmt::Debug for TlsSettings {
@@ -43,7 +50,7 @@ impl TlsSettings {
             .with_root_certificates(self.roots()?);
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
+            Some(Identity { certificate, key }) => {
                 let chain = certificates("the client's certificate", certificate)?;
                 let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
                     wrong(format!(

@@ -307,7 +307,7 @@ fn certificates(contents: &[u8]) -> Result<Vec<(usize, CertificateDer<'static>)>
         certificates.push((line, certificate));
     }
     if certificates.is_empty() {
-        return Err(not_pem(&[b'?'], Kind::Certificate));
+        return Err(not_pem(b"?", Kind::Certificate));
     }
     Ok(certificates)
 }
