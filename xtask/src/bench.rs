@@ -1,9 +1,11 @@
 //! The benchmarks behind docs/benchmarks.md.
 
+use std::{env, path::PathBuf};
+
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::cargo;
+use crate::{cargo, workspace};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -38,9 +40,43 @@ impl Subject {
 }
 
 /// Runs the programs of a subject, one after the other.
-pub(crate) fn run(subject: Subject) -> Result<()> {
+pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     for (package, name) in subject.programs() {
         cargo::run(&["bench", "--package", package, "--bench", name], &[])?;
     }
+    if matches!(subject, Subject::Serve) {
+        cost_of_requests(more)?;
+    }
     Ok(())
+}
+
+/// What a request costs the server, beside bare echoes.
+fn cost_of_requests(more: &[String]) -> Result<()> {
+    let echoes = [("oip-listen", "echo"), ("oip-grpc", "grpc_echo")];
+    for (package, echo) in echoes {
+        cargo::run(
+            &["build", "--release", "--package", package, "--example", echo],
+            &[],
+        )?;
+    }
+    cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    let built = workspace::root().join(target).join("release");
+    let path = |name: &str| built.join(name).to_string_lossy().into_owned();
+    let network = workspace::root().join("crates/oip-server/examples/models/digits/1/model.onnx");
+    let (server, network) = (path("oip-server"), network.to_string_lossy().into_owned());
+    let [http_floor, grpc_floor] = echoes.map(|(_, echo)| path(&format!("examples/{echo}")));
+    let measured = ["--server", &server, "--network", &network];
+    let floors = ["--http-floor", &http_floor, "--grpc-floor", &grpc_floor];
+    let kit = [
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "attack-kit",
+        "--",
+        "cost",
+    ];
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    cargo::run(&[&kit[..], &measured, &floors, &more].concat(), &[])
 }

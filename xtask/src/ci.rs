@@ -4,7 +4,7 @@ use std::{process::Command, time::Instant};
 
 use anyhow::{Context, Result};
 
-use crate::{cargo, codegen};
+use crate::{cargo, codegen, tools};
 
 /// One call of cargo that must succeed.
 struct Check {
@@ -235,6 +235,7 @@ pub(crate) fn run() -> Result<()> {
     }
     step(OTHER_TARGET, check_other_target)?;
     step(WEB_TARGET, check_web_target)?;
+    step("licences of dependencies", tools::deny_offline)?;
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

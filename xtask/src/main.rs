@@ -7,20 +7,29 @@
 
 mod attack;
 mod bench;
+mod book;
+mod browser;
 mod cargo;
 mod ci;
 mod circles;
 mod codegen;
+mod compare;
+mod components;
 mod corpus;
 mod deploy;
+mod dist;
 mod interop;
 mod interop_ztensor;
+mod links;
 mod python;
 mod readmes;
 mod rustfmt;
 mod schemas;
 mod sizes;
 mod tidy;
+mod tools;
+mod tutorials;
+mod words;
 mod workspace;
 mod zoo;
 
@@ -51,6 +60,9 @@ enum Task {
     Bench {
         /// What to measure
         subject: bench::Subject,
+        /// Of `serve`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`
+        #[arg(last = true)]
+        more: Vec<String>,
     },
     /// Run every attack against a server with default options, a release build, with good clients beside; prints a table
     Attack(attack::AttackOptions),
@@ -70,6 +82,36 @@ enum Task {
     Python(python::Options),
     /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
     Sizes,
+    /// Build the pages of docs/ as a book with search, into target/book; needs mdBook
+    Book,
+    /// Run the tutorials of docs/tutorials as they stand; needs Python 3.11 and a network for the first run
+    Tutorials(tutorials::Options),
+    /// Use every control of the console in a real browser, with screenshots; needs Chromium, Python 3 and a network for the first run
+    Browser(browser::Options),
+    /// Measure this server beside MLServer and KServe's Python server; needs Python 3 and a network for the first run
+    Compare(compare::Options),
+    /// Make release archives: programs, completions, man pages, licences, a bill of materials, checksums
+    Dist(dist::Options),
+    /// Check the dependencies' licences, sources and known faults; needs cargo-deny and a network
+    Deny,
+    /// Check each library with each of its features alone; needs cargo-hack
+    Features,
+    /// Hold the public interfaces against those of a commit or tag; needs cargo-semver-checks
+    Semver {
+        /// What they are held against
+        #[arg(value_name = "COMMIT")]
+        baseline: String,
+    },
+    /// Check the workspace with the oldest Rust that is supported; needs rustup and that toolchain
+    Msrv,
+    /// Build all fuzz targets
+    Fuzz,
+    /// Package every crate as a registry would get it, and build the packages
+    Package {
+        /// Do not build them
+        #[arg(long)]
+        no_verify: bool,
+    },
     /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
     Ci,
 }
@@ -79,7 +121,7 @@ fn main() -> ExitCode {
         Task::Codegen { check } => codegen::run(check),
         Task::Tidy => tidy::run(),
         Task::Corpus => corpus::run(),
-        Task::Bench { subject } => bench::run(subject),
+        Task::Bench { subject, more } => bench::run(subject, &more),
         Task::Attack(options) => attack::attack(&options),
         Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
@@ -88,6 +130,17 @@ fn main() -> ExitCode {
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),
+        Task::Book => book::run(),
+        Task::Tutorials(options) => tutorials::run(&options),
+        Task::Browser(options) => browser::run(&options),
+        Task::Compare(options) => compare::run(&options),
+        Task::Dist(options) => dist::run(&options),
+        Task::Deny => tools::deny(),
+        Task::Features => tools::features(),
+        Task::Semver { baseline } => tools::semver(&baseline),
+        Task::Msrv => tools::msrv(),
+        Task::Fuzz => tools::fuzz(),
+        Task::Package { no_verify } => tools::package(!no_verify),
         Task::Ci => ci::run(),
     };
     match result {

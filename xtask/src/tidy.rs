@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, workspace};
+use crate::{circles, links, words, workspace};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -248,6 +248,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "backend-python",
+        to: &["tensor-core", "oip-types", "oip-service", "oip-worker"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-server",
         to: &[
             "tensor-core",
@@ -264,6 +269,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "backend-forest",
             "backend-onnx",
+            "backend-python",
             "backend-tensors",
         ],
         never: &[],
@@ -333,6 +339,7 @@ fn broken_rules() -> Result<Vec<String>> {
     check_sources(&mut broken)?;
     check_circles(&mut broken)?;
     check_documents(&mut broken)?;
+    check_words(&mut broken)?;
     Ok(broken)
 }
 
@@ -431,6 +438,20 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
+/// Comments, pages and messages are in plain words.
+fn check_words(broken: &mut Vec<String>) -> Result<()> {
+    for path in sources()?.into_iter().chain(pages()?) {
+        let name = workspace::display(&path);
+        if name == "xtask/src/words.rs" {
+            continue;
+        }
+        for (line, phrase, advice) in words::found(&fs::read_to_string(&path)?) {
+            broken.push(format!("{name}:{line}: \"{phrase}\"; {advice}"));
+        }
+    }
+    Ok(())
+}
+
 /// No two files of a crate need each other.
 fn check_circles(broken: &mut Vec<String>) -> Result<()> {
     let mut folders = vec![workspace::root().join("xtask")];
@@ -490,12 +511,15 @@ fn says_what_it_is(text: &str) -> bool {
 fn check_documents(broken: &mut Vec<String>) -> Result<()> {
     let read = |name: &str| fs::read_to_string(workspace::root().join(name)).unwrap_or_default();
     let architecture = read("docs/ARCHITECTURE.md");
-    let readme = read("README.md");
+    let table = read("docs/crates.md");
     let mut crates = BTreeSet::from(["xtask".to_owned()]);
     for entry in fs::read_dir(workspace::root().join("crates"))? {
         crates.insert(entry?.file_name().to_string_lossy().into_owned());
     }
-    for (document, text) in [("README.md", &readme), ("docs/ARCHITECTURE.md", &architecture)] {
+    for (document, text) in [
+        ("docs/crates.md", &table),
+        ("docs/ARCHITECTURE.md", &architecture),
+    ] {
         let rows = rows_of_crates(text);
         for name in &crates {
             let found = rows.iter().filter(|row| *row == name).count();
@@ -518,6 +542,19 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
                 workspace::display(&path)
             ));
         }
+    }
+    broken.extend(links::check(&pages()?)?);
+    // The code of the page is a program that the tests compile.
+    let example = read("crates/oip-http/examples/echo.rs");
+    let code = example.split_once("\n\n").map_or("", |(_, code)| code);
+    if code.is_empty() || !table.contains(code) {
+        broken.push("docs/crates.md: does not show crates/oip-http/examples/echo.rs as it is".to_owned());
+    }
+    let lines = read("README.md").lines().count();
+    if lines > 100 {
+        broken.push(format!(
+            "README.md: {lines} lines; at most 100, the rest belongs into docs/"
+        ));
     }
     let lines = architecture.lines().count();
     if lines >= 300 {

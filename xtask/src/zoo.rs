@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Where the models are kept
     #[arg(long, default_value = "target/zoo", value_name = "FOLDER")]
     folder: PathBuf,
-    /// Write the verdicts into docs/zoo.md
+    /// Write the verdicts into docs/zoo.md; those of exports are its last section
     #[arg(long)]
     page: bool,
     /// A file that keeps the verdicts: models that it has are not run again
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     results: Option<PathBuf>,
     /// Instead of models that others made: train about 140 models of scikit-learn, XGBoost, LightGBM and CatBoost and
     /// run their exports
-    #[arg(long, conflicts_with_all = ["page", "results"])]
+    #[arg(long, conflicts_with = "results")]
     exports: bool,
     /// A server that is already built, instead of building one
     #[arg(long, value_name = "PROGRAM")]

@@ -1,14 +1,15 @@
 """Models of scikit-learn, XGBoost, LightGBM and CatBoost, exported to ONNX as people do it, answered by a server and by ONNX Runtime.
 
-    python exports.py --server PROGRAM --folder FOLDER [--only REGEX]
+    python exports.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE]
 
 Needs numpy, onnxruntime, tritonclient[http], catboost, lightgbm, onnx 1.18, onnxmltools, scikit-learn, skl2onnx and xgboost-cpu.
-Every model is made anew; FOLDER keeps the files. The exit code is 1 unless all are answered as ONNX
-Runtime does.
+Every model is made anew; FOLDER keeps the files. The last section of the page is written anew. The exit code is 1 unless all
+are answered as ONNX Runtime does.
 """
 
 import argparse
 import collections
+import importlib.metadata
 import pathlib
 import re
 import shutil
@@ -296,17 +297,40 @@ def verdict(server, repository, path, export):
         shutil.rmtree(repository / export.name)
 
 
+def section(rows):
+    """The page's section: which models had which verdict."""
+    packages = ("catboost", "lightgbm", "onnxmltools", "scikit-learn", "skl2onnx", "xgboost-cpu")
+    versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
+    lines = [
+        zoo.EXPORTS, "",
+        "Models trained and exported by `cargo xtask zoo --exports --page`, answered by the embedded runtime and held against",
+        f"ONNX Runtime, within {TOLERANCE:.0e} of an output's largest value. *Not exported* is what the converters refuse, *left out* what",
+        f"ONNX Runtime does not run. With {versions}.", "",
+        "| verdict | models | which |", "|---|---|---|",
+    ]
+    for verdict in sorted({verdict for _, verdict, _ in rows}, key=lambda verdict: (verdict != "equal", verdict)):
+        found = [(name, why) for name, found, why in rows if found == verdict]
+        names = ", ".join(name + (f" ({shortened(why)})" if why else "") for name, why in found)
+        lines.append(f"| {verdict} | {len(found)} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def shortened(why):
+    return re.sub(r"\s+", " ", re.sub(r"; ONNX Runtime can run this: .*", "", why)).replace("|", "/")[:160]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", required=True)
     parser.add_argument("--folder", required=True, type=pathlib.Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--page", type=pathlib.Path)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     onnxruntime.set_default_logger_severity(4)
     zoo.TOLERANCE = TOLERANCE
     options.folder.mkdir(parents=True, exist_ok=True)
-    counts, server = collections.Counter(), None
+    counts, rows, server = collections.Counter(), [], None
     with tempfile.TemporaryDirectory() as temporary:
         repository = pathlib.Path(temporary)
         for export in exports():
@@ -317,6 +341,7 @@ def main():
                 export.save(path)
             except Exception as error:
                 counts["not exported"] += 1
+                rows.append((export.name, "not exported", ""))
                 print(f"not exported {export.name} {str(error)[:150]!r}", flush=True)
                 continue
             if server is None or not server.is_running():
@@ -325,10 +350,14 @@ def main():
             if not server.is_running():
                 result, why = "server ended", f"exit code {server.process.returncode}"
             counts[result] += 1
+            rows.append((export.name, result, why))
             print(f"{result:<12} {export.name} {why[:200]}", flush=True)
     if server is not None and server.is_running():
         server.process.terminate()
         server.process.wait(60)
+    if options.page:
+        page, _, _ = options.page.read_text().partition(zoo.EXPORTS)
+        options.page.write_text(page.rstrip() + "\n\n" + section(rows))
     print(", ".join(f"{count} {name}" for name, count in counts.most_common()))
     return int(any(name not in ("equal", "not exported", "left out") for name in counts))
 

@@ -52,6 +52,8 @@ RUNTIMES = ("embedded", "onnxruntime")
 LIBRARY = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"), None)
 # Models that take ONNX Runtime more milliseconds than this are compared in speed.
 LONG = 5
+# The heading of the page's last section, which `exports.py` writes.
+EXPORTS = "## Exports of models that are trained here"
 # Seconds of runs by which the processor time of one is measured.
 MEASURED = 1.0
 
@@ -443,7 +445,9 @@ def main():
         for started in running.values():
             started.stop()
     if options.page:
-        options.page.write_text(page(models, rows))
+        _, heading, exports = options.page.read_text().partition(EXPORTS) if options.page.exists() else ("", "", "")
+        rest = f"\n{heading}{exports}" if heading else ""
+        options.page.write_text(page(models, rows) + rest)
     for runtime in RUNTIMES:
         print(f"{runtime}: {summary(rows, runtime)}")
     return int(any(row[runtime]["verdict"] in WRONG for row in rows for runtime in RUNTIMES if runtime in row))

@@ -1,6 +1,7 @@
-//! The programs behind `cargo xtask attack` and `cargo xtask soak`.
+//! The programs behind `cargo xtask attack`, `cargo xtask soak` and `cargo xtask bench serve`.
 #![allow(clippy::print_stdout, reason = "these programs print their figures")]
 
+mod cost;
 mod full;
 mod promise;
 mod soak;
@@ -22,12 +23,15 @@ enum Task {
     Attack(full::Options),
     /// Mix good and hostile clients, loads, kills and restarts, and print whether anything grows
     Soak(soak::Options),
+    /// Measure what a request costs servers, side by side, and print a table
+    Cost(cost::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().task {
         Task::Attack(options) => full::run(&options),
         Task::Soak(options) => soak::run(&options),
+        Task::Cost(options) => cost::run(&options),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -110,6 +110,11 @@ impl Model for ForestModel {
         &self.metadata
     }
 
+    /// Each row goes down each tree once, and no tree is deeper than was proven when it was built.
+    fn is_bounded(&self, _: u64) -> bool {
+        true
+    }
+
     fn infer(
         &self,
         mut request: InferRequest,

@@ -2,37 +2,56 @@
 
 use std::collections::HashMap;
 
-use oip_types::ModelConfig;
+use oip_service::LoadContext;
+use oip_types::ServiceError;
 use tensor_core::Shape;
 
 use crate::signature::{Dim, Port, Signature};
 
 /// Fixes the free dimensions of a signature to which the configuration gives a size. A named one has that size wherever
-/// its name stands.
-pub(crate) fn fix(signature: &mut Signature, config: &ModelConfig) {
+/// its name stands, and an unnamed first one in all inputs of which nothing is written.
+///
+/// Dimensions that do not fit the model's are passed over: the configuration is held against the loaded model later.
+///
+/// # Errors
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when an input gets larger than tensors may be.
+pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), ServiceError> {
     let mut named: HashMap<String, u64> = HashMap::new();
+    let mut batch = None;
     for port in &mut signature.inputs {
-        let Some(input) = config.input.iter().find(|input| input.name == port.name) else {
+        let Some((written, dims)) = cx.input_dims.get(&port.name).zip(port.dims.as_mut()) else {
             continue;
         };
-        let skipped = usize::from(config.max_batch_size > 0);
-        let Some(dims) = port.dims.as_mut() else {
-            continue;
+        // Without a word on batches, what is written tells whether the first dimension is among it.
+        let skipped = match dims.len().checked_sub(written.len()) {
+            Some(1) => 1,
+            Some(0) if cx.config.max_batch_size == 0 => 0,
+            _ => continue,
         };
-        if input.reshape.is_some() || dims.len() != input.dims.len() + skipped {
-            continue;
-        }
-        for (dim, &size) in dims.iter_mut().skip(skipped).zip(&input.dims) {
+        for (axis, (dim, &size)) in dims.iter_mut().skip(skipped).zip(written).enumerate() {
             let Ok(size) = u64::try_from(size) else {
                 continue;
             };
             match dim {
-                Dim::Free => *dim = Dim::Fixed(size),
+                Dim::Free => {
+                    *dim = Dim::Fixed(size);
+                    if axis + skipped == 0 {
+                        batch.get_or_insert(size);
+                    }
+                }
                 Dim::Named(name) => {
                     named.entry(name.clone()).or_insert(size);
                 }
                 Dim::Fixed(_) => {}
             }
+        }
+    }
+    for port in &mut signature.inputs {
+        let first = port.dims.as_mut().and_then(|dims| dims.first_mut());
+        if let (Some(first @ Dim::Free), Some(batch)) = (first, batch)
+            && !cx.input_dims.contains_key(&port.name)
+        {
+            *first = Dim::Fixed(batch);
         }
     }
     let ports = signature.inputs.iter_mut().chain(&mut signature.outputs);
@@ -43,18 +62,20 @@ pub(crate) fn fix(signature: &mut Signature, config: &ModelConfig) {
             *dim = Dim::Fixed(size);
         }
     }
+    signature.inputs.iter().try_for_each(Port::check)
 }
 
 /// The most batch sizes that plans are made for before a model is ready.
 const MAX_EXPECTED: usize = 8;
 
-/// The shapes that the configuration says will come: the batch sizes that it prefers, if only the batch is free.
-pub(crate) fn expected_shapes(inputs: &[Port], config: &ModelConfig) -> Vec<Vec<Shape>> {
-    let Some(batching) = &config.dynamic_batching else {
-        return Vec::new();
-    };
-    let sizes = batching.preferred_batch_size.iter().take(MAX_EXPECTED);
-    let shapes = sizes.filter_map(|&size| {
+/// The shapes that the configuration says will come, if only the batch is free: of the batch sizes that it prefers, and of
+/// single rows where it gives the other dimensions or allows nothing else.
+pub(crate) fn expected_shapes(inputs: &[Port], cx: &LoadContext) -> Vec<Vec<Shape>> {
+    let is_single = !cx.input_dims.is_empty() || cx.config.max_batch_size == 1;
+    let preferred = cx.config.dynamic_batching.iter();
+    let preferred = preferred.flat_map(|batching| &batching.preferred_batch_size);
+    let sizes = is_single.then_some(&1).into_iter().chain(preferred);
+    let shapes = sizes.take(MAX_EXPECTED).filter_map(|&size| {
         let shape = |port: &Port| {
             let dims = port.dims.as_ref()?.iter().enumerate();
             let sizes: Option<Vec<u64>> = dims
@@ -74,17 +95,104 @@ pub(crate) fn expected_shapes(inputs: &[Port], config: &ModelConfig) -> Vec<Vec<
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use oip_types::DataType;
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use oip_types::{DataType, ModelConfig};
 
     use super::*;
 
-    #[test]
-    fn preferred_batches_are_expected_where_nothing_else_is_free() {
-        let port = |dims| Port {
-            name: "x".to_owned(),
+    fn port(name: &str, dims: Vec<Dim>) -> Port {
+        Port {
+            name: name.to_owned(),
             datatype: DataType::FP32,
             dims: Some(dims),
+        }
+    }
+
+    fn context(max_batch_size: u32, dims: &[(&str, &[i64])]) -> LoadContext {
+        let config = ModelConfig {
+            max_batch_size,
+            ..ModelConfig::default()
         };
+        let dims = dims
+            .iter()
+            .map(|(name, dims)| ((*name).to_owned(), dims.to_vec()));
+        LoadContext::default()
+            .with_config(Arc::new(config))
+            .with_input_dims(Arc::new(dims.collect()))
+    }
+
+    fn fixed(inputs: Vec<Port>, cx: &LoadContext) -> Vec<Vec<Option<u64>>> {
+        let mut signature = Signature {
+            ir_version: 8,
+            opsets: BTreeMap::new(),
+            producer: String::new(),
+            inputs,
+            outputs: Vec::new(),
+        };
+        fix(&mut signature, cx).unwrap();
+        let ports = signature.inputs.iter();
+        ports
+            .map(|port| port.dims.iter().flatten().map(Dim::fixed).collect())
+            .collect()
+    }
+
+    #[test]
+    fn dims_are_understood_with_and_without_the_batch() {
+        let image = || {
+            vec![port(
+                "x",
+                vec![Dim::Free, Dim::Fixed(3), Dim::Free, Dim::Named("w".into())],
+            )]
+        };
+        let all: &[(u32, &[i64], [Option<u64>; 4])] = &[
+            (0, &[1, 3, 48, 320], [Some(1), Some(3), Some(48), Some(320)]),
+            (0, &[-1, 3, 48, -1], [None, Some(3), Some(48), None]),
+            // Whether batches are guessed is decided by what is written.
+            (0, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
+            (8, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
+            (8, &[3, -1, 320], [None, Some(3), None, Some(320)]),
+            // These do not fit, and are refused later.
+            (8, &[1, 3, 48, 320], [None, Some(3), None, None]),
+            (0, &[48, 320], [None, Some(3), None, None]),
+            (0, &[1, 1, 3, 48, 320], [None, Some(3), None, None]),
+        ];
+        for (max_batch_size, written, expected) in all {
+            let cx = context(*max_batch_size, &[("x", written)]);
+            assert_eq!(fixed(image(), &cx), [expected], "{max_batch_size}: {written:?}");
+        }
+        assert_eq!(
+            fixed(image(), &context(0, &[("y", &[1, 3, 48, 320])])),
+            [[None, Some(3), None, None]]
+        );
+    }
+
+    #[test]
+    fn one_size_is_enough_for_dimensions_that_belong_together() {
+        let ids = |name| port(name, vec![Dim::Free, Dim::Named("length".into())]);
+        let inputs = vec![ids("ids"), ids("mask")];
+        let cx = context(0, &[("ids", &[1, 128])]);
+        assert_eq!(fixed(inputs, &cx), [[Some(1), Some(128)], [Some(1), Some(128)]]);
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused() {
+        let mut signature = Signature {
+            ir_version: 8,
+            opsets: BTreeMap::new(),
+            producer: String::new(),
+            inputs: vec![port("x", vec![Dim::Free, Dim::Free])],
+            outputs: Vec::new(),
+        };
+        let error = fix(&mut signature, &context(0, &[("x", &[1 << 20, 1 << 20])])).unwrap_err();
+        assert_eq!(
+            error.message(),
+            "input 'x' has dimensions beyond the limit of 4 GiB"
+        );
+    }
+
+    #[test]
+    fn batches_are_expected_where_nothing_else_is_free() {
         let mut config = ModelConfig {
             dynamic_batching: Some(Default::default()),
             ..ModelConfig::default()
@@ -92,14 +200,17 @@ mod tests {
         if let Some(batching) = &mut config.dynamic_batching {
             batching.preferred_batch_size = vec![4, 8];
         }
-        let rows = port(vec![Dim::Free, Dim::Fixed(3)]);
-        let shapes = expected_shapes(std::slice::from_ref(&rows), &config);
-        assert_eq!(
-            shapes,
-            [[Shape::new(&[4, 3]).unwrap()], [Shape::new(&[8, 3]).unwrap()]]
-        );
-        let free = port(vec![Dim::Free, Dim::Named("w".to_owned())]);
-        assert!(expected_shapes(&[free], &config).is_empty());
-        assert!(expected_shapes(&[rows], &ModelConfig::default()).is_empty());
+        let preferred = LoadContext::default().with_config(Arc::new(config));
+        let rows = port("x", vec![Dim::Free, Dim::Fixed(3)]);
+        let expected = |cx: &LoadContext| {
+            let shapes = expected_shapes(std::slice::from_ref(&rows), cx).into_iter();
+            shapes.map(|shapes| shapes[0].dims()[0]).collect::<Vec<u64>>()
+        };
+        assert_eq!(expected(&preferred), [4, 8]);
+        assert_eq!(expected(&context(1, &[])), [1]);
+        assert_eq!(expected(&context(0, &[("x", &[3])])), [1]);
+        assert!(expected(&LoadContext::default()).is_empty());
+        let free = port("x", vec![Dim::Free, Dim::Named("w".to_owned())]);
+        assert!(expected_shapes(&[free], &preferred).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// Why something is not computed, in words for whoever made the model.
+/// Why something is not computed, in words for the model's author.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) String);
 

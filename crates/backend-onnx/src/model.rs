@@ -1,20 +1,25 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
 use oip_service::{Backend, LoadContext, Model, ModelSource};
 use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    decode, external,
+    configured_dims, decode, external, faster,
     onnx_runtime::{OnnxRuntime, OrtModel},
-    rewrite, tract_limit,
+    proto::{self, ModelProto},
+    rewrite,
+    signature::Signature,
+    tract_limit,
     tract_model::OnnxModel,
 };
 
 /// Loads ONNX models: with tract, or with ONNX Runtime where there is one.
 ///
-/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, or `auto`, which is the
-/// same as nothing: ONNX Runtime if there is one, else tract. Its parameter `intra_op_thread_count` is the number of
-/// threads that ONNX Runtime uses for one run, 1 unless it is given.
+/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `tract`, or `auto`, which is tract where
+/// it is about as fast. If it says nothing that is ONNX Runtime if there is one, else tract. Its parameter
+/// `intra_op_thread_count` is the number of threads that ONNX Runtime uses for one run, 1 unless it is given.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,
@@ -41,22 +46,33 @@ impl OnnxBackend {
         reason.contains(tract_limit::OTHER_RUNTIME)
     }
 
-    /// What runs a model with this configuration: ONNX Runtime, or `None` for tract.
-    fn choose(&self, config: &ModelConfig) -> Result<Option<&OnnxRuntime>, ServiceError> {
-        match config.runtime.as_str() {
+    /// What runs a model with this configuration.
+    fn choose(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
+        match (config.runtime.as_str(), &self.runtime) {
+            ("auto", Some(runtime)) => Ok(Choice::Faster(runtime)),
             // The last is how Triton names the library of its own backend.
-            "" | "auto" | "libtriton_onnxruntime.so" => Ok(self.runtime.as_ref()),
-            "tract" => Ok(None),
-            "onnxruntime" if self.runtime.is_some() => Ok(self.runtime.as_ref()),
-            "onnxruntime" => Err(ServiceError::invalid(format!(
+            ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => {
+                Ok(Choice::OnnxRuntime(runtime))
+            }
+            ("tract", _) | ("" | "auto" | "libtriton_onnxruntime.so", None) => Ok(Choice::Tract),
+            ("onnxruntime", None) => Err(ServiceError::invalid(format!(
                 "the model's configuration asks for ONNX Runtime, which the server does not have: {HOW_TO_START}"
             ))),
-            other => Err(ServiceError::invalid(format!(
+            (other, _) => Err(ServiceError::invalid(format!(
                 "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'tract' or 'auto'",
                 Quoted(other)
             ))),
         }
     }
+}
+
+/// What runs a model.
+#[derive(Clone, Copy)]
+enum Choice<'r> {
+    Tract,
+    OnnxRuntime(&'r OnnxRuntime),
+    /// The one that is found to be better.
+    Faster(&'r OnnxRuntime),
 }
 
 const HOW_TO_USE_FOUND: &str =
@@ -83,32 +99,80 @@ impl Backend for OnnxBackend {
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-        let runtime = self.choose(&cx.config)?;
+        let choice = self.choose(&cx.config)?;
         let mut model = decode::model(&source.content)?;
         external::take_in(&mut model, &source.beside)?;
         rewrite::cut_zip_maps(&mut model);
         rewrite::drop_repeated_outputs(&mut model);
-        let (loaded, name): (Box<dyn Model>, _) = match runtime {
-            Some(runtime) => {
-                let threads = threads(&cx.config)?;
-                let loaded = OrtModel::load(runtime, source, &model, threads, cx.deadline)?;
-                (Box::new(loaded), "onnxruntime")
-            }
-            None => {
-                let loaded = OnnxModel::load(source, &model, cx);
-                let how = match (&self.runtime, &loaded) {
-                    (Some(_), _) => "set runtime to 'onnxruntime' in the model's configuration",
-                    (None, Err(_)) if OnnxRuntime::is_found() => HOW_TO_USE_FOUND,
-                    (None, _) => HOW_TO_START,
-                };
-                let loaded = loaded.map_err(|error| tract_limit::with_ways_out(error, &model, how))?;
-                (Box::new(loaded), "tract")
-            }
+        let (loaded, name) = match choice {
+            Choice::Tract => (self.with_tract(source, &model, cx)?, TRACT),
+            Choice::OnnxRuntime(runtime) => (with_onnx_runtime(runtime, source, &model, cx)?, ONNX_RUNTIME),
+            Choice::Faster(runtime) => self.with_the_faster(runtime, source, &model, cx)?,
         };
         let (model, version) = (&source.name, &source.version);
         tracing::info!(model, version, runtime = name, "prepared a model");
         Ok(loaded)
     }
+}
+
+const TRACT: &str = "tract";
+const ONNX_RUNTIME: &str = "onnxruntime";
+
+impl OnnxBackend {
+    fn with_tract(
+        &self,
+        source: &ModelSource,
+        model: &ModelProto,
+        cx: &LoadContext,
+    ) -> Result<Box<dyn Model>, ServiceError> {
+        let loaded = OnnxModel::load(source, model, cx);
+        let how = match (&self.runtime, &loaded) {
+            (Some(_), _) => "set runtime to 'onnxruntime' in the model's configuration",
+            (None, Err(_)) if OnnxRuntime::is_found() => HOW_TO_USE_FOUND,
+            (None, _) => HOW_TO_START,
+        };
+        let loaded = loaded.map_err(|error| tract_limit::with_ways_out(error, model, cx, how))?;
+        Ok(Box::new(loaded))
+    }
+
+    /// tract where it loads the model and is about as fast, else ONNX Runtime.
+    fn with_the_faster(
+        &self,
+        runtime: &OnnxRuntime,
+        source: &ModelSource,
+        model: &ModelProto,
+        cx: &LoadContext,
+    ) -> Result<(Box<dyn Model>, &'static str), ServiceError> {
+        // What it panics at, the other one may run.
+        let tract = catch_unwind(AssertUnwindSafe(|| self.with_tract(source, model, cx)));
+        let other = with_onnx_runtime(runtime, source, model, cx);
+        let (tract, other) = match (tract, other) {
+            (Ok(Ok(tract)), Ok(other)) => (tract, other),
+            (Ok(Ok(tract)), Err(_)) => return Ok((tract, TRACT)),
+            (_, other) => return Ok((other?, ONNX_RUNTIME)),
+        };
+        let graph = model.graph.as_ref();
+        let graph = graph.ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
+        let mut signature = Signature::of(model, graph)?;
+        configured_dims::fix(&mut signature, cx)?;
+        let times = faster::compare([&*tract, &*other], &signature.inputs, cx);
+        tracing::info!(model = source.name, ?times, "compared tract with ONNX Runtime");
+        match times.is_some_and(faster::is_as_fast) {
+            true => Ok((tract, TRACT)),
+            false => Ok((other, ONNX_RUNTIME)),
+        }
+    }
+}
+
+fn with_onnx_runtime(
+    runtime: &OnnxRuntime,
+    source: &ModelSource,
+    model: &ModelProto,
+    cx: &LoadContext,
+) -> Result<Box<dyn Model>, ServiceError> {
+    let threads = threads(&cx.config)?;
+    let loaded = OrtModel::load(runtime, source, model, threads, cx.deadline)?;
+    Ok(Box::new(loaded))
 }
 
 /// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.

@@ -1,6 +1,6 @@
 //! From the lowered graph to something that runs: one optimized plan, symbolic where dimensions are free.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
@@ -10,7 +10,7 @@ use tract_onnx::{
         DatumType, InferenceModel, InferenceModelExt, IntoRunnable, Symbol, TValue, TVec, TractError,
         TractResult, TypedRunnableModel,
     },
-    tract_core::ops::array::DynSlice,
+    tract_core::{knobs::KnobScope, ops::array::DynSlice},
     tract_hir::{
         infer::InferenceFact,
         internal::{SimpleState, TDim, ToDim, TypedFact, bail, ensure},
@@ -20,6 +20,7 @@ use tract_onnx::{
 use crate::{
     dtype,
     faults::{BadInput, Limit, Refusal},
+    fold,
     input_check::InputCheck,
     lower::{self, Lowered},
     ops,
@@ -43,7 +44,13 @@ impl Planner {
         refuse_bf16(&signature)?;
         let labels = lowered.labels;
         let graph = ops::onnx().model_for_proto_model(&lowered.model);
-        let graph = graph.map_err(|error| unprepared(error, &labels))?;
+        let mut graph = graph.map_err(|error| unprepared(error, &labels))?;
+        let operator = |node: &str| {
+            // A label ends with the operator's name in parentheses.
+            let (_, name) = label(node, &labels)?.rsplit_once('(')?;
+            Some(name.trim_end_matches(')').to_owned())
+        };
+        fold::fold(&mut graph, operator).map_err(|error| unprepared(error, &labels))?;
         Ok(Self {
             signature,
             graph,
@@ -109,8 +116,12 @@ fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
     time_limit::check()?;
     typed.declutter()?;
     time_limit::check()?;
-    typed.optimize()?;
-    ops::quicken(&mut typed);
+    // tract's direct convolution takes up to twice as long as products do, but for the first of an image.
+    match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
+        Ok(knobs) => knobs.enter(|| typed.optimize()),
+        Err(_) => typed.optimize(),
+    }?;
+    ops::quicken(&mut typed)?;
     typed.into_runnable()
 }
 
@@ -124,6 +135,7 @@ pub(crate) struct Plan {
     input_checks: Vec<Option<InputCheck>>,
     /// By node.
     sizes: Vec<FreeSizes>,
+    is_bounded: bool,
 }
 
 impl Plan {
@@ -135,6 +147,7 @@ impl Plan {
         Ok(Self {
             sizes: free_sizes(&runnable, labels)?,
             input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
+            is_bounded: follows_from_shapes(&runnable),
             runnable,
         })
     }
@@ -146,6 +159,12 @@ impl Plan {
             .map(|index| model.output_fact(index).cloned())
             .collect();
         facts.map_err(|error| ServiceError::internal("the plan has no outputs").caused_by(into_cause(error)))
+    }
+
+    /// Whether all sizes in it follow from those of its inputs and it has no inner graphs, so that values decide nothing about its
+    /// time.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.is_bounded
     }
 
     /// About how much memory the plan holds by itself.
@@ -241,6 +260,19 @@ fn refuse_unsound(runnable: &TypedRunnableModel, labels: &[String]) -> Result<()
             "{label}: starts and ends that are computed from values of inputs are not supported"
         ))
         .caused_by(TractLimit::default()))
+    })
+}
+
+/// Whether no size depends on anything but the sizes of the inputs. What happens in inner graphs is not looked at.
+fn follows_from_shapes(runnable: &TypedRunnableModel) -> bool {
+    let model = runnable.model();
+    let inputs = (0..model.inputs.len()).filter_map(|index| model.input_fact(index).ok());
+    let given: HashSet<Symbol> = inputs
+        .flat_map(|fact| fact.shape.iter().flat_map(TDim::symbols))
+        .collect();
+    model.nodes().iter().all(|node| {
+        let mut dims = node.outputs.iter().flat_map(|output| output.fact.shape.iter());
+        !matches!(&*node.op.name(), "Scan" | "If") && dims.all(|dim| dim.symbols().is_subset(&given))
     })
 }
 

@@ -84,10 +84,20 @@ impl ShapePlans {
         if let Some(kept) = shelf.plans.iter().find(|kept| kept.shapes == shapes) {
             return kept.plan.is_ok();
         }
+        self.is_worth_making(&shelf, shapes)
+    }
+
+    fn is_worth_making(&self, shelf: &Shelf, shapes: &[Shape]) -> bool {
         let eagerness = if shelf.made < MAX_EAGER { EAGERNESS } else { 1 };
         let mut spent = shelf.spent.iter();
         let is_enough = |(_, time): &(_, Duration)| time.saturating_mul(eagerness) >= self.cost;
         !shelf.is_making && spent.find(|(noted, _)| noted == shapes).is_some_and(is_enough)
+    }
+
+    /// Whether the next run with these shapes makes no plan.
+    pub(crate) fn is_settled(&self, shapes: &[Shape]) -> bool {
+        let shelf = self.shelf();
+        shelf.is_kept(shapes) || !self.is_worth_making(&shelf, shapes)
     }
 
     /// Notes what a run of the plan for all sizes took.
@@ -159,6 +169,11 @@ impl ShapePlans {
 }
 
 impl Shelf {
+    /// Whether there is a plan for these shapes, or is known to be none.
+    fn is_kept(&self, shapes: &[Shape]) -> bool {
+        self.plans.iter().any(|kept| kept.shapes == shapes)
+    }
+
     fn find(&mut self, shapes: &[Shape]) -> Option<Result<Arc<Plan>, Failure>> {
         let index = self.plans.iter().rposition(|kept| kept.shapes == shapes)?;
         let kept = self.plans.remove(index);
@@ -267,9 +282,13 @@ mod tests {
         let token = CancelToken::new(None);
         let millisecond = Duration::from_millis(1);
         plans.spend(&image(4), millisecond);
-        assert!(!plans.is_worth(&image(4)));
+        assert!(!plans.is_worth(&image(4)) && plans.is_settled(&image(4)));
         plans.spend(&image(4), millisecond);
         assert!(plans.is_worth(&image(4)) && !plans.is_worth(&image(6)));
+        // The next run makes the plan, those after it find it.
+        assert!(!plans.is_settled(&image(4)) && plans.is_settled(&image(6)));
+        plans.get(&image(4), &token).unwrap();
+        assert!(plans.is_settled(&image(4)));
         // Later ones only when as much was spent as a plan costs.
         for width in 1..=MAX_EAGER as u64 {
             plans.get(&image(2 * width), &token).unwrap();

@@ -131,6 +131,12 @@ impl Port {
         Ok(port)
     }
 
+    /// Whether an input's dimensions are within the limits.
+    pub(crate) fn check(&self) -> Result<(), ServiceError> {
+        let checked = self.check_size();
+        checked.map_err(|error| ServiceError::invalid(format!("input {} {error}", Quoted(&self.name))))
+    }
+
     /// The dimensions as the protocol shows them, `None` if not even their number is known.
     #[must_use]
     pub fn pattern(&self) -> Option<ShapePattern> {

@@ -2,10 +2,12 @@
 
 use std::{error::Error, fmt};
 
+use oip_service::LoadContext;
 use oip_types::{DataType, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
+    configured_dims,
     proto::ModelProto,
     signature::{Dim, Port, Signature},
     structure,
@@ -41,13 +43,18 @@ pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
 
 /// Adds the ways out to a refusal, if tract's limits are the only reason: sizes that can be fixed, ONNX Runtime, for which
 /// `how` says what to do, and another export.
-pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
+pub(crate) fn with_ways_out(
+    error: ServiceError,
+    model: &ModelProto,
+    cx: &LoadContext,
+    how: &str,
+) -> ServiceError {
     let limit = error.source().and_then(<dyn Error>::downcast_ref::<TractLimit>);
     let Some(TractLimit(cause)) = limit.filter(|_| structure::check(model).is_ok()) else {
         return error;
     };
     // Without a cause it is an operator or a datatype, to which sizes make no difference.
-    let sizes = cause.as_ref().and_then(|_| free_sizes(model));
+    let sizes = cause.as_ref().and_then(|_| free_sizes(model, cx));
     let mut message = error.message().to_owned();
     if let Some(sizes) = &sizes {
         message.push_str("; if requests always have the same sizes, ");
@@ -67,10 +74,16 @@ pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) 
     ServiceError::invalid(message).caused_by(error)
 }
 
-/// How to fix the free dimensions of a model in its configuration, if it has any.
-fn free_sizes(model: &ModelProto) -> Option<String> {
-    let signature = Signature::of(model, model.graph.as_ref()?).ok()?;
-    let has_free = |port: &&Port| port.dims.iter().flatten().any(|dim| dim.fixed().is_none());
+/// How to fix the free dimensions of a model in its configuration, if it has any that are not fixed there.
+fn free_sizes(model: &ModelProto, cx: &LoadContext) -> Option<String> {
+    let mut signature = Signature::of(model, model.graph.as_ref()?).ok()?;
+    configured_dims::fix(&mut signature, cx).ok()?;
+    // With batches the first dimension is not written.
+    let skipped = usize::from(cx.config.max_batch_size > 0);
+    let has_free = |port: &&Port| {
+        let mut dims = port.dims.iter().flatten().skip(skipped);
+        dims.any(|dim| dim.fixed().is_none())
+    };
     let free: Vec<&Port> = signature.inputs.iter().filter(has_free).collect();
     if free.is_empty() {
         return None;
@@ -85,7 +98,7 @@ fn free_sizes(model: &ModelProto) -> Option<String> {
         format!("{} [{}]", Quoted(&port.name), dims.join(", "))
     });
     let example = shown.map(|port| {
-        let dims = port.dims.iter().flatten().enumerate();
+        let dims = port.dims.iter().flatten().enumerate().skip(skipped);
         let sizes: Vec<String> = dims
             .map(|(axis, dim)| {
                 let guess = if axis == 0 { 1 } else { 64 };

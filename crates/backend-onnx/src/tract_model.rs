@@ -56,7 +56,7 @@ impl OnnxModel {
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let mut signature = Signature::of(model, graph)?;
-        configured_dims::fix(&mut signature, &cx.config);
+        configured_dims::fix(&mut signature, cx)?;
         let named_dims = NamedDims::of(&signature.inputs);
         let (plans, inputs, outputs) = Plans::of(graph, signature, cx)?;
         let metadata = ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
@@ -72,6 +72,17 @@ impl OnnxModel {
 impl Model for OnnxModel {
     fn metadata(&self) -> &ModelMetadata {
         &self.metadata
+    }
+
+    /// Not while a plan for the shape has to be made first, and never with loops or sizes that depend on values.
+    fn is_bounded(&self, rows: u64) -> bool {
+        match &self.plans {
+            Plans::Symbolic(plan, None) => plan.is_bounded(),
+            Plans::Symbolic(plan, Some(plans)) => {
+                plan.is_bounded() && self.shapes(rows).is_some_and(|shapes| plans.is_settled(&shapes))
+            }
+            Plans::ByShape(_) | Plans::Steps(_) => false,
+        }
     }
 
     fn infer(
@@ -105,6 +116,20 @@ impl Model for OnnxModel {
                 ))
             })
             .collect()
+    }
+}
+
+impl OnnxModel {
+    /// The shapes of inputs with so many rows, if nothing else in them is free.
+    fn shapes(&self, rows: u64) -> Option<Vec<Shape>> {
+        let shape = |input: &TensorMetadata| {
+            let dims = input.shape.dims().iter().enumerate();
+            let dims: Option<Vec<u64>> = dims
+                .map(|(axis, dim)| dim.or((axis == 0).then_some(rows)))
+                .collect();
+            Shape::new(&dims?).ok()
+        };
+        self.metadata.inputs.iter().map(shape).collect()
     }
 }
 
@@ -191,6 +216,9 @@ impl Plans {
                 Ok(_) => {
                     let outputs = outputs_of(&planner, &plan)?;
                     let others = (!is_fixed).then(|| ShapePlans::new(planner, cost));
+                    if let Some(plans) = &others {
+                        prepare_expected(plans, &trial, cx);
+                    }
                     Ok((Self::Symbolic(plan, others), inputs, outputs))
                 }
                 Err(error) if is_fixed => Err(error),
@@ -214,10 +242,21 @@ impl Plans {
         let outputs = answer.describe(planner.signature())?;
         // Without a plan for all sizes there is no choice.
         let plans = ShapePlans::new(planner, Duration::ZERO);
-        for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, &cx.config) {
-            plans.get(&shapes, trial)?;
-        }
+        prepare_expected(&plans, trial, cx);
         Ok((Self::ByShape(plans), inputs, outputs))
+    }
+}
+
+/// Makes the plans for the shapes that the configuration says will come. A shape that none can be made for is refused when
+/// it comes.
+fn prepare_expected(plans: &ShapePlans, trial: &CancelToken, cx: &LoadContext) {
+    for shapes in configured_dims::expected_shapes(&plans.planner().signature().inputs, cx) {
+        if let Err(error) = plans.get(&shapes, trial) {
+            tracing::warn!(
+                error = error.message(),
+                "no plan for a shape that the configuration names"
+            );
+        }
     }
 }
 

@@ -357,7 +357,7 @@ fn types_of(metadata: &Metadata) -> Result<Types, Error> {
 
 fn kind_of(types: &Types, key: &str) -> Result<Kind, ValueError> {
     match types.get(key) {
-        // What llama.cpp reads as numbers, whoever wrote it.
+        // llama.cpp reads these as numbers, whatever program wrote them.
         None if matches!(
             key,
             ALIGNMENT_KEY | "general.file_type" | "general.quantization_version"

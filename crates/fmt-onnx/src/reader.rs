@@ -76,7 +76,7 @@ impl OnnxReader {
     }
 
     /// Opens a model whose weights may stand in other files, each of which is opened once, by its name in the model. The
-    /// name is whatever the model says: whoever opens the file decides which names may be.
+    /// name is whatever the model says: the caller decides which names it accepts.
     ///
     /// A file that cannot be opened, or is too short, is no error: its weights are listed with the reason.
     ///

@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
             }
             5 => Value::Fixed(split(rest, 4)?),
             wire => {
-                let error = malformed("a field of the model has a form that there is not").at(start);
+                let error = malformed("a field of the model has an unknown wire type").at(start);
                 return Err(error.expected("wire type 0, 1, 2 or 5").found(wire));
             }
         };

@@ -184,7 +184,7 @@ impl SeekTable {
     }
 }
 
-/// Makes one frame of some bytes, the same from the same whoever made what before.
+/// Compresses bytes into one frame. The result depends on the bytes only, not on earlier frames.
 struct Encoder(CCtx<'static>);
 
 impl Encoder {

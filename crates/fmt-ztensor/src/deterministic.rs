@@ -16,7 +16,7 @@ struct Level {
 /// definite lengths, keys in ascending order and none twice, floats as short as their value allows, no tags, and at most
 /// `depth` levels of arrays and maps.
 ///
-/// Whether texts are UTF-8 is left to whoever reads them, and lengths to the bytes that there are.
+/// Whether texts are UTF-8, and whether lengths fit the bytes, is checked by the callers.
 pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     let mut cursor = Cursor::new(bytes, start);
     let mut levels: Vec<Level> = Vec::new();

@@ -1,4 +1,4 @@
-//! Names of tensors, to be found in no more than a few steps, whoever made them up.
+//! Names of tensors, looked up in a bounded number of steps, even if they were chosen to collide.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -23,7 +23,7 @@ pub(crate) fn for_each<J: Send>(
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(job) = job else { return };
             if let Err(error) = work(job) {
-                // Whoever takes the next job finds none.
+                // Leaves no job for the other threads.
                 jobs.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .by_ref()

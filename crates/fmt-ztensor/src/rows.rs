@@ -60,7 +60,7 @@ impl ProvenTables {
         Ok(Some(bytes.slice(start..start + len)))
     }
 
-    /// Holds a table of frames against the frames' heads, unless that was done before. False when it is none, or the
+    /// Holds a table of frames against the frames' heads, unless that was done before. False when there is no table, or the
     /// heads do not say enough.
     fn prove(
         &self,

@@ -5,7 +5,7 @@ use oip_types::{
     model_config::{DynamicBatching, InputConfig, InstanceGroup, InstanceKind, OutputConfig},
 };
 
-use crate::{MismatchError, PipelineError, Role, WrittenConfig, WrittenTensor};
+use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTensor};
 
 /// What holds where a configuration says nothing.
 ///
@@ -60,6 +60,10 @@ pub struct Completed {
     pub is_narrowed: bool,
     /// Where the model takes batches only by what its dimensions look like: the configuration if it does not.
     pub without_batches: Option<ModelConfig>,
+    /// Inputs that clients send with other axes of one than the model takes.
+    pub reshaped_inputs: Vec<(String, Axes)>,
+    /// Outputs that clients get with other axes of one than the model gives.
+    pub reshaped_outputs: Vec<(String, Axes)>,
 }
 
 /// Holds what is written against a model and fills in what is not.
@@ -73,8 +77,22 @@ pub fn complete(
     defaults: Defaults,
 ) -> Result<Completed, MismatchError> {
     let batching = Batching::of(written, model, defaults)?;
-    let inputs = narrow(Role::Input, &written.inputs, &model.inputs, batching.is_on())?;
-    let outputs = narrow(Role::Output, &written.outputs, &model.outputs, batching.is_on())?;
+    let is_on = batching.is_on();
+    let (mut reshaped_inputs, mut reshaped_outputs) = (Vec::new(), Vec::new());
+    let inputs = narrow(
+        Role::Input,
+        &written.inputs,
+        &model.inputs,
+        is_on,
+        &mut reshaped_inputs,
+    )?;
+    let outputs = narrow(
+        Role::Output,
+        &written.outputs,
+        &model.outputs,
+        is_on,
+        &mut reshaped_outputs,
+    )?;
     // A model can give more than is offered, but it must be given all that it takes.
     let is_listed = |output: &TensorMetadata| {
         written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
@@ -119,6 +137,8 @@ pub fn complete(
         metadata,
         is_narrowed,
         without_batches,
+        reshaped_inputs,
+        reshaped_outputs,
     })
 }
 
@@ -170,7 +190,7 @@ fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
     pairs.into_iter().any(|(written, model)| {
         written.iter().any(|written| {
             let known = model.iter().find(|known| known.name == written.name);
-            let ranks = known.zip(written.dims.as_ref());
+            let ranks = known.zip(written.model_dims());
             ranks.is_some_and(|(known, dims)| dims.len() == known.shape.dims().len())
         })
     })
@@ -182,6 +202,7 @@ fn narrow(
     written: &[WrittenTensor],
     model: &[TensorMetadata],
     is_batched: bool,
+    reshaped: &mut Vec<(String, Axes)>,
 ) -> Result<Vec<TensorMetadata>, MismatchError> {
     if let Some(unknown) = written
         .iter()
@@ -200,7 +221,7 @@ fn narrow(
     let narrowed =
         model.iter().map(
             |known| match written.iter().find(|written| written.name == known.name) {
-                Some(written) => narrow_one(role, written, known, is_batched),
+                Some(written) => narrow_one(role, written, known, is_batched, reshaped),
                 None => Ok(known.clone()),
             },
         );
@@ -212,6 +233,7 @@ fn narrow_one(
     written: &WrittenTensor,
     known: &TensorMetadata,
     is_batched: bool,
+    reshaped: &mut Vec<(String, Axes)>,
 ) -> Result<TensorMetadata, MismatchError> {
     let name = || known.name.clone();
     if let Some(datatype) = written.data_type.filter(|datatype| *datatype != known.datatype) {
@@ -226,10 +248,18 @@ fn narrow_one(
         return Err(MismatchError::Required { role, name: name() });
     }
     let Some(dims) = &written.dims else {
-        return Ok(known.clone());
+        return match &written.reshape {
+            None => Ok(known.clone()),
+            Some(_) => Err(MismatchError::Reshape { role, name: name() }),
+        };
     };
-    let batch_dim = is_batched.then_some(-1);
-    let full: Vec<i64> = batch_dim.into_iter().chain(dims.iter().copied()).collect();
+    let with_rows = |dims: &[i64]| -> Vec<i64> {
+        let batch_dim = is_batched.then_some(-1);
+        batch_dim.into_iter().chain(dims.iter().copied()).collect()
+    };
+    // What is held against the model is what the model gets.
+    let dims = written.model_dims().unwrap_or(dims);
+    let full = with_rows(dims);
     let fits = |(written, known): (&i64, &Option<u64>)| {
         known.is_none_or(|known| u64::try_from(*written) == Ok(known))
     };
@@ -240,14 +270,32 @@ fn narrow_one(
         return Err(MismatchError::Dims {
             role,
             name: name(),
-            dims: dims.clone(),
+            dims: dims.to_vec(),
             model: known.shape.to_string(),
             is_batched,
+            advice: known.shape.to_wire().skip(usize::from(is_batched)).collect(),
         });
     }
     let mut narrowed = known.clone();
     narrowed.shape = ShapePattern::from_wire(&full);
+    if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
+        let client = with_rows(dims);
+        let axes = Axes::between(&client, &full);
+        let axes = axes.ok_or_else(|| MismatchError::Reshape { role, name: name() })?;
+        narrowed.shape = ShapePattern::from_wire(&client);
+        reshaped.push((name(), axes));
+    }
     Ok(narrowed)
+}
+
+impl WrittenTensor {
+    /// The dimensions that the model has, where they are written: those of `reshape`, or `dims`.
+    fn model_dims(&self) -> Option<&[i64]> {
+        match &self.reshape {
+            Some(reshape) => Some(&reshape.shape),
+            None => self.dims.as_deref(),
+        }
+    }
 }
 
 /// What a pipeline is to clients: all of it is in its configuration.
@@ -279,6 +327,12 @@ pub fn complete_pipeline(
             };
             let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
             let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
+            if tensor.reshape.is_some() {
+                return Err(PipelineError::Reshape {
+                    role,
+                    name: tensor.name.clone(),
+                });
+            }
             if tensor.optional {
                 return Err(PipelineError::Optional {
                     role,
@@ -311,6 +365,8 @@ pub fn complete_pipeline(
         metadata,
         is_narrowed: false,
         without_batches: None,
+        reshaped_inputs: Vec::new(),
+        reshaped_outputs: Vec::new(),
     })
 }
 
@@ -346,7 +402,7 @@ fn input_config(input: &TensorMetadata, written: &WrittenConfig, batching: &Batc
         data_type: input.datatype,
         format: written.map(|written| written.format).unwrap_or_default(),
         dims: batching.dims(input),
-        reshape: None,
+        reshape: written.and_then(|written| written.reshape.clone()),
         is_shape_tensor: false,
         allow_ragged_batch: false,
         optional: input.optional,
@@ -359,7 +415,7 @@ fn output_config(output: &TensorMetadata, written: &WrittenConfig, batching: &Ba
         name: output.name.clone(),
         data_type: output.datatype,
         dims: batching.dims(output),
-        reshape: None,
+        reshape: written.and_then(|written| written.reshape.clone()),
         label_filename: written
             .map(|written| written.label_filename.clone())
             .unwrap_or_default(),
@@ -497,15 +553,15 @@ mod tests {
             (
                 "max_batch_size: 8 input { name: \"x0\" dims: [ -1, -1, 3 ] }",
                 "input 'x0': dims are [-1, -1, 3], but the model has [-1, -1, 3], where the first counts the rows of a \
-                 batch and is not written",
+                 batch and is not written; write dims: [-1, 3]",
             ),
             (
                 "max_batch_size: 0 input { name: \"x0\" dims: [ 2, 2, 4 ] }",
-                "input 'x0': dims are [2, 2, 4], but the model has [-1, -1, 3]",
+                "input 'x0': dims are [2, 2, 4], but the model has [-1, -1, 3]; write dims: [-1, -1, 3]",
             ),
             (
                 "max_batch_size: 0 input { name: \"x0\" dims: [ 2, 2, -1 ] }",
-                "input 'x0': dims are [2, 2, -1], but the model has [-1, -1, 3]",
+                "input 'x0': dims are [2, 2, -1], but the model has [-1, -1, 3]; write dims: [-1, -1, 3]",
             ),
             (
                 "input { name: \"x0\" data_type: TYPE_INT64 }",
@@ -522,6 +578,53 @@ mod tests {
         ] {
             assert_eq!(run(text, &model).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn clients_may_see_other_axes_of_one() {
+        let model = model(&[&[-1, 5]], &[&[-1]]);
+        let text = "max_batch_size: 8 \
+                    input { name: \"x0\" dims: [ 1, 5 ] reshape { shape: [ 5 ] } } \
+                    output { name: \"y0\" dims: [ 1 ] reshape { shape: [ ] } }";
+        let completed = run(text, &model).unwrap();
+        assert_eq!(completed.metadata.inputs[0].to_string(), "'x0' (FP32[-1, 1, 5])");
+        assert_eq!(completed.metadata.outputs[0].to_string(), "'y0' (FP32[-1, 1])");
+        assert!(completed.is_narrowed);
+        let (name, axes) = &completed.reshaped_inputs[0];
+        assert_eq!(
+            (name.as_str(), axes.to_model(&[3, 1, 5])),
+            ("x0", Some(vec![3, 5]))
+        );
+        assert_eq!(completed.reshaped_outputs[0].1.to_client(&[3]), Some(vec![3, 1]));
+        let config = &completed.config;
+        assert_eq!(
+            (
+                &config.input[0].dims[..],
+                &config.input[0].reshape.as_ref().unwrap().shape[..]
+            ),
+            (&[1, 5][..], &[5][..])
+        );
+        assert!(config.output[0].reshape.as_ref().unwrap().shape.is_empty());
+        for wrong in [
+            "max_batch_size: 8 input { name: \"x0\" dims: [ 5, 5 ] reshape { shape: [ 5 ] } }",
+            "max_batch_size: 8 input { name: \"x0\" reshape { shape: [ 5 ] } }",
+        ] {
+            let error = run(wrong, &model).unwrap_err();
+            assert!(
+                error.starts_with("input 'x0': reshape can add and leave out axes of one"),
+                "{error}"
+            );
+        }
+        // What the model gets is held against the model.
+        let error = run(
+            "max_batch_size: 8 input { name: \"x0\" dims: [ 1, 4 ] reshape { shape: [ 4 ] } }",
+            &model,
+        );
+        assert!(
+            error
+                .unwrap_err()
+                .starts_with("input 'x0': dims are [4], but the model has [-1, 5]")
+        );
     }
 
     #[test]

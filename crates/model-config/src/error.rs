@@ -228,7 +228,7 @@ pub enum MismatchError {
         name: String,
     },
     /// Dimensions that are not among those that the model takes or gives.
-    #[error("{role} {}: dims are {dims:?}, but the model has {model}{}", Quoted(name), if *is_batched {
+    #[error("{role} {}: dims are {dims:?}, but the model has {model}{}; write dims: {advice:?}", Quoted(name), if *is_batched {
         ", where the first counts the rows of a batch and is not written"
     } else {
         ""
@@ -244,6 +244,20 @@ pub enum MismatchError {
         model: String,
         /// Whether the first dimension counts rows, which configurations leave out.
         is_batched: bool,
+        /// What the configuration could say.
+        advice: Vec<i64>,
+    },
+    /// A reshape that does more than add or leave out axes of one.
+    #[error(
+        "{role} {}: reshape can add and leave out axes of one between dims, which clients see, and reshape.shape, which \
+         the model has; both have to be written",
+        Quoted(name)
+    )]
+    Reshape {
+        /// What it is.
+        role: Role,
+        /// Its name.
+        name: String,
     },
 }
 
@@ -266,6 +280,17 @@ pub enum PipelineError {
         name: String,
         /// The field that is missing.
         field: &'static str,
+    },
+    /// A reshape, which its models have.
+    #[error(
+        "{role} {} of a pipeline cannot have a reshape; the model of the step can",
+        Quoted(name)
+    )]
+    Reshape {
+        /// What it is.
+        role: Role,
+        /// Its name.
+        name: String,
     },
     /// An input that may be left out.
     #[error("{role} {} of a pipeline cannot be optional", Quoted(name))]

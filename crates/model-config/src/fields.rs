@@ -140,6 +140,8 @@ const VERSION_POLICY: &[Field] = &[
     ),
 ];
 
+const RESHAPE: &[Field] = &[field("shape", DIM, Many, Acts)];
+
 const INPUT: &[Field] = &[
     field("name", Text, One, Acts),
     field("data_type", Enum(DATA_TYPES), One, Acts),
@@ -150,18 +152,15 @@ const INPUT: &[Field] = &[
         Acts,
     ),
     field("dims", DIM, Many, Acts),
-    field(
-        "reshape",
-        Opaque,
-        One,
-        Refused("another shape for clients than for the model"),
-    ),
+    field("reshape", Message(RESHAPE), One, Acts),
     field("is_shape_tensor", Bool, One, Refused("only TensorRT has them")),
     field(
         "allow_ragged_batch",
         Bool,
         One,
-        Refused("batches of rows of different shapes"),
+        Refused(
+            "rows of a batch have one shape; without batching each request has its own: max_batch_size: 0",
+        ),
     ),
     field("optional", Bool, One, Acts),
     field(
@@ -176,12 +175,7 @@ const OUTPUT: &[Field] = &[
     field("name", Text, One, Acts),
     field("data_type", Enum(DATA_TYPES), One, Acts),
     field("dims", DIM, Many, Acts),
-    field(
-        "reshape",
-        Opaque,
-        One,
-        Refused("another shape for clients than for the model"),
-    ),
+    field("reshape", Message(RESHAPE), One, Acts),
     field("label_filename", Text, One, Acts),
     field("is_shape_tensor", Bool, One, Refused("only TensorRT has them")),
     field(

@@ -35,11 +35,13 @@ mod error;
 mod fields;
 mod normalize;
 mod pbtxt;
+mod reshape;
 mod tree;
 mod written;
 
 pub use complete::{Completed, Defaults, complete, complete_pipeline};
 pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
+pub use reshape::Axes;
 pub use written::{Syntax, WrittenConfig, WrittenTensor};
 
 /// The models that a pipeline runs, as often as it does; none for other models.

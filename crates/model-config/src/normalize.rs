@@ -53,6 +53,24 @@ struct Walk<'t> {
 /// Only so many fields are listed in a warning.
 const MAX_LISTED: usize = 20;
 
+/// Bytes of a name that may be a misspelling.
+const MAX_NAME: usize = 64;
+
+/// The field that is spelt nearly so, if there is one.
+fn nearest(name: &str, fields: &[Field]) -> Option<&'static str> {
+    let near = fields
+        .iter()
+        .map(|field| {
+            (
+                strsim::normalized_damerau_levenshtein(name, field.name),
+                field.name,
+            )
+        })
+        .filter(|(likeness, _)| *likeness >= 0.75);
+    near.max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, meant)| meant)
+}
+
 impl Walk<'_> {
     fn message(
         &mut self,
@@ -66,7 +84,20 @@ impl Walk<'_> {
         let names: Vec<String> = members.iter().map(|(name, _)| snake_case(name)).collect();
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
-                list(&mut self.unknown, join(path, written));
+                let place = join(path, written);
+                // What is not listed needs no hint, and nobody means a field by a very long name: both cost time.
+                let hinted = format!("{place} (");
+                let is_listed =
+                    (self.unknown.iter()).any(|listed| *listed == place || listed.starts_with(&hinted));
+                let is_new = !is_listed && self.unknown.len() < MAX_LISTED;
+                let meant = (is_new && name.len() <= MAX_NAME)
+                    .then(|| nearest(name, fields))
+                    .flatten();
+                match meant {
+                    Some(meant) => list(&mut self.unknown, format!("{place} (did you mean {meant}?)")),
+                    None if is_listed => {}
+                    None => list(&mut self.unknown, place),
+                }
             }
         }
         let mut json = Map::new();
@@ -352,10 +383,14 @@ mod tests {
         let read = text("max_batch: 4 input { nam: \"x\" } optimization { cuda { graphs: true } } 'x'");
         assert!(read.is_err());
         let read = text("max_batch: 4 input { nam: \"x\" } optimization { cuda { graphs: true } }").unwrap();
-        assert_eq!(read.unknown, ["max_batch", "input[0].nam"]);
+        assert_eq!(read.unknown, ["max_batch", "input[0].nam (did you mean name?)"]);
         assert_eq!(read.without_effect, ["optimization (how fast, not what)"]);
         let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
         assert_eq!(text(&many).unwrap().unknown.len(), MAX_LISTED);
+        assert_eq!(
+            text("max_batchsize: 4").unwrap().unknown,
+            ["max_batchsize (did you mean max_batch_size?)"]
+        );
     }
 
     /// MR-15: values that cannot be.

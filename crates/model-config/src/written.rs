@@ -1,8 +1,10 @@
 //! A configuration as the operator wrote it: read in one of three syntaxes and checked in itself.
 
+use std::collections::BTreeMap;
+
 use oip_types::{
     DataType, ModelConfig, check_name,
-    model_config::{InstanceKind, VersionPolicy},
+    model_config::{InputConfig, InstanceKind, OutputConfig, Reshape, VersionPolicy},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
@@ -42,6 +44,8 @@ pub struct WrittenTensor {
     pub format: oip_types::model_config::InputFormat,
     /// Its dimensions, without the batch dimension where the model takes batches; -1 for free ones.
     pub dims: Option<Vec<i64>>,
+    /// The dimensions under which the model has it, where clients see others.
+    pub reshape: Option<Reshape>,
     /// Whether requests may leave it out.
     pub optional: bool,
     /// The file with an output's labels; empty where there is none.
@@ -80,7 +84,7 @@ impl WrittenConfig {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// What is wrong and where, for whoever wrote it.
+    /// What is wrong and where, for the configuration's author.
     pub fn read(text: &str, syntax: Syntax) -> Result<Self, ConfigError> {
         if text.len() > Self::MAX_BYTES {
             return Err(ConfigError::TooLarge {
@@ -165,6 +169,45 @@ impl WrittenConfig {
     /// Whether it is a pipeline of other models, and not a model with a file.
     pub fn is_pipeline(&self) -> bool {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
+    }
+
+    /// The dimensions of the inputs for which they are written, by name.
+    pub fn input_dims(&self) -> BTreeMap<String, Vec<i64>> {
+        let written = self.inputs.iter();
+        written
+            .filter_map(|input| Some((input.name.clone(), input.dims.clone()?)))
+            .collect()
+    }
+
+    /// The inputs of which both datatype and dimensions are written, and the outputs likewise: for backends whose models say
+    /// nothing of their own.
+    pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
+        let input = |tensor: &WrittenTensor| {
+            Some(InputConfig {
+                name: tensor.name.clone(),
+                data_type: tensor.data_type?,
+                format: tensor.format,
+                dims: tensor.dims.clone()?,
+                reshape: None,
+                is_shape_tensor: false,
+                allow_ragged_batch: false,
+                optional: tensor.optional,
+            })
+        };
+        let output = |tensor: &WrittenTensor| {
+            Some(OutputConfig {
+                name: tensor.name.clone(),
+                data_type: tensor.data_type?,
+                dims: tensor.dims.clone()?,
+                reshape: None,
+                label_filename: tensor.label_filename.clone(),
+                is_shape_tensor: false,
+            })
+        };
+        (
+            self.inputs.iter().filter_map(input).collect(),
+            self.outputs.iter().filter_map(output).collect(),
+        )
     }
 
     /// What is called by a name in the fields `backend` and `platform`, if something is.
@@ -314,6 +357,27 @@ mod tests {
         }
         let empty = WrittenConfig::read("\u{feff}{}", Syntax::Json);
         assert_eq!(empty.unwrap(), WrittenConfig::default());
+    }
+
+    #[test]
+    fn tensors_that_are_written_in_full_are_shown_to_backends() {
+        let text = r#"input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3 ] optional: true }, { name: "y" dims: [ 2 ] } ]
+            output [ { name: "z" data_type: TYPE_STRING dims: [ 1 ] label_filename: "l.txt" } ]"#;
+        let (inputs, outputs) = pbtxt(text).unwrap().complete_tensors();
+        let [input] = &inputs[..] else {
+            panic!("{inputs:?}")
+        };
+        assert_eq!(
+            (input.name.as_str(), &input.dims[..], input.optional),
+            ("x", &[-1, 3][..], true)
+        );
+        let [output] = &outputs[..] else {
+            panic!("{outputs:?}")
+        };
+        assert_eq!(
+            (output.data_type, output.label_filename.as_str()),
+            (DataType::Bytes, "l.txt")
+        );
     }
 
     #[test]

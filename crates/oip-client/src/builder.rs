@@ -155,7 +155,7 @@ impl<C> Builder<C> {
                 let name = tensor_core::Quoted(&name);
                 ClientError::new(ErrorKind::Usage, format!("header {name}: {what}")).at(&endpoint.url)
             };
-            let parsed = HeaderName::try_from(&name).map_err(|_| wrong("the name is none"))?;
+            let parsed = HeaderName::try_from(&name).map_err(|_| wrong("the name is malformed"))?;
             let value = HeaderValue::try_from(value)
                 .map_err(|_| wrong("the value has characters that are not allowed"))?;
             if RESERVED.contains(&parsed.as_str()) {

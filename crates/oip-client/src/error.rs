@@ -2,7 +2,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use oip_types::ErrorCode;
 
-/// Why a call came to nothing.
+/// Why a call failed.
 ///
 /// [`ClientError::kind`] is for programs, the message for people: it says which server, what was expected and what was
 /// found.
@@ -37,7 +37,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The caller asked for what there is not: a URL that is none, TLS, a stream over HTTP.
+    /// Invalid or unsupported usage: a malformed URL, TLS, a stream over HTTP.
     Usage,
     /// The request has no form in which it could be sent, such as bytes that are not UTF-8 in JSON.
     Request,

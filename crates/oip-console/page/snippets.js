@@ -15,6 +15,16 @@ const SHOWN = 2000;
 const python = (value) => JSON.stringify(value).replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False").replace(/\bnull\b/g, "None");
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const isLong = (request) => JSON.stringify(request).length > SHOWN;
+const isShort = (input) => JSON.stringify(input.data).length <= SHOWN && input.shape.length > 0;
+
+/** Flat data as lists in lists, as deep as the shape. */
+function nested(data, shape) {
+  const [count, ...rest] = shape;
+  if (!rest.length) return data;
+  const size = rest.reduce((all, dim) => all * dim, 1);
+  return Array.from({ length: count }, (_, i) => nested(data.slice(i * size, (i + 1) * size), rest));
+}
+
 const identifier = (name, i) => (/^[a-z_]\w*$/i.test(name) ? name.toLowerCase() : `input_${i}`);
 
 function inPython(input) {
@@ -49,10 +59,10 @@ export function snippets(model, version, request) {
     "for output in result.get_response()[\"outputs\"]:",
     "    print(output[\"name\"], result.as_numpy(output[\"name\"]))",
   ].join("\n");
+  const values = (input) => (isShort(input) ? JSON.stringify(nested(input.data, input.shape)) : `${identifier(input.name, 0)}.npy`);
   const tool = [
-    `# the inputs as files: ${request.inputs.map((input) => `${input.name} is ${input.datatype}[${input.shape}]`).join(", ")}`,
     `tensor infer --url ${quoted(location.origin)} --model ${quoted(model)}${version ? ` --version ${quoted(version)}` : ""} \\`,
-    request.inputs.map((input) => `    --input ${quoted(`${input.name}=${identifier(input.name, 0)}.npy`)} --cast`).join(" \\\n"),
+    request.inputs.map((input) => `    -i ${quoted(`${input.name}=${values(input)}`)}${isShort(input) ? "" : " --cast"}`).join(" \\\n"),
   ].join("\n");
   const rust = [
     "// oip-client, oip-types, tensor-core, tokio",

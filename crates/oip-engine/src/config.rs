@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use tensor_mmap::Promise;
 
-use crate::batching::scheduler::BatchPolicy;
+use crate::{batching::scheduler::BatchPolicy, run::in_place::InPlace};
 
 /// How an engine works.
 ///
@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub default_max_batch_size: u64,
     /// How long an instance may go on with a request that nobody waits for any more before it counts as lost (5 s).
     pub hang_timeout: Duration,
+    /// Whether and how quick models are run on the threads that their requests are on (they are not).
+    pub in_place: Option<InPlace>,
     /// Requests that may wait for one model version (256).
     pub queue_capacity: usize,
     /// Which models are loaded, and when (all of them, at start).
@@ -85,6 +87,7 @@ impl Default for EngineConfig {
             default_max_batch_size: BatchPolicy::DEFAULT_MAX_ROWS,
             hang_timeout: Duration::from_secs(5),
             control: ModelControl::None,
+            in_place: None,
             queue_capacity: 256,
             response_cache_bytes: 0,
             mapping: None,

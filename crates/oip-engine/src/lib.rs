@@ -9,6 +9,8 @@
 //! - A full queue refuses at once. A request whose client is gone, or whose deadline has passed, is not run.
 //! - What waits for a model runs together, as far as model and requests allow ([`BatchPolicy`]); everybody gets exactly
 //!   their own rows.
+//! - A model that is known to be quick runs on the thread that its request is on ([`EngineConfig::in_place`]), where the
+//!   embedding program allows that.
 //! - A panic in a model is that request's error, not its batch's; the next request works.
 //! - A model that hangs loses its own threads only, and says so when it has none left.
 //! - Models that feed other models are served as one, each step through its own queue.
@@ -16,7 +18,7 @@
 //! - Every stage of every request is counted ([`Engine::metrics`]).
 //! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!
-//! The engine needs no async runtime: its futures are woken by its threads.
+//! The engine needs no async runtime: its futures are woken by its threads, or by each other.
 //!
 //! ```
 //! use oip_engine::{Engine, EngineConfig, Repository};
@@ -59,4 +61,7 @@ pub use load::{
     registry::ModelStatus,
     repository::{Repository, RepositoryError},
 };
-pub use run::statistics::{FailureReason, Histogram, VersionMetrics};
+pub use run::{
+    in_place::InPlace,
+    statistics::{FailureReason, Histogram, VersionMetrics},
+};

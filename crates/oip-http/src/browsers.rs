@@ -145,8 +145,9 @@ fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
 fn is_harmless(request: &Request) -> bool {
     let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-        || path.ends_with("/infer")
-        || path.ends_with(":predict")
+        || ["/infer", "/generate", "/generate_stream", ":predict"]
+            .iter()
+            .any(|end| path.ends_with(end))
         || path == "/v2/repository/index"
 }
 

@@ -47,6 +47,7 @@ mod config;
 mod content_encoding;
 mod description;
 mod extensions;
+mod generate;
 mod head;
 mod infer;
 mod negotiation;

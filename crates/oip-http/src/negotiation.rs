@@ -93,7 +93,7 @@ fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
         let mut parts = entry.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default().to_ascii_lowercase();
         let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-        // A weight that is none counts as if it were not there.
+        // A malformed weight counts as if it were missing.
         let weight = weight
             .and_then(|weight| {
                 weight

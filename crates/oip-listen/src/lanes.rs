@@ -1,7 +1,9 @@
 //! Lanes: threads of their own for work, and others for connections that keep the server busy, so that neither holds up those
 //! who only ask whether the server is well.
 
-use tokio::runtime::Handle;
+use std::time::Duration;
+
+use tokio::{runtime::Handle, time::sleep};
 
 /// The runtimes that connections go to once they have something to do. They need timers and sockets; when one ends, so do the
 /// connections that it has.
@@ -31,6 +33,20 @@ impl Lanes {
     #[must_use]
     pub fn new(work: Handle, busy: Handle) -> Self {
         Self { work, busy }
+    }
+
+    /// Wakes a thread of each lane now and then, for ever; to be run on the runtime that connections are accepted on.
+    ///
+    /// A runtime's sockets and timers are looked at by a thread that has nothing else to do. One that goes from there into work
+    /// that does not end leaves nobody, until another thread is woken.
+    pub async fn keep_awake(self) {
+        const INTERVAL: Duration = Duration::from_secs(1);
+        loop {
+            sleep(INTERVAL).await;
+            for runtime in [&self.work, &self.busy] {
+                drop(runtime.spawn(async {}));
+            }
+        }
     }
 
     /// A lane's runtime, if it is not the current one.

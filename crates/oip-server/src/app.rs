@@ -29,6 +29,7 @@ use crate::{
     addresses::{At, Place, Speaks},
     config::Config,
     failure::Failure,
+    in_place::transport_threads,
     metrics::Metrics,
     notify,
     one_port::OnePort,
@@ -52,7 +53,13 @@ const INTERRUPTED: i32 = 130;
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let log = telemetry::start(&config.log, config.log_format, config.log_tail.clone())?;
-    let outcome = serve_until_signal(config, &log, start);
+    let is_json = matches!(config.log_format, LogFormat::Json);
+    let mut outcome = serve_until_signal(config, &log, start);
+    if is_json && let Err(failure) = &outcome {
+        // Programs that read the log read nothing else.
+        tracing::error!(reason = failure.message, "the server cannot run");
+        outcome = Ok(ExitCode::from(failure.exit_code));
+    }
     log.end.write_out();
     outcome
 }
@@ -66,13 +73,12 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
     .map_err(|error| Failure::run(error.to_string()))?;
     // One thread accepts connections and answers who only asks whether the server is well.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    let work = threads(Builder::new_multi_thread().thread_name("io"))?;
-    let busy = threads(
-        Builder::new_multi_thread()
-            .thread_name("busy-io")
-            .on_thread_start(give_way),
-    )?;
-    config.connections.lanes = Some(Lanes::new(work.handle().clone(), busy.handle().clone()));
+    // Here quick models run too.
+    let work = threads(lane().thread_name("io"))?;
+    let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
+    let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
+    runtime.spawn(lanes.clone().keep_awake());
+    config.connections.lanes = Some(lanes);
     let tls = tls_options::read(config.tls.take())?;
     let guard = config.access.guard()?;
     let mut bound = Vec::new();
@@ -110,6 +116,18 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
         ExitCode::FAILURE
     })
 }
+
+/// A runtime for connections that have requests.
+fn lane() -> Builder {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(transport_threads())
+        .thread_stack_size(MODEL_STACK);
+    builder
+}
+
+/// Stack for threads that models run on: as much as those of the engine have. It takes memory only as far as it is used.
+const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
     let runtime = builder.enable_all().build();
@@ -230,9 +248,18 @@ impl App {
         };
         let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
         let is_text = matches!(config.log_format, LogFormat::Text);
+        let addresses = report::Addresses {
+            http: http.clone(),
+            grpc: grpc.clone(),
+            admin: bound
+                .iter()
+                .find(|bound| bound.is_admin)
+                .map(|bound| bound.address.clone()),
+            is_encrypted: tls.is_some(),
+            has_console: config.allow_console,
+        };
         if is_text {
-            let admin = bound.iter().find(|bound| bound.is_admin);
-            report::listening(&http, &grpc, admin.map(|bound| &bound.address), tls.is_some());
+            report::listening(&addresses);
         }
         let first_of = |addresses: &[Address]| addresses.first().map(ToString::to_string);
         tracing::info!(
@@ -333,7 +360,7 @@ impl App {
         if let Some(tls) = &tls {
             work.spawn(tls.clone().watch(FILES_PERIOD));
         }
-        let (access, is_encrypted) = (config.access, tls.is_some());
+        let access = config.access;
         let serving = bound.into_iter().map(|bound| {
             let Bound {
                 listener,
@@ -388,7 +415,7 @@ impl App {
             let elapsed = start.elapsed();
             let models = loading.models();
             if is_text {
-                report::models(&models, &misplaced, http.first(), is_encrypted, elapsed);
+                report::models(&models, &misplaced, &addresses, elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
             let ready = models.iter().filter(|model| model.state == ModelState::Ready);

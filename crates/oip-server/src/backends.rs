@@ -7,6 +7,8 @@ use oip_engine::ModelStatus;
 use oip_service::{Backend, ByteBudget};
 use oip_worker::{IsolatedBackend, Isolation, this_program};
 
+#[cfg(feature = "python")]
+use crate::python_options::PythonOptions;
 use crate::{
     failure::Failure,
     options::{DEFAULT_LOG, Options, one_line},
@@ -35,6 +37,8 @@ pub(crate) struct BackendConfig {
     budget: ByteBudget,
     isolate_models: bool,
     memory_limit: Option<u64>,
+    #[cfg(feature = "python")]
+    python: PythonOptions,
     /// What is logged, for workers.
     log: String,
 }
@@ -54,6 +58,8 @@ impl BackendConfig {
             budget,
             isolate_models: options.isolate_models.unwrap_or(false),
             memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
+            #[cfg(feature = "python")]
+            python: options.python.clone(),
             log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
         }
     }
@@ -72,7 +78,33 @@ impl BackendConfig {
             let isolation = isolation(!matches!(backend.name(), "forest" | "tensors"));
             Arc::new(IsolatedBackend::new(backend, isolation)) as Arc<dyn Backend>
         });
-        Ok(backends.collect())
+        #[cfg_attr(not(feature = "python"), expect(unused_mut, reason = "nothing is added"))]
+        let mut backends: Vec<_> = backends.collect();
+        #[cfg(feature = "python")]
+        self.add_python(&mut backends);
+        Ok(backends)
+    }
+
+    /// Adds models in Python, which have processes of their own without being asked. A `model.py` is looked for first, since a
+    /// folder that has one often has its weights beside it; unless it is not allowed, and is only there to say so.
+    #[cfg(feature = "python")]
+    fn add_python(&self, backends: &mut Vec<Arc<dyn Backend>>) {
+        use backend_python::{PythonBackend, SavedObjectBackend, Settings};
+
+        let settings = |is_allowed: Option<bool>| {
+            Settings::default().with(|settings| {
+                settings.is_allowed = is_allowed.unwrap_or(false);
+                settings.memory_limit = self.memory_limit;
+                if let Some(python) = &self.python.python {
+                    settings.interpreter.clone_from(python);
+                }
+            })
+        };
+        let programs = settings(self.python.allow_python);
+        let first = if programs.is_allowed { 0 } else { backends.len() };
+        backends.insert(first, Arc::new(PythonBackend::new(programs)));
+        let objects = settings(self.python.allow_pickle);
+        backends.push(Arc::new(SavedObjectBackend::new(objects)));
     }
 
     /// With the path of a library instead of the wish to look for one, so that workers have the same.

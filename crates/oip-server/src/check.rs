@@ -1,8 +1,6 @@
 //! `oip-server check`: loads everything as the server would, says what came of it, and opens no port.
 
 use std::{
-    ffi::OsString,
-    iter::once,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -11,21 +9,13 @@ use clap::Parser;
 use oip_engine::{Engine, ModelControl, Repository};
 use oip_types::ModelState;
 
-use crate::{
-    config::Config,
-    failure::Failure,
-    options::{Options, one_line},
-    report, telemetry, tls_options,
-};
-
-/// The first argument that asks for it.
-pub(crate) const CHECK: &str = "check";
+use crate::{config::Config, failure::Failure, options::Options, report, telemetry, tls_options};
 
 /// Loads all models as the server would, and prints what came of it. Ends with 1 when a model would not be served, or when
 /// there is none.
 #[derive(Debug, Parser)]
 #[command(name = "oip-server check", max_term_width = 110)]
-struct Check {
+pub(crate) struct Check {
     /// Print JSON: a list of models with their inputs and outputs, or the reasons why they would not be served
     #[arg(long)]
     json: bool,
@@ -35,18 +25,9 @@ struct Check {
 }
 
 /// Checks what the arguments behind `check` name.
-pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
+pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
-    let arguments = once(OsString::from("oip-server check")).chain(arguments);
-    let Check { json, mut options } = match Check::try_parse_from(arguments) {
-        Ok(check) => check,
-        Err(error) if error.use_stderr() => return Err(Failure::usage(one_line(&error))),
-        // Help is no error.
-        Err(error) => {
-            let _ = error.print();
-            return Ok(ExitCode::SUCCESS);
-        }
-    };
+    let Check { json, mut options } = check;
     // What is loaded stands in the table; the log is for what is odd.
     options.log.get_or_insert_with(|| "warn".to_owned());
     let mut config = Config::resolve(options)?;

@@ -133,6 +133,7 @@ impl Config {
                 config.server_name = "tensorferry".to_owned();
                 config.server_version = env!("CARGO_PKG_VERSION").to_owned();
                 config.instances = options.instances.unwrap_or(config.instances).max(1);
+                config.in_place = options.in_place.resolve();
                 config.control = control;
                 config.queue_capacity = options.queue_size.unwrap_or(config.queue_capacity);
                 config.mapping = options.allow_mapped_models.unwrap_or(false).then(operators_word);

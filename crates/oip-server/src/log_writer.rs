@@ -1,5 +1,5 @@
 //! The way of log lines to standard error: over a bounded queue to a thread of its own, so that serving never waits for
-//! whoever reads the log. What was dropped on the way is counted and said.
+//! the log's reader. What was dropped on the way is counted and said.
 
 use std::{
     io::{self, Write, stderr},

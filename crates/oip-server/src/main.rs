@@ -9,9 +9,13 @@ mod allocator;
 mod app;
 mod backends;
 mod check;
+mod commands;
 mod config;
 mod descriptors;
+mod examples;
 mod failure;
+mod in_place;
+mod init;
 mod log_settings;
 mod log_writer;
 mod metrics;
@@ -19,6 +23,8 @@ mod notify;
 mod one_port;
 mod options;
 mod platforms;
+#[cfg(feature = "python")]
+mod python_options;
 mod reload;
 mod report;
 mod signals;
@@ -32,9 +38,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
-
-use crate::{config::Config, failure::Failure, options::Options};
+use crate::{commands::Asked, config::Config, failure::Failure};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
@@ -47,22 +51,11 @@ fn main() -> ExitCode {
     descriptors::raise_limit();
     descriptors::make_room();
     allocator::give_back_what_is_unused();
-    if first == check::CHECK {
-        return check::run(arguments).unwrap_or_else(|failure| fail(&failure));
-    }
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) if error.use_stderr() => return fail(&Failure::usage(options::one_line(&error))),
-        // Help and version are no errors.
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::SUCCESS;
-        }
-    };
-    match Config::resolve(options).and_then(app::run) {
-        Ok(exit_code) => exit_code,
-        Err(failure) => fail(&failure),
-    }
+    let outcome = commands::run(std::env::args_os().skip(1)).and_then(|asked| match asked {
+        Asked::Serve(options) => Config::resolve(*options).and_then(app::run),
+        Asked::Done(code) => Ok(code),
+    });
+    outcome.unwrap_or_else(|failure| fail(&failure))
 }
 
 fn fail(failure: &Failure) -> ExitCode {

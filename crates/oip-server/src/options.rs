@@ -6,9 +6,12 @@ use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
 use toml::de::DeTable;
 
+#[cfg(feature = "python")]
+use crate::python_options::PythonOptions;
 use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
+    in_place::InPlaceOptions,
     tls_options::TlsOptions,
     traffic::TrafficOptions,
     units::{ByteSize, HumanDuration},
@@ -18,16 +21,22 @@ const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
-whole or by rows. A model's file alone, such as iris.onnx, is one model called iris.
+whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a
+model in Python.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
 environment over the file.
 
-Try:
-  oip-server models
-  oip-server check models    loads everything, says what would fail, and opens no port (--json for programs)
-  curl http://127.0.0.1:8080/v2/models/digits
+Examples:
+  oip-server init shop                writes an example repository
+  oip-server shop                     serves it on http://127.0.0.1:8080 (HTTP) and 127.0.0.1:9000 (gRPC)
+  oip-server iris.onnx                serves one file
+  oip-server check models --json      loads everything, says what would fail, and opens no port
+  oip-server models --http-address 0.0.0.0:8080 --model-control-mode poll
+  oip-server models --memory-budget 2GB --request-timeout 5s --log-format json
+
+Sizes are bytes or have a unit (64MiB, 1GB), times are seconds or have one (5, 500ms, 2min).
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP reads the log's levels in
@@ -92,6 +101,10 @@ pub(crate) struct Options {
     /// Requests that may wait for one model version [default: 256]
     #[arg(long, env = "OIP_QUEUE_SIZE", hide_env = true, value_name = "N")]
     pub(crate) queue_size: Option<usize>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) in_place: InPlaceOptions,
 
     /// Whether a model that fails to load makes the server not ready [default: true]
     #[arg(long, env = "OIP_STRICT_READINESS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -210,6 +223,11 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) access: AccessOptions,
 
+    #[cfg(feature = "python")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) python: PythonOptions,
+
     /// How the log is written [default: text]
     #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
@@ -305,6 +323,9 @@ impl Options {
             traffic: toml::from_str(text)?,
             tls: toml::from_str(text)?,
             access: toml::from_str(text)?,
+            in_place: toml::from_str(text)?,
+            #[cfg(feature = "python")]
+            python: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
     }
@@ -327,6 +348,7 @@ impl Options {
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
+            in_place: self.in_place.or(other.in_place),
             strict_readiness: self.strict_readiness.or(other.strict_readiness),
             max_request_size: self.max_request_size.or(other.max_request_size),
             #[cfg(feature = "tensors")]
@@ -356,6 +378,8 @@ impl Options {
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
             tls: self.tls.or(other.tls),
             access: self.access.or(other.access),
+            #[cfg(feature = "python")]
+            python: self.python.or(other.python),
             log_format: self.log_format.or(other.log_format),
             log: self.log.or(other.log),
         }
@@ -444,7 +468,8 @@ mod tests {
                     for piece in lines.flat_map(|line| line.split("--").skip(1)) {
                         let is_part = |character: char| character.is_ascii_lowercase() || character == '-';
                         let end = piece.find(|character| !is_part(character)).unwrap_or(piece.len());
-                        names.extend((end > 0).then(|| piece[..end].to_owned()));
+                        let is_name = piece.starts_with(|first: char| first.is_ascii_lowercase());
+                        names.extend(is_name.then(|| piece[..end].to_owned()));
                     }
                 }
             }

@@ -1,16 +1,20 @@
+//! What the server prints for a person: where it listens, what it serves, and how to go on.
+
 use std::{
     fmt::Write as _,
-    io::{Write, stdout},
+    io::{IsTerminal, Write, stdout},
+    net::SocketAddr,
     path::Path,
     time::Duration,
 };
 
+use anstream::{AutoStream, ColorChoice};
 use oip_engine::ModelStatus;
 use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
-use crate::backends;
+use crate::{backends, examples::Example};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -18,63 +22,148 @@ fn print(text: &str) {
     let _ = stdout().flush();
 }
 
+/// How a table may look where it is printed.
+#[derive(Clone, Copy)]
+struct Look {
+    /// Columns of the terminal; whatever is no terminal takes all there is.
+    width: usize,
+    /// Whether states are coloured: on a terminal, unless `NO_COLOR` is set.
+    is_coloured: bool,
+}
+
+impl Look {
+    const PLAIN: Self = Self {
+        width: usize::MAX,
+        is_coloured: false,
+    };
+
+    fn of_stdout() -> Self {
+        let size = stdout()
+            .is_terminal()
+            .then(terminal_size::terminal_size)
+            .flatten();
+        Self {
+            width: size.map_or(usize::MAX, |(width, _)| usize::from(width.0)),
+            is_coloured: AutoStream::choice(&stdout()) != ColorChoice::Never,
+        }
+    }
+}
+
+/// Where the server is, for people.
+#[derive(Clone)]
+pub(crate) struct Addresses {
+    pub(crate) http: Vec<Address>,
+    pub(crate) grpc: Vec<Address>,
+    /// Where what changes the server is answered, if not everywhere.
+    pub(crate) admin: Option<Address>,
+    pub(crate) is_encrypted: bool,
+    pub(crate) has_console: bool,
+}
+
+impl Addresses {
+    /// What URLs of ports begin with.
+    fn scheme(&self) -> &'static str {
+        if self.is_encrypted { "https://" } else { "http://" }
+    }
+
+    /// A URL that works where the server runs, if HTTP has a port: nothing can connect to the address that stands for all of
+    /// them.
+    fn url(&self) -> Option<String> {
+        let tcp = self.http.iter().find_map(|address| match address {
+            Address::Tcp(address) => Some(*address),
+            _ => None,
+        });
+        let mut address = tcp?;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        Some(format!("{}{address}", self.scheme()))
+    }
+
+    /// What `curl` takes in place of a URL where HTTP has a Unix socket.
+    fn socket(&self) -> Option<String> {
+        self.http.iter().find_map(|address| match address {
+            Address::Unix(path) => {
+                let path = shown(&path.to_string_lossy());
+                Some(format!("--unix-socket {path} http://localhost"))
+            }
+            _ => None,
+        })
+    }
+}
+
 /// Says where the server listens, before it loads anything.
-pub(crate) fn listening(http: &[Address], grpc: &[Address], admin: Option<&Address>, is_encrypted: bool) {
+pub(crate) fn listening(addresses: &Addresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
     let scheme = |address: &Address| match address {
-        Address::Tcp(_) if is_encrypted => "https://",
-        Address::Tcp(_) => "http://",
+        Address::Tcp(_) => addresses.scheme(),
         _ => "",
     };
-    for address in http {
-        let _ = writeln!(text, "  HTTP  {}{address}", scheme(address));
+    for address in &addresses.http {
+        let _ = writeln!(text, "  HTTP     {}{address}", scheme(address));
     }
-    for address in grpc {
+    for address in &addresses.grpc {
         let scheme = match address {
-            Address::Tcp(_) if is_encrypted => "grpcs://",
+            Address::Tcp(_) if addresses.is_encrypted => "grpcs://",
             _ => "",
         };
-        let _ = writeln!(text, "  gRPC  {scheme}{address}");
+        let _ = writeln!(text, "  gRPC     {scheme}{address}");
     }
-    if let Some(admin) = admin {
-        let _ = writeln!(text, "  admin {}{admin}", scheme(admin));
+    if let Some(admin) = &addresses.admin {
+        let _ = writeln!(text, "  admin    {}{admin}", scheme(admin));
+    }
+    if let Some(url) = addresses.url().filter(|_| addresses.has_console) {
+        let _ = writeln!(text, "  console  {url}/");
     }
     print(&text);
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(
-    models: &[ModelStatus],
-    misplaced: &[String],
-    http: Option<&Address>,
-    is_encrypted: bool,
-    elapsed: Duration,
-) {
-    let mut text = summary(models, misplaced, elapsed);
-    if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let model = in_url(&model.name);
-        let _ = match http {
-            Some(Address::Unix(path)) => writeln!(
-                text,
-                "try: curl --unix-socket {} http://localhost/v2/models/{model}",
-                shown(&path.to_string_lossy())
-            ),
-            Some(address) if is_encrypted => {
-                writeln!(
-                    text,
-                    "try: curl --cacert AUTHORITY.pem https://{address}/v2/models/{model}"
-                )
-            }
-            Some(address) => writeln!(text, "try: curl http://{address}/v2/models/{model}"),
-            None => Ok(()),
-        };
-    }
+pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], addresses: &Addresses, elapsed: Duration) {
+    let mut text = summary(models, misplaced, elapsed, Look::of_stdout());
+    text += &next_steps(models, addresses);
     print(&text);
+}
+
+/// The address that the program `tensor` takes by itself.
+const TENSOR_URL: &str = "http://127.0.0.1:8080";
+
+/// What can be pasted next.
+fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
+    let url = addresses.url();
+    let curl_url = url.clone().or_else(|| addresses.socket());
+    let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
+    let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
+    let mut text = String::new();
+    match (example, ready().next(), curl_url) {
+        (Some((model, example)), _, Some(curl_url)) => {
+            let _ = writeln!(text, "\ntry:");
+            let _ = writeln!(text, "  {}", example.curl(&curl_url, &in_url(&model.name)));
+            if let Some(url) = url {
+                let _ = writeln!(text, "  {}", example.tensor((url != TENSOR_URL).then_some(&url)));
+            }
+        }
+        (None, Some(model), Some(curl_url)) => {
+            let _ = writeln!(
+                text,
+                "\ntry:\n  curl -s {curl_url}/v2/models/{}",
+                in_url(&model.name)
+            );
+        }
+        (_, None, _) if models.is_empty() => {
+            let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
+        }
+        _ => {}
+    }
+    text
 }
 
 /// Says what would be served.
 pub(crate) fn checked(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) {
-    print(summary(models, misplaced, elapsed).trim_start());
+    print(summary(models, misplaced, elapsed, Look::of_stdout()).trim_start());
 }
 
 /// Says it to a program.
@@ -107,11 +196,11 @@ pub(crate) fn as_json(models: &[ModelStatus], misplaced: &[String]) {
     print(&format!("{report:#}\n"));
 }
 
-fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> String {
+fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration, look: Look) -> String {
     let mut text = String::from("\n");
     match models.is_empty() {
         true => text.push_str("No models are loaded.\n"),
-        false => text.push_str(&table(models)),
+        false => text.push_str(&table(models, look)),
     }
     for file in misplaced {
         let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
@@ -129,7 +218,7 @@ fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> S
     let outcome = match failed {
         0 if models.is_empty() => "ready, with nothing to serve,".to_owned(),
         0 => "ready".to_owned(),
-        failed => format!("{failed} of {} model versions unavailable", models.len()),
+        failed => format!("{failed} of {} models failed", models.len()),
     };
     let _ = writeln!(text, "\n{outcome} after {} ms", elapsed.as_millis());
     if let Some(advice) = backends::advice(models) {
@@ -139,7 +228,7 @@ fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) -> S
 }
 
 /// A row per version; more rows where it has several inputs or outputs.
-fn table(models: &[ModelStatus]) -> String {
+fn table(models: &[ModelStatus], look: Look) -> String {
     let mut rows = vec![["MODEL", "VERSION", "STATE", "LOADED IN", "INPUTS", "OUTPUTS"].map(str::to_owned)];
     let mut reasons = Vec::new();
     for model in models {
@@ -190,21 +279,59 @@ fn table(models: &[ModelStatus]) -> String {
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..6).map(width).collect();
+    let mut widths: [usize; 6] = std::array::from_fn(width);
+    // Inputs and outputs share what the terminal has left for them; the narrower one leaves the other its rest.
+    let fixed = widths[..4].iter().sum::<usize>() + 2 * 5;
+    let left = look.width.saturating_sub(fixed).max(2 * LEAST);
+    if widths[4].saturating_add(widths[5]) > left {
+        let half = left / 2;
+        (widths[4], widths[5]) = match (widths[4], widths[5]) {
+            (inputs, _) if inputs <= half => (inputs, left - inputs),
+            (_, outputs) if outputs <= half => (left - outputs, outputs),
+            _ => (half, left - half),
+        };
+    }
     let mut text = String::new();
     for row in &rows {
         let cells: Vec<String> = row
             .iter()
             .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"))
+            .map(|(cell, width)| format!("{:<width$}", shortened(cell, *width)))
             .collect();
-        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+        let line = cells.join("  ");
+        let line = match look.is_coloured {
+            true => coloured(line.trim_end(), &row[2]),
+            false => line.trim_end().to_owned(),
+        };
+        let _ = writeln!(text, "{line}");
     }
     if !reasons.is_empty() {
         text.push('\n');
         text.extend(reasons);
     }
     text
+}
+
+/// Characters of inputs and outputs that are shown however narrow the terminal is.
+const LEAST: usize = 16;
+
+/// A text that is at most so wide, with a sign where something is missing.
+fn shortened(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(width - 1).chain(['…']).collect(),
+    }
+}
+
+/// A line of the table with its state in colour, and the heading in bold.
+fn coloured(line: &str, state: &str) -> String {
+    let code = match state {
+        "STATE" => return format!("\x1b[1m{line}\x1b[0m"),
+        "READY" => "32",
+        "UNAVAILABLE" => "31",
+        _ => return line.to_owned(),
+    };
+    line.replacen(&format!(" {state}"), &format!(" \x1b[{code}m{state}\x1b[0m"), 1)
 }
 
 /// Inputs or outputs of one version that are shown; tensor files have thousands.
@@ -257,7 +384,7 @@ mod tests {
             outputs.collect(),
         );
         let ready = ModelStatus::new("many", None, ModelState::Ready, "").with_metadata(Arc::new(metadata));
-        let text = table(&[ready]);
+        let text = table(&[ready], Look::PLAIN);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + SHOWN + 1);
         assert!(lines[2].ends_with("t\u{fffd}1 UINT8[]"), "{text}");
@@ -271,7 +398,7 @@ mod tests {
     fn names_of_folders_are_harmless_too() {
         let name = "evil\u{1b}[2J\u{202e}x";
         let failed = ModelStatus::new(name, Some("1\n2"), ModelState::Unavailable, "no\rgood\u{7}");
-        let text = table(&[failed]);
+        let text = table(&[failed], Look::PLAIN);
         assert!(
             text.contains("evil\u{fffd}[2J\u{fffd}x 1\u{fffd}2: no\u{fffd}good\u{fffd}"),
             "{text:?}"
@@ -297,7 +424,7 @@ mod tests {
             .with_load_time(Duration::from_millis(12));
         let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is cut off");
         assert_eq!(
-            table(&[ready, failed]),
+            table(&[ready, failed], Look::PLAIN),
             "\
 MODEL   VERSION  STATE        LOADED IN  INPUTS          OUTPUTS
 digits  1        READY        12 ms      X FP32[-1, 64]  label INT64[-1]
@@ -307,5 +434,67 @@ broken  3        UNAVAILABLE
 broken 3: it is cut off
 "
         );
+    }
+
+    #[test]
+    fn narrow_terminals_have_whole_lines() {
+        let long = |name: &str| TensorMetadata::new(name.repeat(20), DataType::FP32, &[-1, 64]);
+        let metadata = ModelMetadata::new("m", "onnx_onnxv1", vec![long("in")], vec![long("out")]);
+        let model = ModelStatus::new("m", Some("1"), ModelState::Ready, "").with_metadata(Arc::new(metadata));
+        let look = Look {
+            width: 80,
+            is_coloured: false,
+        };
+        let text = table(std::slice::from_ref(&model), look);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(text.matches('…').count(), 2, "{text}");
+        let look = Look {
+            is_coloured: true,
+            ..Look::PLAIN
+        };
+        let text = table(&[model], look);
+        assert!(
+            text.starts_with("\x1b[1mMODEL") && text.contains(" \x1b[32mREADY\x1b[0m "),
+            "{text:?}"
+        );
+    }
+
+    #[test]
+    fn what_can_be_pasted_is_for_this_server() {
+        let x = TensorMetadata::new("x", DataType::FP32, &[-1, 2]);
+        let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
+        let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
+        let addresses = |http: &str| Addresses {
+            http: vec![Address::Tcp(http.parse().unwrap())],
+            grpc: Vec::new(),
+            admin: None,
+            is_encrypted: false,
+            has_console: true,
+        };
+        let text = next_steps(std::slice::from_ref(&ready), &addresses("0.0.0.0:8080"));
+        assert!(
+            text.contains("  curl -s http://127.0.0.1:8080/v2/models/m/infer -d '{"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("  tensor infer --model m -i 'x=[[0,0]]'\n"),
+            "{text}"
+        );
+        let text = next_steps(std::slice::from_ref(&ready), &addresses("[::1]:1"));
+        assert!(
+            text.contains("tensor infer --url http://[::1]:1 --model m"),
+            "{text}"
+        );
+        assert!(next_steps(&[], &addresses("0.0.0.0:8080")).contains("oip-server init"));
+        let socket = Addresses {
+            http: vec![Address::Unix("/run/oip.sock".into())],
+            ..addresses("[::1]:1")
+        };
+        let text = next_steps(std::slice::from_ref(&ready), &socket);
+        assert!(
+            text.contains("  curl -s --unix-socket /run/oip.sock http://localhost/v2/models/m/infer -d '{"),
+            "{text}"
+        );
+        assert!(!text.contains("tensor infer"), "{text}");
     }
 }

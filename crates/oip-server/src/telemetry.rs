@@ -53,7 +53,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     registry().with(layer.with_filter(filter)).init();
     panic::set_hook(Box::new(|panic| {
         let text = panic.payload_as_str().unwrap_or("without a message");
-        let place = panic.location().map(ToString::to_string);
+        let place = panic.location().map(|place| short(&place.to_string()).to_owned());
         let thread = thread::current().name().unwrap_or("unnamed").to_owned();
         tracing::error!(thread, place, text, "panicked");
     }));
@@ -93,8 +93,77 @@ fn filter(log: &str) -> Result<Targets, Failure> {
 /// Reads a filter. A word alone must be a level: one that is misspelled would else be taken for a target.
 fn parse_filter(text: &str) -> Option<Targets> {
     let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
-    text.split(',')
+    let filter: Targets = text
+        .split(',')
         .map(str::trim)
         .all(is_sound)
-        .then(|| text.parse().ok())?
+        .then(|| text.parse().ok())??;
+    // tract warns of operator sets that are newer than those it was written for; what it cannot compute it refuses.
+    Some(match text.contains(TRACT) {
+        true => filter,
+        false => filter.with_target(TRACT, LevelFilter::ERROR.min(filter_level(text))),
+    })
+}
+
+/// How the crates of tract begin.
+const TRACT: &str = "tract_";
+
+/// The level of all that is not named.
+fn filter_level(text: &str) -> LevelFilter {
+    let mut levels = text.split(',').filter_map(|part| part.trim().parse().ok());
+    levels.next_back().unwrap_or(LevelFilter::OFF)
+}
+
+/// A place in the code without the folders of the machine that built it.
+fn short(place: &str) -> &str {
+    let crates = place.split_once("/registry/src/").map(|(_, rest)| rest);
+    let after_index = crates.and_then(|rest| rest.split_once('/')).map(|(_, rest)| rest);
+    let library = || place.split_once("/library/").map(|(_, rest)| rest);
+    let own = || place.find("/crates/").map(|at| &place[at + 1..]);
+    after_index.or_else(library).or_else(own).unwrap_or(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn tract_warns_of_nothing_unless_it_is_asked() {
+        let would = |filter: &str, target: &str, level: Level| {
+            parse_filter(filter).unwrap().would_enable(target, &level)
+        };
+        assert!(!would("info", "tract_onnx::model", Level::WARN));
+        assert!(would("info", "tract_onnx::model", Level::ERROR));
+        assert!(would("info,tract_onnx=warn", "tract_onnx::model", Level::WARN));
+        assert!(!would("off", "tract_onnx::model", Level::ERROR));
+        assert!(!would("oip_engine=debug", "tract_onnx::model", Level::ERROR));
+        assert!(would("info", "oip_engine::load", Level::INFO));
+        assert_eq!(
+            parse_filter("info").unwrap().default_level(),
+            Some(LevelFilter::INFO)
+        );
+    }
+
+    #[test]
+    fn places_say_nothing_of_the_machine() {
+        for (place, short_place) in [
+            (
+                "/home/x/.cargo/registry/src/index-1/tract-core-0.23.9/src/a.rs:1:2",
+                "tract-core-0.23.9/src/a.rs:1:2",
+            ),
+            (
+                "/rustc/abc/library/core/src/option.rs:5:6",
+                "core/src/option.rs:5:6",
+            ),
+            (
+                "/home/x/tensorferry/crates/forest/src/eval.rs:1:1",
+                "crates/forest/src/eval.rs:1:1",
+            ),
+            ("crates/forest/src/eval.rs:1:1", "crates/forest/src/eval.rs:1:1"),
+        ] {
+            assert_eq!(short(place), short_place);
+        }
+    }
 }

@@ -100,7 +100,7 @@ pub use extended::Extended;
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use memory::available_memory;
-pub use model::{Backend, LoadContext, Model, ModelSource};
+pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};
 pub use notes::{Laps, Phase, RequestNotes};
 pub use oip_types;
 pub use panics::catch_panic;

@@ -1,11 +1,15 @@
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Instant};
 
 use bytes::Bytes;
-use oip_types::{InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use oip_types::{
+    InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError,
+    model_config::{InputConfig, OutputConfig},
+};
 
 use crate::CancelToken;
 
-/// A model that is ready to run: plain blocking code, called on the engine's own threads.
+/// A model that is ready to run: plain blocking code, called on the engine's own threads, or on a transport's thread if it is
+/// [bounded](Model::is_bounded) and measured to be quick.
 ///
 /// The engine has checked the request against [`Model::metadata`] before, and checks the outputs afterwards, so a
 /// model neither meets a wrong shape nor can send one.
@@ -46,6 +50,49 @@ pub trait Model: Send + Sync + 'static {
     /// a budget itself. Of such a model, only outputs that nobody else holds are charged to the request.
     fn lends_memory(&self) -> bool {
         false
+    }
+
+    /// Whether the time of a run with so many rows follows from that alone, now: nothing is prepared first, nothing in the
+    /// inputs' values makes it longer, and it waits for no files, processes, devices or people's code. `rows` is the first
+    /// dimension of those inputs for which [`Model::metadata`] leaves it free; all others are fixed.
+    ///
+    /// This is a promise: an engine may run such a model on a thread of the transport, where one that hangs takes others'
+    /// requests with it. Asked before each such run, so it should be quick itself.
+    fn is_bounded(&self, _rows: u64) -> bool {
+        false
+    }
+
+    /// Ends the model, for which no request will come any more; what it needs for that may take a second or so. Called once
+    /// or more often, and not at all when a thread still hangs in it.
+    fn end(&self) {}
+
+    /// How the model is to be run where its configuration does not say.
+    fn defaults(&self) -> ModelDefaults {
+        ModelDefaults::default()
+    }
+}
+
+/// How a model is to be run where its configuration does not say; what is `None` is up to the server.
+///
+/// ```
+/// let defaults = oip_service::ModelDefaults::default().with(|defaults| defaults.instances = Some(1));
+/// assert_eq!(defaults.max_batch_size, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelDefaults {
+    /// The most rows of one run; 0 for models that take no batches. The server may give fewer.
+    pub max_batch_size: Option<u32>,
+    /// How many instances there are.
+    pub instances: Option<u32>,
+}
+
+impl ModelDefaults {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 }
 
@@ -146,7 +193,25 @@ pub struct LoadContext {
     /// The model's configuration as the operator wrote it: what is not written is empty. A backend finds its own settings
     /// in `runtime` and `parameters`.
     pub config: Arc<ModelConfig>,
+    /// The dimensions that the configuration gives to inputs.
+    pub input_dims: Arc<InputDims>,
+    /// The inputs and outputs that the configuration describes.
+    pub tensors: Arc<ConfiguredTensors>,
 }
+
+/// The inputs and outputs of which a model's configuration has both datatype and dimensions. The batch's dimension is not
+/// among those where [`ModelConfig::max_batch_size`] is above 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConfiguredTensors {
+    /// The inputs, as they are written.
+    pub inputs: Vec<InputConfig>,
+    /// The outputs, as they are written.
+    pub outputs: Vec<OutputConfig>,
+}
+
+/// What a model's configuration says of its inputs' dimensions: by the input's name, and as they are written. -1 is a free
+/// one; the batch's dimension is not written where `max_batch_size` is above 0, and may be left out where nothing is said of it.
+pub type InputDims = BTreeMap<String, Vec<i64>>;
 
 impl LoadContext {
     /// The same with a time after which loading is given up.
@@ -159,5 +224,17 @@ impl LoadContext {
     #[must_use]
     pub fn with_config(self, config: Arc<ModelConfig>) -> Self {
         Self { config, ..self }
+    }
+
+    /// The same with what the configuration says of the inputs' dimensions.
+    #[must_use]
+    pub fn with_input_dims(self, input_dims: Arc<InputDims>) -> Self {
+        Self { input_dims, ..self }
+    }
+
+    /// The same with the inputs and outputs that the configuration describes.
+    #[must_use]
+    pub fn with_tensors(self, tensors: Arc<ConfiguredTensors>) -> Self {
+        Self { tensors, ..self }
     }
 }

@@ -6,7 +6,7 @@
 //! not the server a `SIGBUS`; and what a request carries is a copy that the client cannot change while a model looks at
 //! it.
 //!
-//! Whoever can reach the server can name any object in that folder, and read and write it through the server with the
+//! Every client of the server can name any object in that folder, and read and write it through the server with the
 //! server's rights. That is what the extension is, in every server that has it; so offer it only where all clients
 //! are trusted with what the server's user may share. What is done about it:
 //!

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, str::FromStr};
 
-/// A number of bytes such as `64MiB`, `2 GiB` or `1000`.
+/// A number of bytes such as `64MiB`, `1GB` or `1000`: KiB, MiB, GiB and TiB are powers of 1024, KB, MB, GB and TB of 1000.
 ///
 /// Printed, it has the largest unit that is exact; with `{:#}` as it stands in a sentence.
 ///
@@ -13,7 +13,8 @@ use std::{error::Error, fmt, str::FromStr};
 /// assert_eq!("1000".parse(), Ok(ByteSize(1000)));
 /// assert_eq!(ByteSize(1 << 20).to_string(), "1MiB");
 /// assert_eq!(format!("{:#}, {:#}", ByteSize(1 << 20), ByteSize(1000)), "1 MiB, 1000 bytes");
-/// assert!("1MB".parse::<ByteSize>().is_err());
+/// assert_eq!("1MB".parse(), Ok(ByteSize(1_000_000)));
+/// assert!("1.5MB".parse::<ByteSize>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
@@ -21,15 +22,29 @@ pub struct ByteSize(pub u64);
 /// The units with their powers of two, largest first.
 const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
+/// Everything that is read, in capitals; the shorter ones end others, so they come last.
+const READ: [(&str, u64); 10] = [
+    ("TIB", 1 << 40),
+    ("GIB", 1 << 30),
+    ("MIB", 1 << 20),
+    ("KIB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("B", 1),
+    ("", 1),
+];
+
 impl FromStr for ByteSize {
     type Err = ByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, ByteSizeError> {
-        let with_unit = |(unit, bits): (&str, u32)| Some((text.strip_suffix(unit)?, 1u64 << bits));
-        let (number, unit) = UNITS
+        let capitals = text.to_ascii_uppercase();
+        let split = READ
             .into_iter()
-            .find_map(with_unit)
-            .unwrap_or((text.strip_suffix('B').unwrap_or(text), 1));
+            .find_map(|(unit, bytes)| Some((capitals.strip_suffix(unit)?, bytes)));
+        let (number, unit) = split.ok_or(ByteSizeError)?;
         let number = number.trim().parse::<u64>().ok();
         let bytes = number.and_then(|number| number.checked_mul(unit));
         bytes.map(Self).ok_or(ByteSizeError)
@@ -51,8 +66,18 @@ impl fmt::Display for ByteSize {
 #[cfg(feature = "rest")]
 impl<'de> serde::Deserialize<'de> for ByteSize {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <String as serde::Deserialize>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+        /// A text with a unit, or a plain number of bytes.
+        #[derive(serde::Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Text(String),
+            Number(u64),
+        }
+        match <Written as serde::Deserialize>::deserialize(deserializer) {
+            Ok(Written::Text(text)) => text.parse().map_err(serde::de::Error::custom),
+            Ok(Written::Number(bytes)) => Ok(Self(bytes)),
+            Err(_) => Err(serde::de::Error::custom(ByteSizeError)),
+        }
     }
 }
 
@@ -63,7 +88,7 @@ pub struct ByteSizeError;
 
 impl fmt::Display for ByteSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a number of bytes, such as 64MiB, 512KiB or 1000")
+        f.write_str("expected a number of bytes, such as 64MiB, 1GB or 1000")
     }
 }
 
@@ -80,7 +105,15 @@ mod tests {
         }
         assert_eq!("7".parse(), Ok(ByteSize(7)));
         assert_eq!("2 GiB".parse(), Ok(ByteSize(2 << 30)));
-        for text in ["", "MiB", "1.5MiB", "-1", "1MB", "99999999999GiB"] {
+        for (text, bytes) in [
+            ("1GB", 1_000_000_000),
+            ("5 kb", 5000),
+            ("64mib", 64 << 20),
+            ("1TiB", 1 << 40),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        for text in ["", "MiB", "1.5MiB", "-1", "1M", "99999999999GiB", "1 G B"] {
             assert_eq!(text.parse::<ByteSize>(), Err(ByteSizeError), "{text}");
         }
     }

@@ -37,7 +37,7 @@ pub struct ModelConfig {
     /// How requests are joined into batches; absent when they are not.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
     pub dynamic_batching: Option<DynamicBatching>,
-    /// The steps of a pipeline; absent for models that are none.
+    /// The steps of a pipeline; absent for other models.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
     pub ensemble_scheduling: Option<EnsembleScheduling>,
     /// The backend's own settings.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_service::{Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource};
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
@@ -66,28 +66,73 @@ impl Backend for IsolatedBackend {
             let config = Arc::new(config);
             return self.inner.load(source, &cx.clone().with_config(config));
         }
-        let memory_limit = wish.memory_limit.or(self.isolation.memory_limit);
-        let beside = source.beside.iter().map(|(_, content)| content.len() as u64);
-        let length = source.content.len() as u64 + beside.sum::<u64>();
-        if let Some(limit) = memory_limit.filter(|limit| length >= *limit) {
+        let memory_limit = wish.memory_limit;
+        start(
+            self.isolation.clone(),
+            self.inner.name(),
+            source,
+            cx,
+            config,
+            input_dims: cx.input_dims.clone(),
+            memory_limit,
+        )
+    }
+}
+
+impl Isolation {
+    /// Loads a model that always runs in processes of its own, in workers that have a backend of this name. Of the model's
+    /// configuration, `memory_limit` counts; `isolation` can be `process` only.
+    ///
+    /// # Errors
+    /// As [`Backend::load`].
+    pub fn load(
+        self,
+        backend: &'static str,
+        source: &ModelSource,
+        cx: &LoadContext,
+    ) -> Result<Box<dyn Model>, ServiceError> {
+        let mut config = ModelConfig::clone(&cx.config);
+        let wish = Wish::take(&mut config)?;
+        if wish.is_isolated == Some(false) {
             return Err(ServiceError::invalid(format!(
-                "its file has {length} bytes, and its process may use {:#} of memory",
-                ByteSize(limit)
+                "the parameter '{ISOLATION}' of its configuration is 'none', but {backend} models always run in processes \
+                 of their own"
             )));
         }
-        let now = std::time::Instant::now();
-        let recipe = Recipe {
-            isolation: self.isolation.clone(),
-            backend: self.inner.name(),
-            source: source.clone(),
-            config,
-            memory_limit,
-            patience: cx
-                .deadline
-                .map(|deadline| deadline.saturating_duration_since(now)),
-        };
-        Ok(Box::new(Isolated(Pool::start(recipe, cx.deadline)?)))
+        start(Arc::new(self), backend, source, cx, config, wish.memory_limit)
     }
+}
+
+fn start(
+    isolation: Arc<Isolation>,
+    backend: &'static str,
+    source: &ModelSource,
+    cx: &LoadContext,
+    config: ModelConfig,
+    memory_limit: Option<u64>,
+) -> Result<Box<dyn Model>, ServiceError> {
+    let memory_limit = memory_limit.or(isolation.memory_limit);
+    let beside = source.beside.iter().map(|(_, content)| content.len() as u64);
+    let length = source.content.len() as u64 + beside.sum::<u64>();
+    if let Some(limit) = memory_limit.filter(|limit| length >= *limit) {
+        return Err(ServiceError::invalid(format!(
+            "its file has {length} bytes, and its process may use {:#} of memory",
+            ByteSize(limit)
+        )));
+    }
+    let now = std::time::Instant::now();
+    let recipe = Recipe {
+        isolation,
+        backend,
+        source: source.clone(),
+        config,
+        tensors: cx.tensors.clone(),
+        memory_limit,
+        patience: cx
+            .deadline
+            .map(|deadline| deadline.saturating_duration_since(now)),
+    };
+    Ok(Box::new(Isolated(Pool::start(recipe, cx.deadline)?)))
 }
 
 /// What a model's configuration says about isolation.
@@ -143,5 +188,13 @@ impl Model for Isolated {
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
         self.0.infer(&request, cancel)
+    }
+
+    fn end(&self) {
+        self.0.end();
+    }
+
+    fn defaults(&self) -> ModelDefaults {
+        self.0.defaults()
     }
 }

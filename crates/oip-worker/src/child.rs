@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_service::{Backend, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
 use oip_types::{
     ByteSize, ErrorCode, InferOutput, InferResponse, Limits, ModelRef, Parameters, ServiceError,
     rest::{self, BinaryOutputs, NonFinite},
@@ -131,7 +131,15 @@ impl Running {
 /// Loads the model and answers requests until the connection ends.
 fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Running) -> Result<(), Broken> {
     let forever = &mut || true;
-    connection.send_json(Kind::Hello, 0, &Hello { protocol: VERSION }, forever)?;
+    connection.send_json(
+        Kind::Hello,
+        0,
+        &Hello {
+            protocol: VERSION,
+            places: false,
+        },
+        forever,
+    )?;
     let head = connection.head(forever)?;
     if head.kind != Kind::Load {
         return Err(Broken::wrong("no model to load"));
@@ -145,7 +153,12 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
         Ok(model) => model,
         Err(error) => return refuse(connection, 0, &error),
     };
-    connection.send_json(Kind::Loaded, 0, &Loaded::new(model.metadata()), forever)?;
+    connection.send_json(
+        Kind::Loaded,
+        0,
+        &Loaded::new(model.metadata(), model.defaults()),
+        forever,
+    )?;
 
     loop {
         let head = connection.head(forever)?;
@@ -251,7 +264,12 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     let patience = order.patience.map(Duration::from_millis);
     let cx = LoadContext::default()
         .with_deadline(patience.map(|patience| Instant::now() + patience))
-        .with_config(Arc::new(order.config.clone()));
+        .with_config(Arc::new(order.config.clone()))
+        .with_input_dims(Arc::new(order.input_dims.clone()))
+        .with_tensors(Arc::new(ConfiguredTensors {
+            inputs: order.tensors.inputs.clone(),
+            outputs: order.tensors.outputs.clone(),
+        }));
     catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
         .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))
 }

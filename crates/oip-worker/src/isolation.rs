@@ -2,6 +2,8 @@
 
 use std::{process::Command, sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 /// How workers are started, and what they may do.
 #[derive(Clone)]
 pub struct Isolation {
@@ -10,6 +12,7 @@ pub struct Isolation {
     pub(crate) memory_limit: Option<u64>,
     pub(crate) max_answer_bytes: u64,
     pub(crate) grace: Duration,
+    pub(crate) first_bytes: Bytes,
 }
 
 impl Isolation {
@@ -23,6 +26,7 @@ impl Isolation {
             memory_limit: None,
             max_answer_bytes: 1 << 30,
             grace: Duration::from_secs(1),
+            first_bytes: Bytes::new(),
         }
     }
 
@@ -54,5 +58,12 @@ impl Isolation {
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
+    }
+
+    /// What a worker is sent before anything of the protocol, such as its program where the command is an interpreter
+    /// (default: nothing).
+    #[must_use]
+    pub fn first_bytes(self, first_bytes: Bytes) -> Self {
+        Self { first_bytes, ..self }
     }
 }

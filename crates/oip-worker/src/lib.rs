@@ -2,7 +2,7 @@
 //! request with it and nothing else.
 //!
 //! [`IsolatedBackend`] wraps another backend. A model whose configuration wants isolation is loaded by a *worker*, a
-//! process that has the same backend, and a model in the server stands for it. For whoever runs it, an engine or a test, it
+//! process that has the same backend, and a model in the server stands for it. To its caller, an engine or a test, it
 //! is a [`Model`](oip_service::Model) like any other: batches, warm-up, checks and statistics stay where they are.
 //!
 //! A worker is any program that calls [`run`] with its backends; usually it is the server's own, started with a
@@ -29,7 +29,7 @@
 //!
 //! # Life of a worker
 //!
-//! The first one is started when the model is loaded, and why it cannot load the model is why the model is not available.
+//! The first one is started when the model is loaded, and its load error becomes the reason that the model is unavailable.
 //! A worker runs one request at a time; when there are more at once more workers are started, so that there come to be as many
 //! as the model has instances. They stay until the model is unloaded.
 //!
@@ -68,20 +68,37 @@
 //! | 3, loaded | worker | metadata | |
 //! | 4, infer | server | a request as in a REST body | its inputs |
 //! | 5, outputs | worker | an answer as in a REST body | the outputs |
-//! | 6, failed | worker, instead of 3 or 5 | code and message | |
+//! | 6, failed | worker, instead of 3, 5 or 8 | code and message | |
+//! | 7, run | server | names, datatypes, shapes and places of inputs | the inputs, unless they are in a region |
+//! | 8, results | worker | the same of outputs | the outputs, unless they are in a region |
+//! | 9, room | worker, before 8 | bytes that its outputs take | |
+//! | 10, region | server, before 7, and as the answer to 9 | number, size and purpose; the file comes with the head | |
 //!
 //! Requests and answers are the protocol's own binary form ([`oip_types::rest`]), so there is one reader and one writer for
 //! both. Tensors are not encoded: they are written from where they are and read into one buffer, of which they are slices.
 //! Each direction costs what a socket costs, one copy into the system and one out of it. JSON is filled up with spaces, so that
 //! the first tensor is aligned. What JSON cannot carry in a request's own parameters, numbers that are not finite and
 //! integers above 63 bits, is refused.
+//!
+//! # Workers that are another program
+//!
+//! [`Isolation::load`] runs a model in workers that need not be this crate's, such as an interpreter with the protocol written
+//! in its language; [`Isolation::first_bytes`] can send it its program. One that says `"places": true` in its greeting gets
+//! requests as kind 7 rather than 4: JSON says where each tensor is. Up to 64 KiB of inputs are behind the JSON; on Linux more
+//! of them are in a *region*, memory of the server's that the worker maps (`memfd_create`, sealed against changes of its size),
+//! which is used again for the next request unless the model holds on to it. So inputs are copied once. Outputs come back in
+//! another region, or as places in the inputs' one, and are copied once, or not at all where they are the inputs. The server reads
+//! and writes regions as files and maps none.
 
 mod backend;
 mod child;
 mod isolation;
+mod places;
 mod pool;
 mod process;
 mod protocol;
+#[cfg(target_os = "linux")]
+mod region;
 mod worker_log;
 
 pub use backend::IsolatedBackend;

@@ -7,10 +7,13 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use oip_service::CancelToken;
+use oip_service::{CancelToken, ModelDefaults};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
 
-use crate::process::{Recipe, StartError, TICK, Worker};
+use crate::{
+    process::{Recipe, StartError, TICK, Worker},
+    protocol::About,
+};
 
 /// Workers that may die in a row before there is a pause.
 const CRASHES: u32 = 5;
@@ -25,8 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Linux ends a child with the *thread* that started it, which therefore must live as long as the model.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    supervisor: Option<JoinHandle<()>>,
-    metadata: ModelMetadata,
+    supervisor: Mutex<Option<JoinHandle<()>>>,
+    about: About,
 }
 
 struct Shared {
@@ -74,20 +77,22 @@ impl Pool {
             move || {
                 ignore_signals_that_end();
                 let first = shared.start(None, deadline);
-                let first = first.map(|(worker, metadata)| {
+                let first = first.map(|(worker, about)| {
                     let mut state = shared.lock();
                     state.living += 1;
                     state.idle.push(worker);
-                    metadata
+                    about
                 });
-                let metadata = first.as_ref().ok().cloned();
+                let about = first.as_ref().ok().cloned();
                 // When nobody listens the model is not wanted any more.
                 let is_heard = sender.send(first).is_ok();
-                if let Some(metadata) = metadata.filter(|_| is_heard) {
-                    shared.supervise(&metadata);
+                if let Some(about) = about.filter(|_| is_heard) {
+                    shared.supervise(&about);
                 }
                 // No worker outlives this thread.
-                shared.lock().idle.clear();
+                let mut idle = std::mem::take(&mut shared.lock().idle);
+                idle.iter_mut().for_each(Worker::dismiss);
+                drop(idle);
             }
         };
         let builder = thread::Builder::new()
@@ -99,7 +104,7 @@ impl Pool {
             ))
         })?;
         let first = receiver.recv().unwrap_or(Err(StartError::GivenUp));
-        let metadata = first.map_err(|error| match error {
+        let about = first.map_err(|error| match error {
             StartError::Refused(error) => error,
             StartError::Died(how) => {
                 ServiceError::internal(format!("a process of its own was started, but {how}"))
@@ -111,13 +116,31 @@ impl Pool {
         })?;
         Ok(Self {
             shared,
-            supervisor: Some(supervisor),
-            metadata,
+            supervisor: Mutex::new(Some(supervisor)),
+            about,
         })
     }
 
     pub(crate) fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
+        &self.about.metadata
+    }
+
+    pub(crate) fn defaults(&self) -> ModelDefaults {
+        self.about.defaults
+    }
+
+    /// Ends the workers.
+    pub(crate) fn end(&self) {
+        self.shared.lock().is_closed = true;
+        self.shared.work.notify_one();
+        let supervisor = self
+            .supervisor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(supervisor) = supervisor {
+            let _ = supervisor.join();
+        }
     }
 
     /// Runs a request in a worker that is idle, or in the next one that is.
@@ -143,7 +166,7 @@ impl Pool {
         };
         let death = worker.bury(broken);
         let cause = death.to_string();
-        let model = &self.metadata.name;
+        let model = &self.about.metadata.name;
         tracing::warn!(model, pid, cause, "a worker is gone, and its request with it");
         let mut state = self.shared.lock();
         state.living -= 1;
@@ -164,11 +187,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
-        self.shared.work.notify_one();
-        if let Some(supervisor) = self.supervisor.take() {
-            let _ = supervisor.join();
-        }
+        self.end();
     }
 }
 
@@ -206,7 +225,7 @@ impl Shared {
     }
 
     /// The supervisor's life: starts what is missing and finds what died while it was idle.
-    fn supervise(self: &Arc<Self>, metadata: &ModelMetadata) {
+    fn supervise(self: &Arc<Self>, about: &About) {
         let model = &self.recipe.source.name;
         let mut state = self.lock();
         while !state.is_closed {
@@ -221,7 +240,7 @@ impl Shared {
             if is_missing && pause.is_zero() {
                 drop(state);
                 let deadline = self.recipe.patience.map(|patience| Instant::now() + patience);
-                let started = self.start(Some(metadata), deadline);
+                let started = self.start(Some(about), deadline);
                 state = self.lock();
                 match started {
                     Ok((worker, _)) => {
@@ -263,9 +282,9 @@ impl Shared {
     /// Starts a worker, which must be like the one before.
     fn start(
         self: &Arc<Self>,
-        known: Option<&ModelMetadata>,
+        known: Option<&About>,
         deadline: Option<Instant>,
-    ) -> Result<(Worker, ModelMetadata), StartError> {
+    ) -> Result<(Worker, About), StartError> {
         let on_end = {
             let shared = Arc::downgrade(self);
             move || {
@@ -278,9 +297,9 @@ impl Shared {
         };
         let mut go_on =
             || deadline.is_none_or(|deadline| Instant::now() < deadline) && !self.lock().is_closed;
-        let (worker, metadata) = Worker::start(&self.recipe, on_end, &mut go_on)?;
-        match known.is_none_or(|known| *known == metadata) {
-            true => Ok((worker, metadata)),
+        let (worker, about) = Worker::start(&self.recipe, on_end, &mut go_on)?;
+        match known.is_none_or(|known| *known == about) {
+            true => Ok((worker, about)),
             false => Err(StartError::Died(
                 "it says something else of the model than before".to_owned(),
             )),

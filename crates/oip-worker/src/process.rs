@@ -18,15 +18,19 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{CancelToken, ModelSource};
+use oip_service::{CancelToken, ConfiguredTensors, InputDims, ModelSource};
 use oip_types::{
-    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ModelMetadata, ServiceError,
+    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
 use crate::{
     isolation::Isolation,
-    protocol::{ALIGNMENT, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, VERSION, read_json},
+    places::Places,
+    protocol::{
+        ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, Tensors, VERSION,
+        read_json,
+    },
     worker_log::WorkerLog,
 };
 
@@ -39,6 +43,8 @@ pub(crate) struct Recipe {
     pub(crate) backend: &'static str,
     pub(crate) source: ModelSource,
     pub(crate) config: ModelConfig,
+    pub(crate) input_dims: Arc<InputDims>,
+    pub(crate) tensors: Arc<ConfiguredTensors>,
     pub(crate) memory_limit: Option<u64>,
     /// For one load.
     pub(crate) patience: Option<Duration>,
@@ -50,11 +56,15 @@ pub(crate) struct Worker {
     connection: Connection,
     control: UnixStream,
     log: WorkerLog,
+    /// For workers that want places.
+    places: Option<Places>,
     /// The number of the last request.
     number: u64,
     memory_limit: Option<u64>,
     max_answer_bytes: u64,
     grace: Duration,
+    /// Until when it may finish by itself.
+    farewell: Option<Instant>,
 }
 
 /// Why there is no worker.
@@ -74,11 +84,11 @@ impl Worker {
         recipe: &Recipe,
         on_end: impl Fn() + Send + 'static,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(Self, ModelMetadata), StartError> {
+    ) -> Result<(Self, About), StartError> {
         let system = |error: io::Error| StartError::Died(format!("it could not be started: {error}"));
         let mut worker = Self::spawn(recipe, on_end).map_err(system)?;
         match worker.load(recipe, go_on) {
-            Ok(Ok(metadata)) => Ok((worker, metadata)),
+            Ok(Ok(about)) => Ok((worker, about)),
             Ok(Err(refusal)) => Err(StartError::Refused(refusal)),
             Err(Broken::GivenUp) => Err(StartError::GivenUp),
             Err(broken) => {
@@ -92,7 +102,7 @@ impl Worker {
         let (data, theirs) = UnixStream::pair()?;
         let (control, their_control) = UnixStream::pair()?;
         let (said, their_voice) = io::pipe()?;
-        // A worker that does not listen must not stop whoever speaks to it.
+        // A worker that does not read must not block the server.
         control.set_nonblocking(true)?;
         let mut command: Command = (recipe.isolation.command)();
         let source = &recipe.source;
@@ -117,10 +127,12 @@ impl Worker {
             connection: Connection::new(data, Some(TICK))?,
             control,
             log,
+            places: None,
             number: 0,
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             grace: recipe.isolation.grace,
+            farewell: None,
         })
     }
 
@@ -128,8 +140,9 @@ impl Worker {
         &mut self,
         recipe: &Recipe,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Result<ModelMetadata, ServiceError>, Broken> {
+    ) -> Result<Result<About, ServiceError>, Broken> {
         let connection = &self.connection;
+        connection.send_bytes(&recipe.isolation.first_bytes, go_on)?;
         let head = connection.head(go_on)?;
         if head.kind != Kind::Hello {
             return Err(Broken::wrong("no greeting"));
@@ -141,6 +154,7 @@ impl Worker {
                 hello.protocol
             )));
         }
+        self.places = hello.places.then(Places::default);
         let source = &recipe.source;
         let order = Load {
             backend: recipe.backend.to_owned(),
@@ -153,6 +167,11 @@ impl Worker {
                 .map(|(name, content)| (name.clone(), content.len() as u64))
                 .collect(),
             config: recipe.config.clone(),
+            input_dims: InputDims::clone(&recipe.input_dims),
+            tensors: Tensors {
+                inputs: recipe.tensors.inputs.clone(),
+                outputs: recipe.tensors.outputs.clone(),
+            },
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             patience: recipe.patience.map(|patience| patience.as_millis() as u64),
@@ -165,8 +184,8 @@ impl Worker {
         match head.kind {
             Kind::Loaded => {
                 let loaded: Loaded = read_json(&json)?;
-                let metadata = loaded.into_metadata(&source.name);
-                Ok(Ok(metadata.map_err(|error| Broken::wrong(error.message()))?))
+                let about = loaded.into_about(&source.name);
+                Ok(Ok(about.map_err(|error| Broken::wrong(error.message()))?))
             }
             Kind::Failed => Ok(Err(read_json::<Failed>(&json)?.into_error())),
             _ => Err(Broken::wrong("a frame out of place")),
@@ -190,11 +209,6 @@ impl Worker {
         request: &InferRequest,
         cancel: &CancelToken,
     ) -> Result<Result<Vec<InferOutput>, ServiceError>, Broken> {
-        let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
-        let body = match rest::encode_request(request, encoding) {
-            Ok(body) => body,
-            Err(error) => return Ok(Err(error)),
-        };
         self.number += 1;
         let (number, connection, control, grace) = (self.number, &self.connection, &self.control, self.grace);
         let mut given_up: Option<Instant> = None;
@@ -210,6 +224,14 @@ impl Worker {
             }
         };
         let go_on = &mut go_on;
+        if let Some(places) = &mut self.places {
+            return places.infer(connection, number, request, self.max_answer_bytes, go_on);
+        }
+        let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
+        let body = match rest::encode_request(request, encoding) {
+            Ok(body) => body,
+            Err(error) => return Ok(Err(error)),
+        };
         connection.send(Kind::Infer, number, &body.json, &body.binary, go_on)?;
         let head = connection.head(go_on)?;
         if head.number != number {
@@ -232,7 +254,7 @@ impl Worker {
                     limits.tensor_bytes = usize::try_from(self.max_answer_bytes).unwrap_or(usize::MAX);
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
-                    .map_err(|error| Broken::wrong(format!("an answer that is none: {}", error.message())))?;
+                    .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
                 Ok(Ok(response.outputs))
             }
             Kind::Failed => {
@@ -240,6 +262,13 @@ impl Worker {
                 Ok(Err(failed.into_error()))
             }
             _ => Err(Broken::wrong("a frame out of place")),
+        }
+    }
+
+    /// Lets a worker that is another program finish its model, for a while; when this is dropped, that is waited for.
+    pub(crate) fn dismiss(&mut self) {
+        if self.places.is_some() && self.connection.finish_sending().is_ok() {
+            self.farewell = Some(Instant::now() + self.grace);
         }
     }
 
@@ -285,6 +314,15 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        while let Some(farewell) = self.farewell
+            && Instant::now() < farewell
+            && !self.has_ended()
+        {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if self.farewell.is_some() && self.has_ended() {
+            self.log.wait_for_the_last(Self::LAST_BREATH);
+        }
         // It may have ended, and is still to be waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();

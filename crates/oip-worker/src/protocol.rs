@@ -1,14 +1,17 @@
 //! What server and worker say to each other: frames on a socket. The page of the crate has the table.
 
 use std::{
+    collections::BTreeMap,
     io::{self, ErrorKind, IoSlice, Read, Write},
     os::unix::net::UnixStream,
     time::Duration,
 };
 
 use bytes::Bytes;
+use oip_service::{InputDims, ModelDefaults};
 use oip_types::{
     DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
+    model_config::{InputConfig, OutputConfig},
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +42,15 @@ pub(crate) enum Kind {
     Outputs = 5,
     /// Worker: no answer, or not loaded. JSON: [`Failed`].
     Failed = 6,
+    /// Server, to a worker that wants places: run this. JSON: [`Run`]; binary: what its places are in, or nothing when that is
+    /// a region.
+    Run = 7,
+    /// Worker: the answer. JSON: [`Results`]; binary: likewise.
+    Results = 8,
+    /// Worker: its answer needs a larger region. JSON: [`Room`].
+    Room = 9,
+    /// Server: a region, whose file comes with the head. JSON: [`NewRegion`].
+    Region = 10,
 }
 
 /// What comes first in a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
@@ -79,6 +91,10 @@ impl Head {
             Kind::Infer,
             Kind::Outputs,
             Kind::Failed,
+            Kind::Run,
+            Kind::Results,
+            Kind::Room,
+            Kind::Region,
         ];
         let kind = known.into_iter().find(|known| *known as u64 == kind);
         Ok(Self {
@@ -99,6 +115,83 @@ impl Head {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
+    /// Whether it wants requests as [`Run`] rather than as REST bodies.
+    #[serde(default)]
+    pub(crate) places: bool,
+}
+
+/// A request: where its inputs are.
+#[derive(Debug, Serialize)]
+pub(crate) struct Run<'r> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'r str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) parameters: BTreeMap<&'r str, serde_json::Value>,
+    pub(crate) inputs: Vec<InputPlace<'r>>,
+    /// The names of the outputs that are wanted; empty for all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) outputs: Vec<&'r str>,
+    /// The region that its inputs are in; without one they are behind this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<u64>,
+}
+
+/// Where an input is.
+#[derive(Debug, Serialize)]
+pub(crate) struct InputPlace<'r> {
+    pub(crate) name: &'r str,
+    pub(crate) datatype: &'static str,
+    pub(crate) shape: &'r [u64],
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+/// An answer: where its outputs are.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Results {
+    pub(crate) outputs: Vec<OutputPlace>,
+    /// Whether the model holds on to the region that its inputs were in.
+    #[serde(default)]
+    pub(crate) keeps_inputs: bool,
+}
+
+/// Where an output is.
+#[derive(Debug, Deserialize)]
+pub(crate) struct OutputPlace {
+    pub(crate) name: String,
+    pub(crate) datatype: String,
+    pub(crate) shape: Vec<u64>,
+    pub(crate) place: Place,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+/// What a place is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Place {
+    /// Behind the JSON.
+    Frame,
+    /// The region for outputs.
+    Region,
+    /// The region that the inputs are in, which the model may have written to.
+    Inputs,
+    /// The same, which it cannot have written to: the request's own bytes.
+    Request,
+}
+
+/// A region of at least so many bytes is needed.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+}
+
+/// A region and what it is for.
+#[derive(Debug, Serialize)]
+pub(crate) struct NewRegion {
+    pub(crate) number: u64,
+    pub(crate) length: u64,
+    pub(crate) is_for_inputs: bool,
 }
 
 /// A model to be loaded. Its file's content is the binary part, and behind it the other files'.
@@ -107,16 +200,26 @@ pub(crate) struct Load {
     pub(crate) backend: String,
     pub(crate) name: String,
     pub(crate) version: String,
-    /// As text: a path that is none is not looked beside.
+    /// As text: a path that is not UTF-8 has no files beside it.
     pub(crate) path: String,
     /// The names and lengths of the other files, in their order.
     pub(crate) beside: Vec<(String, u64)>,
     pub(crate) config: ModelConfig,
+    pub(crate) input_dims: InputDims,
+    /// The inputs and outputs that the configuration describes, for workers that are another program.
+    pub(crate) tensors: Tensors,
     /// Bytes that it may take.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) max_answer_bytes: u64,
     /// Milliseconds until loading is given up.
     pub(crate) patience: Option<u64>,
+}
+
+/// The inputs and outputs that a configuration describes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Tensors {
+    pub(crate) inputs: Vec<InputConfig>,
+    pub(crate) outputs: Vec<OutputConfig>,
 }
 
 /// A model that is loaded: its metadata, of which two things have no place in the protocol's own form.
@@ -125,6 +228,10 @@ pub(crate) struct Loaded {
     platform: String,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
+    #[serde(default)]
+    max_batch_size: Option<u32>,
+    #[serde(default)]
+    instances: Option<u32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -139,7 +246,7 @@ struct Port {
 }
 
 impl Loaded {
-    pub(crate) fn new(metadata: &ModelMetadata) -> Self {
+    pub(crate) fn new(metadata: &ModelMetadata, defaults: ModelDefaults) -> Self {
         let port = |tensor: &TensorMetadata| Port {
             name: tensor.name.clone(),
             datatype: tensor.datatype.name().to_owned(),
@@ -151,11 +258,17 @@ impl Loaded {
             platform: metadata.platform.clone(),
             inputs: metadata.inputs.iter().map(port).collect(),
             outputs: metadata.outputs.iter().map(port).collect(),
+            max_batch_size: defaults.max_batch_size,
+            instances: defaults.instances,
         }
     }
 
-    /// The metadata of a model with this name.
-    pub(crate) fn into_metadata(self, name: &str) -> Result<ModelMetadata, ServiceError> {
+    /// What a worker says of a model with this name.
+    pub(crate) fn into_about(self, name: &str) -> Result<About, ServiceError> {
+        let defaults = ModelDefaults::default().with(|defaults| {
+            defaults.max_batch_size = self.max_batch_size;
+            defaults.instances = self.instances;
+        });
         let tensor = |port: Port| {
             let shape = match port.any_leading {
                 true => ShapePattern::with_any_leading(port.dims),
@@ -172,13 +285,18 @@ impl Loaded {
                 .map(tensor)
                 .collect::<Result<Vec<_>, ServiceError>>()
         };
-        Ok(ModelMetadata::new(
-            name,
-            self.platform,
-            tensors(self.inputs)?,
-            tensors(self.outputs)?,
-        ))
+        Ok(About {
+            metadata: ModelMetadata::new(name, self.platform, tensors(self.inputs)?, tensors(self.outputs)?),
+            defaults,
+        })
     }
+}
+
+/// What a worker says of its model.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct About {
+    pub(crate) metadata: ModelMetadata,
+    pub(crate) defaults: ModelDefaults,
 }
 
 /// An error, by the status that HTTP has for its code.
@@ -209,7 +327,7 @@ impl Failed {
 pub(crate) enum Broken {
     /// The other side is gone.
     Ended,
-    /// Whoever waits has given up.
+    /// The caller has given up.
     GivenUp,
     /// The other side said something wrong; what it was.
     Wrong(String),
@@ -286,6 +404,62 @@ impl Connection {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
         self.send(kind, number, &oip_types::rest::json_body(message), &[], go_on)
+    }
+
+    /// Tells the other side that nothing more comes.
+    pub(crate) fn finish_sending(&self) -> io::Result<()> {
+        self.0.shutdown(std::net::Shutdown::Write)
+    }
+
+    /// Sends bytes that are no frame.
+    pub(crate) fn send_bytes(&self, mut bytes: &[u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            match (&self.0).write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) => wait_or_fail(error)?,
+            }
+            if !bytes.is_empty() && !go_on() {
+                return Err(Broken::GivenUp);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a frame of JSON only, and a file with it.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn send_file<T: Serialize>(
+        &self,
+        kind: Kind,
+        message: &T,
+        file: std::os::fd::BorrowedFd<'_>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Broken> {
+        use std::os::fd::AsRawFd;
+
+        use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+        let json = oip_types::rest::json_body(message);
+        let head = Head {
+            kind,
+            number: 0,
+            json: u32::try_from(json.len()).map_err(|_| Broken::wrong("too much JSON for one frame"))?,
+            binary: 0,
+        };
+        let bytes = [&head.to_bytes()[..], &json[..]].concat();
+        let files = [file.as_raw_fd()];
+        let with_file = [ControlMessage::ScmRights(&files)];
+        loop {
+            let part = [IoSlice::new(&bytes)];
+            let socket = self.0.as_raw_fd();
+            match sendmsg::<()>(socket, &part, &with_file, MsgFlags::MSG_NOSIGNAL, None) {
+                // The file went with the first byte.
+                Ok(sent) => return self.send_bytes(&bytes[sent..], go_on),
+                Err(error) => wait_or_fail(error.into())?,
+            }
+            if !go_on() {
+                return Err(Broken::GivenUp);
+            }
+        }
     }
 
     /// The head of the next frame.
@@ -417,11 +591,12 @@ mod tests {
             ],
             vec![TensorMetadata::new("z", DataType::BF16, &[])],
         );
-        let json = oip_types::rest::json_body(&Loaded::new(&metadata));
+        let defaults = ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7));
+        let json = oip_types::rest::json_body(&Loaded::new(&metadata, defaults));
         let read: Loaded = read_json(&json).unwrap();
-        assert_eq!(read.into_metadata("m").unwrap(), metadata);
+        assert_eq!(read.into_about("m").unwrap(), About { metadata, defaults });
         let unknown = br#"{"platform":"","inputs":[{"name":"x","datatype":"FP8","dims":[]}],"outputs":[]}"#;
-        assert!(read_json::<Loaded>(unknown).unwrap().into_metadata("m").is_err());
+        assert!(read_json::<Loaded>(unknown).unwrap().into_about("m").is_err());
     }
 
     #[test]

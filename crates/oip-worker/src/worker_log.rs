@@ -4,11 +4,12 @@ use std::{
     io::{self, BufRead, BufReader, PipeReader, Read},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-/// Lines of one worker that are logged at most: a model that prints must not fill the disk.
-const MAX_LINES: usize = 1000;
+/// Lines of one worker that are logged at once, and how many more each second: a model that prints must not fill the disk.
+const MOST_LINES: f64 = 1000.0;
+const LINES_A_SECOND: f64 = 10.0;
 
 /// Bytes of one line.
 const MAX_LINE: u64 = 1024;
@@ -41,7 +42,8 @@ impl WorkerLog {
             let (shared, model) = (shared.clone(), model.to_owned());
             move || {
                 let mut lines = BufReader::new(said);
-                for count in 0.. {
+                let mut allowance = Allowance::new(Instant::now());
+                loop {
                     let Some(line) = next_line(&mut lines).filter(|line| !line.is_empty()) else {
                         break;
                     };
@@ -50,14 +52,15 @@ impl WorkerLog {
                     if let Some(hint) = hint(line) {
                         shared.lock().hint = Some(hint);
                     }
-                    match count {
-                        0..MAX_LINES if !line.is_empty() => {
-                            tracing::info!(model, pid, line, "a worker said something");
+                    if line.is_empty() {
+                        continue;
+                    }
+                    match allowance.take(Instant::now()) {
+                        Verdict::Logged => tracing::info!(model, pid, line, "a worker said something"),
+                        Verdict::FirstDropped => {
+                            tracing::warn!(model, pid, "a worker says more than is logged");
                         }
-                        MAX_LINES => {
-                            tracing::warn!(model, pid, "a worker says more, which is not logged any more");
-                        }
-                        _ => {}
+                        Verdict::Dropped => {}
                     }
                 }
                 shared.lock().have_ended = true;
@@ -99,6 +102,48 @@ impl Shared {
     }
 }
 
+/// How many lines may be logged.
+struct Allowance {
+    lines: f64,
+    last: Instant,
+    is_dropping: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Logged,
+    /// The first one after some that were logged.
+    FirstDropped,
+    Dropped,
+}
+
+impl Allowance {
+    fn new(now: Instant) -> Self {
+        Self {
+            lines: MOST_LINES,
+            last: now,
+            is_dropping: false,
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Verdict {
+        let passed = now.saturating_duration_since(self.last).as_secs_f64();
+        self.lines = (self.lines + passed * LINES_A_SECOND).min(MOST_LINES);
+        self.last = now;
+        // Once dropping, a second's lines are to be had before it says that it drops again.
+        let least = if self.is_dropping { LINES_A_SECOND } else { 1.0 };
+        if self.lines >= least {
+            self.lines -= 1.0;
+            self.is_dropping = false;
+            return Verdict::Logged;
+        }
+        match std::mem::replace(&mut self.is_dropping, true) {
+            false => Verdict::FirstDropped,
+            true => Verdict::Dropped,
+        }
+    }
+}
+
 /// The next line, or as much of it as is kept; none after a failure, empty at the end.
 fn next_line(lines: &mut BufReader<PipeReader>) -> Option<Vec<u8>> {
     let mut line = Vec::new();
@@ -122,13 +167,43 @@ fn skip_line(lines: &mut BufReader<PipeReader>) -> io::Result<()> {
     }
 }
 
-/// What Rust and C++ print before they abort.
+/// What Rust, C++ and our half of Python print before they end.
 fn hint(line: &str) -> Option<&'static str> {
     let known = [
         ("has overflowed its stack", "out of its stack"),
         ("memory allocation of ", "out of memory"),
         ("bad_alloc", "out of memory"),
+        ("the process is at the limit of its memory", "out of memory"),
     ];
     let found = known.into_iter().find(|(words, _)| line.contains(words));
     found.map(|(_, meaning)| meaning)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_cut_and_a_trickle_is_not() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        let verdicts: Vec<_> = (0..1003).map(|_| allowance.take(start)).collect();
+        assert!(verdicts[..1000].iter().all(|verdict| *verdict == Verdict::Logged));
+        assert_eq!(
+            verdicts[1000..],
+            [Verdict::FirstDropped, Verdict::Dropped, Verdict::Dropped]
+        );
+        // Half a second later there is room for five, which is not enough to begin again.
+        assert_eq!(
+            allowance.take(start + Duration::from_millis(500)),
+            Verdict::Dropped
+        );
+        let later = start + Duration::from_secs(2);
+        assert!((0..10).all(|_| allowance.take(later) == Verdict::Logged));
+        // Four a second never run out.
+        for second in 0..2000 {
+            let now = later + Duration::from_millis(250 * (second + 1));
+            assert_eq!(allowance.take(now), Verdict::Logged);
+        }
+    }
 }

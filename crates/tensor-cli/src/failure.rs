@@ -7,6 +7,7 @@ use std::{
     process::ExitCode,
 };
 
+use anstream::{AutoStream, ColorChoice};
 use fmt_core::{Error, ErrorKind};
 
 use crate::report;
@@ -19,9 +20,14 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 pub(crate) enum Failure {
     /// Something is wrong with a file, or with what was asked of it.
     File { path: String, error: Error },
-    /// A call to a server came to nothing, or was not made since it would; the kind is for programs.
+    /// A call to a server failed, or was not made because it would have; the kind is for programs.
     #[cfg(feature = "client")]
-    Call { kind: String, message: String },
+    Call {
+        kind: String,
+        message: String,
+        /// Whether the server says that it does not have what was asked for.
+        is_not_found: bool,
+    },
     /// Standard output or the like failed.
     Io(io::Error),
     /// What the command looked for is there: differences, damage. It has been printed.
@@ -37,10 +43,16 @@ impl Failure {
     #[allow(clippy::print_stderr, reason = "this is where errors go")]
     pub(crate) fn report(&self) {
         match self {
-            // Whoever read the output has seen enough.
+            // The reader of the output has seen enough.
             Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Self::Found | Self::NotCompared => {}
-            failure => eprintln!("{failure}"),
+            failure if AutoStream::choice(&io::stderr()) == ColorChoice::Never => eprintln!("{failure}"),
+            failure => {
+                let text = failure.to_string();
+                let (kind, rest) = text.split_once(": ").unwrap_or(("", &text));
+                let separator = if kind.is_empty() { "" } else { ": " };
+                eprintln!("\x1b[1;31m{kind}\x1b[0m{separator}{rest}");
+            }
         }
     }
 
@@ -50,7 +62,7 @@ impl Failure {
             Self::Found | Self::NotCompared => return Ok(()),
             Self::File { path, error } => (Some(path.as_str()), error.kind().to_string(), error.to_string()),
             #[cfg(feature = "client")]
-            Self::Call { kind, message } => (None, kind.clone(), message.clone()),
+            Self::Call { kind, message, .. } => (None, kind.clone(), message.clone()),
             Self::Io(error) => (None, ErrorKind::Io.to_string(), error.to_string()),
             Self::Interrupted => (None, "Interrupted".to_owned(), self.to_string()),
         };
@@ -75,7 +87,7 @@ impl fmt::Display for Failure {
         match self {
             Self::File { path, error } => write!(f, "error[{}]: {path}: {error}", error.kind()),
             #[cfg(feature = "client")]
-            Self::Call { kind, message } => write!(f, "error[{kind}]: {message}"),
+            Self::Call { kind, message, .. } => write!(f, "error[{kind}]: {message}"),
             Self::Io(error) => write!(f, "error[{}]: {error}", ErrorKind::Io),
             Self::Found | Self::NotCompared => f.write_str("not as it should be"),
             Self::Interrupted => f.write_str("interrupted; nothing was changed"),

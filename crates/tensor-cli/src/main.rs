@@ -23,6 +23,7 @@ mod report;
 mod sources;
 mod stats;
 mod table;
+mod units;
 mod verify;
 
 use std::{
@@ -80,9 +81,20 @@ fn run(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         Command::Infer(options) => client::infer::run(&options, out),
         #[cfg(feature = "client")]
         Command::Bench(options) => client::bench::run(&options, out),
+        #[cfg(feature = "client")]
+        Command::Ls(options) => client::servers::list(&options, out),
+        #[cfg(feature = "client")]
+        Command::Show(options) => client::servers::show(&options, out),
+        #[cfg(feature = "client")]
+        Command::Status(options) => client::servers::status(&options, out),
+        #[cfg(feature = "client")]
+        Command::Load(options) => client::servers::load(&options, out),
+        #[cfg(feature = "client")]
+        Command::Unload(options) => client::servers::unload(&options, out),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Options::command(), "tensor", out);
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
+            Ok(out.write_all(&script)?)
         }
         Command::Man { folder } => {
             std::fs::create_dir_all(&folder)?;

@@ -6,7 +6,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fmt_core::ReadOptions;
 
-use crate::choosing::Choosing;
+use crate::{choosing::Choosing, units::size};
+
+const EXAMPLES: &str = "\
+Examples:
+  tensor inspect --stats model.safetensors
+  tensor convert model.safetensors model.zt --compress
+  tensor diff --rtol 1e-3 old.safetensors new.gguf
+  tensor infer -m iris -i 'X=[[5.1, 3.5, 1.4, 0.2]]'      on http://127.0.0.1:8080, --url or TENSOR_URL";
 
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
@@ -23,7 +30,7 @@ use crate::choosing::Choosing;
 /// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
 /// replaced; devices and pipes are written through.
 #[derive(Debug, Parser)]
-#[command(name = "tensor", version, max_term_width = 100)]
+#[command(name = "tensor", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -43,7 +50,7 @@ pub(crate) struct Servers {
     /// option the environment variable `SSL_CERT_FILE` names one.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Take http:// for other machines than this one, too: whoever is on the way can change the file then.
+    /// Take http:// for other machines than this one, too: anybody on the way can change the file then.
     #[arg(long, global = true)]
     pub(crate) allow_http: bool,
 }
@@ -56,7 +63,7 @@ pub(crate) struct Reading {
     #[arg(long, global = true)]
     pub(crate) lenient: bool,
     /// The largest index that is read [default: 256 MiB].
-    #[arg(long, global = true, value_name = "BYTES")]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = size)]
     pub(crate) max_index: Option<u64>,
     /// The most tensors in a file [default: 2000000].
     #[arg(long, global = true, value_name = "COUNT")]
@@ -65,13 +72,13 @@ pub(crate) struct Reading {
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_rank: Option<u64>,
     /// The longest name [default: 64 KiB].
-    #[arg(long, global = true, value_name = "BYTES")]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = size)]
     pub(crate) max_name: Option<u64>,
     /// The most attributes of one tensor, or of a file [default: 65536].
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_fields: Option<u64>,
     /// The most memory for a tensor that must be decoded as a whole [default: 4 GiB].
-    #[arg(long, global = true, value_name = "BYTES")]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = size)]
     pub(crate) max_decoded: Option<u64>,
 }
 
@@ -125,6 +132,21 @@ pub(crate) enum Command {
     /// Measure how fast a model on a server answers.
     #[cfg(feature = "client")]
     Bench(crate::client::options::Bench),
+    /// List the models of a server.
+    #[cfg(feature = "client")]
+    Ls(crate::client::options::List),
+    /// Show what a model on a server takes and gives.
+    #[cfg(feature = "client")]
+    Show(crate::client::options::Show),
+    /// Show whether a server is ready, and what its models have answered.
+    #[cfg(feature = "client")]
+    Status(crate::client::options::StatusOptions),
+    /// Make a server load models, or load them again.
+    #[cfg(feature = "client")]
+    Load(crate::client::options::Load),
+    /// Make a server unload models.
+    #[cfg(feature = "client")]
+    Unload(crate::client::options::Unload),
     /// Print a script that completes commands and options in your shell.
     Completions {
         /// The shell.
@@ -155,12 +177,25 @@ impl Command {
             Self::Infer(options) => options.json,
             #[cfg(feature = "client")]
             Self::Bench(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Ls(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Show(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Status(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Load(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Unload(options) => options.json,
             Self::Completions { .. } | Self::Man { .. } => false,
         }
     }
 }
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor inspect model.safetensors\n  tensor inspect --stats -t embed.weight model.gguf\n  tensor inspect hf://openai-community/gpt2/model.safetensors"
+)]
 pub(crate) struct Inspect {
     /// The files, or folders or indices of checkpoints in many files.
     #[arg(required = true)]
@@ -183,6 +218,7 @@ pub(crate) struct Inspect {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  tensor verify model.zt\n  tensor verify --manifest model.manifest out/")]
 pub(crate) struct Verify {
     /// The files.
     #[arg(required = true)]
@@ -202,6 +238,9 @@ pub(crate) struct Verify {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor convert model.safetensors model.zt --compress\n  tensor convert Llama-3-8B/ half.safetensors --dtype bf16 --keep-dtype '*norm*'\n  cat a.npz | tensor convert - - --to safetensors > a.safetensors"
+)]
 pub(crate) struct Convert {
     /// The file to read, or the folder or the index of a checkpoint in many files.
     pub(crate) from: PathBuf,
@@ -220,6 +259,7 @@ pub(crate) struct Convert {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "Example: tensor split model.safetensors out/ --max-shard-size 5GB")]
 pub(crate) struct Split {
     /// The file to read, or the folder or the index of a checkpoint in many files.
     pub(crate) from: PathBuf,
@@ -444,30 +484,6 @@ fn rows(text: &str) -> Result<Rows, String> {
     }
 }
 
-/// A number of bytes, with a unit as Hugging Face's libraries read it: GB is 10^9, GiB is 2^30.
-fn size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 10] = [
-        ("KIB", 1 << 10),
-        ("MIB", 1 << 20),
-        ("GIB", 1 << 30),
-        ("TIB", 1 << 40),
-        ("KB", 1_000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("TB", 1_000_000_000_000),
-        ("B", 1),
-        ("", 1),
-    ];
-    let upper = text.to_ascii_uppercase();
-    let split = UNITS
-        .iter()
-        .find_map(|(unit, bytes)| Some((upper.strip_suffix(unit)?, *bytes)));
-    let parsed = split.and_then(|(number, unit)| number.trim().parse::<u64>().ok()?.checked_mul(unit));
-    parsed
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| "expected a size such as 5GB, 512MiB or 1000000".to_owned())
-}
-
 fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -491,22 +507,6 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Options::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        for (text, bytes) in [
-            ("5GB", 5_000_000_000),
-            ("5 gib", 5 << 30),
-            ("7", 7),
-            ("3B", 3),
-            ("1MB", 1_000_000),
-        ] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for wrong in ["", "GB", "0", "-1", "5G", "1.5GB", "99999999999TB"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

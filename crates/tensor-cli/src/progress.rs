@@ -42,6 +42,32 @@ pub(crate) fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
+/// A line on a terminal that says how a measurement stands.
+#[cfg(feature = "client")]
+pub(crate) struct Live(ProgressBar);
+
+#[cfg(feature = "client")]
+impl Live {
+    /// Nothing is shown where standard error is no terminal.
+    pub(crate) fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}");
+        Self(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner())))
+    }
+
+    pub(crate) fn say(&self, text: String) {
+        self.0.set_message(text);
+        self.0.tick();
+    }
+}
+
+#[cfg(feature = "client")]
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// A bar with rate and time left, on a terminal, for work that takes long.
 pub(crate) struct Progress {
     bar: ProgressBar,

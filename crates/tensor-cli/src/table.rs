@@ -1,23 +1,97 @@
 //! Tables and sizes for people.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
-/// Prints rows with their columns aligned; the columns in `right` to the right.
+use anstream::{AutoStream, ColorChoice};
+
+/// How things may look on standard output.
+#[derive(Clone, Copy)]
+pub(crate) struct Look {
+    /// Columns of the terminal; a file or a pipe takes all there is.
+    width: usize,
+    /// Colours: on a terminal, unless `NO_COLOR` is set.
+    is_coloured: bool,
+}
+
+impl Look {
+    pub(crate) fn of_stdout() -> Self {
+        let stdout = io::stdout();
+        let size = stdout.is_terminal().then(terminal_size::terminal_size).flatten();
+        Self {
+            width: size.map_or(usize::MAX, |(width, _)| usize::from(width.0)),
+            is_coloured: AutoStream::choice(&stdout) != ColorChoice::Never,
+        }
+    }
+
+    /// A model's state, in colour where that is wanted.
+    pub(crate) fn state(self, state: &str) -> String {
+        match (self.is_coloured, state) {
+            (true, "READY") => format!("\x1b[32m{state}\x1b[0m"),
+            (true, "UNAVAILABLE") => format!("\x1b[31m{state}\x1b[0m"),
+            _ => state.to_owned(),
+        }
+    }
+}
+
+/// Prints rows with their columns aligned, as wide as the terminal at most; the columns in `right` to the right.
 pub(crate) fn print<const N: usize>(
     out: &mut impl Write,
     rows: &[[String; N]],
     right: &[usize],
 ) -> io::Result<()> {
+    print_within(out, rows, right, Look::of_stdout().width)
+}
+
+/// The characters of a cell that are seen: those of colours are not.
+fn seen(cell: &str) -> usize {
+    let mut is_code = false;
+    let visible = cell.chars().filter(|char| {
+        is_code |= *char == '\x1b';
+        let is_seen = !is_code;
+        is_code &= *char != 'm';
+        is_seen
+    });
+    visible.count()
+}
+
+/// A column is never narrower than this, whatever the terminal.
+const LEAST: usize = 8;
+
+fn print_within<const N: usize>(
+    out: &mut impl Write,
+    rows: &[[String; N]],
+    right: &[usize],
+    most: usize,
+) -> io::Result<()> {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
+            *width = seen(cell).max(*width);
         }
+    }
+    // The widest column gives way first. Numbers, which stand to the right, are never cut.
+    let total = |widths: &[usize; N]| widths.iter().sum::<usize>() + 2 * (N - 1);
+    while total(&widths) > most {
+        let widest = (0..N).filter(|column| !right.contains(column) && widths[*column] > LEAST);
+        let Some(widest) = widest.max_by_key(|column| widths[*column]) else {
+            break;
+        };
+        widths[widest] -= (total(&widths) - most)
+            .min(widths[widest] - LEAST)
+            .min(1 + widths[widest] / 8);
     }
     for row in rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
-            let padding = " ".repeat(widths[column] - cell.chars().count());
+            let cut;
+            let cell = match seen(cell) > widths[column] {
+                true => {
+                    cut = cell.chars().take(widths[column] - 1).chain(['…']).collect();
+                    &cut
+                }
+                false => cell,
+            };
+            let padding = " ".repeat(widths[column] - seen(cell));
             let is_right = right.contains(&column);
             let [before, after] = if is_right {
                 [&*padding, ""]
@@ -92,6 +166,27 @@ pub(crate) fn shortened(long: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn narrow_terminals_cut_what_is_widest() {
+        let rows = [
+            ["NAME", "SIZE", "VALUES"].map(str::to_owned),
+            [&*"n".repeat(60), "123456789", "\x1b[32mab\x1b[0m"].map(str::to_owned),
+        ];
+        let printed = |most: usize| {
+            let mut out = Vec::new();
+            print_within(&mut out, &rows, &[1], most).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let narrow = printed(40);
+        assert!(narrow.lines().all(|line| seen(line) <= 40), "{narrow}");
+        assert!(
+            narrow.contains("n…") && narrow.contains("123456789") && narrow.contains("\x1b[32mab\x1b[0m")
+        );
+        assert!(printed(usize::MAX).contains(&"n".repeat(60)));
+        // Too narrow for anything: cut as far as it goes, and no panic.
+        assert!(printed(3).contains("nnnnnnn…  "));
+    }
 
     #[test]
     fn sizes_have_two_digits() {

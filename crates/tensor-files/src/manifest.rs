@@ -154,7 +154,7 @@ impl Manifest {
     /// Reads either form.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for what is none, [`ErrorKind::BadVersion`] for one of another version,
+    /// [`ErrorKind::Malformed`] for anything but a manifest, [`ErrorKind::BadVersion`] for one of another version,
     /// [`ErrorKind::Corrupt`] when its tensors do not fit its own digest.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(bytes).map_err(|error| {

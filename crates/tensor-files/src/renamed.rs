@@ -7,7 +7,7 @@ use fmt_core::{ByteSource, FileSource, TensorReader, read_range};
 
 use crate::composite::Composite;
 
-/// A file of names that is longer than this is none.
+/// A longer file is not taken for a file of names.
 const LONGEST: u64 = 256 << 20;
 
 /// Gives a BTF file's tensors the names that stand beside it, if they do and fit.

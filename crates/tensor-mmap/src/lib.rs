@@ -52,7 +52,7 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(mapping))
 }
 
-/// The promise that [`map`] demands, made once for many files: by whoever knows that they stay as they are, handed on to
+/// The promise that [`map`] demands, made once for many files: by code that knows that they stay as they are, handed on to
 /// where they are mapped.
 ///
 /// A server, for instance, knows nothing of its files, but the operator may, and say so when the server is started.
@@ -85,7 +85,7 @@ impl Promise {
     ///
     /// # Errors
     /// As [`map`].
-    #[expect(unsafe_code, reason = "whoever made the promise vouched for the file")]
+    #[expect(unsafe_code, reason = "the promise vouches for the file")]
     pub fn map(self, file: &File) -> io::Result<Bytes> {
         // SAFETY: the promise was made by an unsafe function with the same contract.
         unsafe { map(file) }

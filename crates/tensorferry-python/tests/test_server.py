@@ -91,8 +91,12 @@ def test_the_tool_is_there(tmp_path):
 
 def test_arguments_of_serve(monkeypatch):
     monkeypatch.setattr("tensorferry._launch.onnx_runtime", lambda: "/x/libonnxruntime.so.1")
-    found = ["--onnxruntime", "/x/libonnxruntime.so.1"]
+    python = ["--python", sys.executable]
+    found = [*python, "--onnxruntime", "/x/libonnxruntime.so.1"]
     assert server_arguments(["models", "--quiet"]) == [*found, "--model-repository", "models", "--quiet"]
-    assert server_arguments(["--onnxruntime=/y", "--quiet"]) == ["--onnxruntime=/y", "--quiet"]
+    assert server_arguments(["--onnxruntime=/y", "--quiet"]) == [*python, "--onnxruntime=/y", "--quiet"]
     monkeypatch.setattr("tensorferry._launch.onnx_runtime", lambda: None)
+    assert server_arguments(["models"]) == [*python, "--model-repository", "models"]
+    assert server_arguments(["models", "--python=/z"]) == ["--model-repository", "models", "--python=/z"]
+    monkeypatch.setenv("OIP_PYTHON", "/z")
     assert server_arguments(["models"]) == ["--model-repository", "models"]

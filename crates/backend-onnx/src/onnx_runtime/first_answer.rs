@@ -27,7 +27,8 @@ pub(super) fn first_answer(
         .find_map(|shapes| model.infer(request(inputs, shapes)?, &token).ok())
 }
 
-fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
+/// A request of zeros, of these shapes.
+pub(crate) fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
     let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
     for (port, shape) in inputs.iter().zip(shapes) {
         let value: TensorValue = match port.datatype {

@@ -29,7 +29,7 @@ pub struct OnnxRuntime {
 impl OnnxRuntime {
     /// Loads the library, `libonnxruntime.so` and the like. The same path again gives what is loaded already.
     ///
-    /// Code of the library runs, so whoever names it must trust it.
+    /// Code of the library runs, so it must be trusted.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when there is no such file, when it is no library,

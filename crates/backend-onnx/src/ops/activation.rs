@@ -91,48 +91,65 @@ enum Function {
 impl Function {
     fn single(self, values: &mut [f32]) {
         match self {
-            Self::Relu => each(values, |x| if x < 0.0 { 0.0 } else { x }),
-            Self::Sigmoid => each(values, vector::sigmoid),
-            Self::Tanh => each(values, vector::tanh),
-            Self::Softplus => each(values, vector::softplus),
-            Self::Erf => each(values, vector::erf),
-            Self::Exp => each(values, vector::exp),
-            Self::Mish => each(values, vector::mish),
-            Self::Gelu => each(values, vector::gelu),
-            Self::GeluByTanh => each(values, vector::gelu_by_tanh),
-            Self::Elu { alpha } => each(values, |x| {
-                let below = alpha * vector::expm1(x);
-                if x > 0.0 { x } else { below }
-            }),
-            Self::Celu { alpha } => each(values, |x| {
-                let below = alpha * vector::expm1(x / alpha);
-                if x > 0.0 { x } else { below }
-            }),
-            Self::Selu { alpha, gamma } => each(values, |x| {
-                let below = alpha * vector::expm1(x);
-                gamma * if x > 0.0 { x } else { below }
-            }),
-            Self::LeakyRelu { alpha } => each(values, |x| if x < 0.0 { alpha * x } else { x }),
-            Self::HardSigmoid { alpha, beta } => each(values, |x| clamp(alpha * x + beta)),
-            Self::HardSwish => each(values, |x| x * clamp(x / 6.0 + 0.5)),
+            Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
+            Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
+            Self::Tanh => each!(values, [] | x | vector::tanh(x)),
+            Self::Softplus => each!(values, [] | x | vector::softplus(x)),
+            Self::Erf => each!(values, [] | x | vector::erf(x)),
+            Self::Exp => each!(values, [] | x | vector::exp(x)),
+            Self::Mish => each!(values, [] | x | vector::mish(x)),
+            Self::Gelu => each!(values, [] | x | vector::gelu(x)),
+            Self::GeluByTanh => each!(values, [] | x | vector::gelu_by_tanh(x)),
+            Self::Elu { alpha } => each!(
+                values,
+                [alpha] | x | {
+                    let below = alpha * vector::expm1(x);
+                    if x > 0.0 { x } else { below }
+                }
+            ),
+            Self::Celu { alpha } => each!(
+                values,
+                [alpha] | x | {
+                    let below = alpha * vector::expm1(x / alpha);
+                    if x > 0.0 { x } else { below }
+                }
+            ),
+            Self::Selu { alpha, gamma } => each!(
+                values,
+                [alpha, gamma] | x | {
+                    let below = alpha * vector::expm1(x);
+                    gamma * if x > 0.0 { x } else { below }
+                }
+            ),
+            Self::LeakyRelu { alpha } => each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { x }),
+            Self::HardSigmoid { alpha, beta } => {
+                each!(values, [alpha, beta] | x | clamp(alpha * x + beta));
+            }
+            Self::HardSwish => each!(values, [] | x | x * clamp(x / 6.0 + 0.5)),
             // In FP32 they overflow before their results do.
-            Self::Asinh => each(values, |x| f64::from(x).asinh() as f32),
-            Self::Acosh => each(values, |x| f64::from(x).acosh() as f32),
+            Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
+            Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
             Self::Clip { low, high } => {
                 let (low, high) = (low as f32, high as f32);
-                each(values, |x| {
-                    let x = if x < low { low } else { x };
-                    if x > high { high } else { x }
-                });
+                each!(
+                    values,
+                    [low, high] | x | {
+                        let x = if x < low { low } else { x };
+                        if x > high { high } else { x }
+                    }
+                );
             }
-            Self::Round => each(values, f32::round_ties_even),
-            Self::Sign => each(values, |x| {
-                if x == 0.0 || x.is_nan() {
-                    x
-                } else {
-                    1.0f32.copysign(x)
+            Self::Round => each!(values, [] | x | x.round_ties_even()),
+            Self::Sign => each!(
+                values,
+                [] | x | {
+                    if x == 0.0 || x.is_nan() {
+                        x
+                    } else {
+                        1.0f32.copysign(x)
+                    }
                 }
-            }),
+            ),
         }
     }
 

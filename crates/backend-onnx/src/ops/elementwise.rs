@@ -6,6 +6,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
+    binary::broadcast,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
 };
@@ -260,15 +261,4 @@ pub(crate) fn has_zero(tensor: &Tensor) -> bool {
         .as_bytes()
         .chunks_exact(size.max(1))
         .any(|bytes| bytes.iter().all(|&byte| byte == 0))
-}
-
-fn broadcast<T: Datum + Copy>(a: &Tensor, b: &Tensor, function: impl Fn(T, T) -> T) -> TractResult<Tensor> {
-    let shape = tract_core::broadcast::multi_broadcast(&[a.shape(), b.shape()])?;
-    let (a, b) = (a.to_plain_array_view::<T>()?, b.to_plain_array_view::<T>()?);
-    let (a, b) = (a.broadcast(&*shape), b.broadcast(&*shape));
-    let (a, b) = (a.context("broadcasting")?, b.context("broadcasting")?);
-    tensor(
-        &shape,
-        a.iter().zip(b.iter()).map(|(&a, &b)| function(a, b)).collect(),
-    )
 }

@@ -1,6 +1,6 @@
 //! The functions of recurrent layers' gates.
 
-use super::vector;
+use super::vector::{self, each};
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,42 +67,31 @@ impl Activation {
         self
     }
 
-    pub(super) fn apply(self, x: f32) -> f32 {
+    /// Replaces each value.
+    pub(super) fn apply(self, values: &mut [f32]) {
         match self {
-            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
-            Self::Tanh => x.tanh(),
-            Self::Relu => {
-                if x < 0.0 {
-                    0.0
-                } else {
-                    x
+            Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
+            Self::Tanh => each!(values, [] | x | vector::tanh(x)),
+            Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
+            Self::Softplus => each!(values, [] | x | vector::softplus(x)),
+            Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
+            Self::Affine { alpha, beta } => each!(values, [alpha, beta] | x | alpha * x + beta),
+            Self::Elu { alpha } => each!(
+                values,
+                [alpha] | x | {
+                    let below = alpha * vector::expm1(x);
+                    if x < 0.0 { below } else { x }
                 }
+            ),
+            Self::HardSigmoid { alpha, beta } => {
+                each!(values, [alpha, beta] | x | (alpha * x + beta).clamp(0.0, 1.0));
             }
-            Self::Softplus => vector::softplus(x),
-            Self::Softsign => x / (1.0 + x.abs()),
-            Self::Affine { alpha, beta } => alpha * x + beta,
-            Self::Elu { alpha } => {
-                if x < 0.0 {
-                    alpha * x.exp_m1()
-                } else {
-                    x
-                }
+            Self::LeakyRelu { alpha } => each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { x }),
+            Self::ScaledTanh { alpha, beta } => {
+                each!(values, [alpha, beta] | x | alpha * vector::tanh(beta * x));
             }
-            Self::HardSigmoid { alpha, beta } => (alpha * x + beta).clamp(0.0, 1.0),
-            Self::LeakyRelu { alpha } => {
-                if x < 0.0 {
-                    alpha * x
-                } else {
-                    x
-                }
-            }
-            Self::ScaledTanh { alpha, beta } => alpha * (beta * x).tanh(),
             Self::ThresholdedRelu { alpha } => {
-                if x > alpha {
-                    x
-                } else {
-                    0.0
-                }
+                each!(values, [alpha] | x | if x > alpha { x } else { 0.0 });
             }
         }
     }

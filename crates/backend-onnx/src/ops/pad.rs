@@ -262,7 +262,7 @@ fn fill<T: Datum>(shape: &[usize], values: &[T], value: &T, axes: &[Vec<Piece>],
 }
 
 /// Puts a faster operator in the place of the pads that tract sets before its convolutions.
-pub(crate) fn quicken(model: &mut TypedModel) {
+pub(super) fn quicken(model: &mut TypedModel) {
     for node in &mut model.nodes {
         let Some(pad) = node.op_as::<TractPad>() else {
             continue;

@@ -65,10 +65,10 @@ impl Kernel for PRelu {
         };
         if slopes.len() == 1 {
             let slope = slopes[0];
-            each(&mut values, |x| if x < 0.0 { slope * x } else { x });
+            each!(&mut values, [slope] | x | if x < 0.0 { slope * x } else { x });
         } else if inner > 1 {
             for (part, &slope) in values.chunks_exact_mut(inner).zip(slopes.iter().cycle()) {
-                each(part, |x| if x < 0.0 { slope * x } else { x });
+                each!(part, [slope] | x | if x < 0.0 { slope * x } else { x });
             }
         } else {
             for part in values.chunks_exact_mut(slopes.len()) {

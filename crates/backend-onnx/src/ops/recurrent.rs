@@ -1,19 +1,13 @@
 //! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size. tract runs backwards in the
 //! wrong order, knows no lengths, and panics where a free batch has no state to begin with.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use tract_onnx::{
-    model::ParsingContext,
-    pb::NodeProto,
-    tract_hir::{
-        internal::*,
-        tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
-    },
-};
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
+    cells::{Cell, Side, Sizes, State},
     elements::{elements, tensor},
     gate_functions::Activation,
     kernel::{Fact, Kernel, kernel},
@@ -65,43 +59,6 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
     }))
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cell {
-    Lstm,
-    Gru {
-        /// The reset gate works on the product with the state rather than on the state.
-        resets_after: bool,
-    },
-    Rnn,
-}
-
-impl Cell {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Lstm => "LSTM",
-            Self::Gru { .. } => "GRU",
-            Self::Rnn => "RNN",
-        }
-    }
-
-    fn gates(self) -> usize {
-        match self {
-            Self::Lstm => 4,
-            Self::Gru { .. } => 3,
-            Self::Rnn => 1,
-        }
-    }
-
-    /// The functions that are used unless others are given.
-    fn activations(self) -> &'static [&'static str] {
-        match self {
-            Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
-            Self::Gru { .. } => &["Sigmoid", "Tanh"],
-            Self::Rnn => &["Tanh"],
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Recurrent {
     cell: Cell,
@@ -117,15 +74,6 @@ struct Recurrent {
     /// Where each of ONNX's inputs stands among those that are given.
     inputs: [Option<usize>; 8],
     outputs: usize,
-}
-
-/// Sizes of one node in one run.
-#[derive(Clone, Copy)]
-struct Sizes {
-    steps: usize,
-    batch: usize,
-    input: usize,
-    hidden: usize,
 }
 
 impl Recurrent {
@@ -262,10 +210,9 @@ impl Kernel for Recurrent {
         let lengths = self.lengths(inputs, sizes)?;
         let x = slice(0)?.context("no input")?;
         // By step, then by row of the batch.
-        let x = if self.batch_first {
-            swapped(x, sizes.batch, sizes.steps, sizes.input)
-        } else {
-            x.to_vec()
+        let x: Cow<'_, [f32]> = match self.batch_first {
+            true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
+            false => x.into(),
         };
         let (w, r) = (slice(1)?.context("no weights")?, slice(2)?.context("no weights")?);
         let (gates, directions) = (self.cell.gates() * hidden, self.directions.len());
@@ -364,213 +311,4 @@ fn swapped(values: &[f32], outer: usize, inner: usize, width: usize) -> Vec<f32>
         }
     }
     swapped
-}
-
-/// What is computed in one direction.
-struct Side<'r> {
-    cell: Cell,
-    activations: &'r [Activation],
-    sizes: Sizes,
-    lengths: &'r [usize],
-    is_reverse: bool,
-    clip: f32,
-    couples_gates: bool,
-    w: &'r [f32],
-    r: &'r [f32],
-    /// Of the product with the input, then of that with the state.
-    bias: Option<Vec<f32>>,
-    /// For the input, output and forget gates.
-    peepholes: Option<Vec<f32>>,
-}
-
-struct State {
-    h: Vec<f32>,
-    c: Vec<f32>,
-}
-
-impl Side<'_> {
-    fn run(&self, x: &[f32], state: &mut State, mut give: impl FnMut(usize, usize, &[f32])) {
-        let Sizes {
-            steps,
-            batch,
-            input,
-            hidden,
-        } = self.sizes;
-        let gates = self.cell.gates() * hidden;
-        // All steps' products with the input at once.
-        let mut products = vec![0f32; steps * batch * gates];
-        multiply(x, self.w, &mut products, steps * batch, input, gates);
-        let mut recurrent = vec![0f32; batch * gates];
-        let mut reset = vec![0f32; batch * hidden];
-        for turn in 0..steps {
-            multiply(&state.h, self.r, &mut recurrent, batch, hidden, gates);
-            if self.cell == (Cell::Gru { resets_after: false }) {
-                self.reset_state(turn, &products, &recurrent, &state.h, &mut reset);
-                // The third gate's product is with the state after the reset.
-                let mut third = vec![0f32; batch * hidden];
-                multiply(
-                    &reset,
-                    &self.r[2 * hidden * hidden..],
-                    &mut third,
-                    batch,
-                    hidden,
-                    hidden,
-                );
-                for row in 0..batch {
-                    recurrent[row * gates + 2 * hidden..(row + 1) * gates]
-                        .copy_from_slice(&third[row * hidden..(row + 1) * hidden]);
-                }
-            }
-            for row in 0..batch {
-                let Some(step) = self.step(turn, row) else {
-                    continue;
-                };
-                let x = &products[(step * batch + row) * gates..][..gates];
-                let r = &recurrent[row * gates..][..gates];
-                let h = &mut state.h[row * hidden..][..hidden];
-                let c = &mut state.c[row * hidden..][..hidden];
-                match self.cell {
-                    Cell::Lstm => self.lstm(x, r, h, c),
-                    Cell::Gru { resets_after } => self.gru(x, r, h, resets_after),
-                    Cell::Rnn => {
-                        for (unit, h) in h.iter_mut().enumerate() {
-                            *h = self.activations[0].apply(self.sum(x, r, unit));
-                        }
-                    }
-                }
-                give(step, row, h);
-            }
-        }
-        for (row, &length) in self.lengths.iter().enumerate() {
-            if length == 0 {
-                // As ONNX Runtime has it.
-                state.h[row * hidden..][..hidden].fill(0.0);
-                state.c[row * hidden..][..hidden].fill(0.0);
-            }
-        }
-    }
-
-    fn clipped(&self, x: f32) -> f32 {
-        if self.clip > 0.0 {
-            x.clamp(-self.clip, self.clip)
-        } else {
-            x
-        }
-    }
-
-    /// The step that a row is at, `None` after its end.
-    fn step(&self, turn: usize, row: usize) -> Option<usize> {
-        let length = self.lengths[row];
-        (turn < length).then(|| if self.is_reverse { length - 1 - turn } else { turn })
-    }
-
-    /// A gate's value before its activation.
-    fn sum(&self, x: &[f32], r: &[f32], unit: usize) -> f32 {
-        let bias = self
-            .bias
-            .as_ref()
-            .map_or(0.0, |bias| bias[unit] + bias[x.len() + unit]);
-        x[unit] + r[unit] + bias
-    }
-
-    fn lstm(&self, x: &[f32], r: &[f32], h: &mut [f32], c: &mut [f32]) {
-        let hidden = h.len();
-        let [f, g, last] = [self.activations[0], self.activations[1], self.activations[2]];
-        let peephole = |gate: usize, unit: usize, c: f32| {
-            let peepholes = self.peepholes.as_ref();
-            peepholes.map_or(0.0, |peepholes| peepholes[gate * hidden + unit] * c)
-        };
-        for unit in 0..hidden {
-            let gate = |index: usize| self.sum(x, r, index * hidden + unit);
-            let input = f.apply(self.clipped(gate(0) + peephole(0, unit, c[unit])));
-            let forget = match self.couples_gates {
-                true => 1.0 - input,
-                false => f.apply(self.clipped(gate(2) + peephole(2, unit, c[unit]))),
-            };
-            c[unit] = forget * c[unit] + input * g.apply(self.clipped(gate(3)));
-            let output = f.apply(self.clipped(gate(1) + peephole(1, unit, c[unit])));
-            h[unit] = output * last.apply(c[unit]);
-        }
-    }
-
-    fn gru(&self, x: &[f32], r: &[f32], h: &mut [f32], resets_after: bool) {
-        let hidden = h.len();
-        let [f, g] = [self.activations[0], self.activations[1]];
-        for (unit, h) in h.iter_mut().enumerate() {
-            let update = f.apply(self.sum(x, r, unit));
-            let third = 2 * hidden + unit;
-            let candidate = if resets_after {
-                let reset = f.apply(self.sum(x, r, hidden + unit));
-                let (input_bias, state_bias) = self
-                    .bias
-                    .as_ref()
-                    .map_or((0.0, 0.0), |bias| (bias[third], bias[x.len() + third]));
-                g.apply(x[third] + reset * (r[third] + state_bias) + input_bias)
-            } else {
-                g.apply(self.sum(x, r, third))
-            };
-            *h = (1.0 - update) * candidate + update * *h;
-        }
-    }
-
-    /// A GRU's state behind the reset gate, for each row of the batch.
-    fn reset_state(&self, turn: usize, products: &[f32], recurrent: &[f32], h: &[f32], reset: &mut [f32]) {
-        let hidden = self.sizes.hidden;
-        let gates = self.cell.gates() * hidden;
-        for row in 0..self.sizes.batch {
-            let Some(step) = self.step(turn, row) else {
-                continue;
-            };
-            let x = &products[(step * self.sizes.batch + row) * gates..][..gates];
-            let r = &recurrent[row * gates..][..gates];
-            for unit in 0..hidden {
-                let gate = self.activations[0].apply(self.sum(x, r, hidden + unit));
-                reset[row * hidden + unit] = gate * h[row * hidden + unit];
-            }
-        }
-    }
-}
-
-/// `a` of `rows` times `depth`, by the transpose of `b`, of `columns` times `depth`.
-fn multiply(a: &[f32], b: &[f32], product: &mut [f32], rows: usize, depth: usize, columns: usize) {
-    /// Below so many rows the library packs matrices for longer than it multiplies them.
-    const FEW_ROWS: usize = 4;
-    if depth == 0 {
-        product.fill(0.0);
-        return;
-    }
-    if rows < FEW_ROWS {
-        for (row, product) in a.chunks_exact(depth).zip(product.chunks_exact_mut(columns)) {
-            for (product, column) in product.iter_mut().zip(b.chunks_exact(depth)) {
-                *product = dot(row, column);
-            }
-        }
-        return;
-    }
-    let shapes = (
-        ArrayView2::from_shape((rows, depth), &a[..rows * depth]),
-        ArrayView2::from_shape((columns, depth), &b[..columns * depth]),
-        ArrayViewMut2::from_shape((rows, columns), product),
-    );
-    if let (Ok(a), Ok(b), Ok(mut product)) = shapes {
-        general_mat_mul(1.0, &a, &b.t(), 0.0, &mut product);
-    }
-}
-
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0f32; LANES];
-    let (a_lanes, b_lanes) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let rest: f32 = a_lanes
-        .remainder()
-        .iter()
-        .zip(b_lanes.remainder())
-        .map(|(a, b)| a * b)
-        .sum();
-    for (a, b) in a_lanes.zip(b_lanes) {
-        for lane in 0..LANES {
-            sums[lane] += a[lane] * b[lane];
-        }
-    }
-    sums.iter().sum::<f32>() + rest
 }

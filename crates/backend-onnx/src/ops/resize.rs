@@ -9,6 +9,7 @@ use super::{
     attributes::Attributes,
     elements::{elements, tensor},
     kernel::{Fact, Kernel, kernel},
+    taps::Taps,
 };
 use crate::faults::Limit;
 
@@ -303,46 +304,48 @@ impl Resize {
     }
 
     /// For each element of an axis, where in the input it comes from and with which weights.
-    fn weights(&self, axis: &Axis) -> Vec<Vec<(usize, f32)>> {
+    fn taps(&self, axis: &Axis) -> Taps {
         let last = axis.from.saturating_sub(1);
-        let weights = |at: usize| {
-            let x = self.place(axis, at);
-            match self.method {
-                Method::Nearest(_) => vec![],
-                Method::Linear => {
-                    let x = x.clamp(0.0, last as f32);
-                    let low = (x as usize).min(last);
-                    let part = x - low as f32;
-                    if low == last || part == 0.0 {
-                        return vec![(low, 1.0)];
-                    }
-                    vec![(low, 1.0 - part), (low + 1, part)]
-                }
-                Method::Cubic { a, excludes } => {
-                    let floor = x.floor();
-                    let s = x - floor;
-                    let mut weights = [
-                        ((a * (s + 1.0) - 5.0 * a) * (s + 1.0) + 8.0 * a) * (s + 1.0) - 4.0 * a,
-                        ((a + 2.0) * s - (a + 3.0)) * s * s + 1.0,
-                        ((a + 2.0) * (1.0 - s) - (a + 3.0)) * (1.0 - s) * (1.0 - s) + 1.0,
-                        ((a * (2.0 - s) - 5.0 * a) * (2.0 - s) + 8.0 * a) * (2.0 - s) - 4.0 * a,
-                    ];
-                    let place = |index: usize| floor as i64 + index as i64 - 1;
-                    if excludes {
-                        for (index, weight) in weights.iter_mut().enumerate() {
-                            if !(0..axis.from as i64).contains(&place(index)) {
-                                *weight = 0.0;
-                            }
-                        }
-                        let sum: f32 = weights.iter().sum();
-                        weights.iter_mut().for_each(|weight| *weight /= sum);
-                    }
-                    let inside = |index: usize| place(index).clamp(0, last as i64) as usize;
-                    (0..4).map(|index| (inside(index), weights[index])).collect()
-                }
-            }
+        let (mut taps, count) = match self.method {
+            Method::Cubic { .. } => (Taps::new(4, axis.to), 4),
+            Method::Nearest(_) | Method::Linear => (Taps::new(2, axis.to), 2),
         };
-        (0..axis.to).map(weights).collect()
+        for at in 0..axis.to {
+            let x = self.place(axis, at);
+            let Method::Cubic { a, excludes } = self.method else {
+                let x = x.clamp(0.0, last as f32);
+                let low = (x as usize).min(last);
+                let part = x - low as f32;
+                let is_one = low == last || part == 0.0;
+                // A weight of nothing must not meet an infinity.
+                taps.places.extend([low, if is_one { low } else { low + 1 }]);
+                taps.weights
+                    .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
+                continue;
+            };
+            let floor = x.floor();
+            let s = x - floor;
+            let mut weights = [
+                ((a * (s + 1.0) - 5.0 * a) * (s + 1.0) + 8.0 * a) * (s + 1.0) - 4.0 * a,
+                ((a + 2.0) * s - (a + 3.0)) * s * s + 1.0,
+                ((a + 2.0) * (1.0 - s) - (a + 3.0)) * (1.0 - s) * (1.0 - s) + 1.0,
+                ((a * (2.0 - s) - 5.0 * a) * (2.0 - s) + 8.0 * a) * (2.0 - s) - 4.0 * a,
+            ];
+            let place = |index: usize| floor as i64 + index as i64 - 1;
+            if excludes {
+                for (index, weight) in weights.iter_mut().enumerate() {
+                    if !(0..axis.from as i64).contains(&place(index)) {
+                        *weight = 0.0;
+                    }
+                }
+                let sum: f32 = weights.iter().sum();
+                weights.iter_mut().for_each(|weight| *weight /= sum);
+            }
+            let inside = |index: usize| place(index).clamp(0, last as i64) as usize;
+            taps.places.extend((0..count).map(inside));
+            taps.weights.extend(weights);
+        }
+        taps
     }
 
     fn is_unchanged(&self, axis: &Axis) -> bool {
@@ -361,20 +364,11 @@ impl Resize {
         {
             let inner: usize = shape[index + 1..].iter().product();
             let outer: usize = shape[..index].iter().product();
-            let weights = self.weights(axis);
+            let taps = self.taps(axis);
             let mut resized = vec![0f32; outer * axis.to * inner];
-            for block in 0..outer {
-                let from = &values[block * axis.from * inner..(block + 1) * axis.from * inner];
-                let to = &mut resized[block * axis.to * inner..(block + 1) * axis.to * inner];
-                for (at, weights) in weights.iter().enumerate() {
-                    let to = &mut to[at * inner..(at + 1) * inner];
-                    for &(place, weight) in weights {
-                        let from = &from[place * inner..(place + 1) * inner];
-                        for (to, from) in to.iter_mut().zip(from) {
-                            *to += weight * from;
-                        }
-                    }
-                }
+            let blocks = values.chunks_exact(axis.from * inner);
+            for (from, to) in blocks.zip(resized.chunks_exact_mut(axis.to * inner)) {
+                taps.apply(from, to, inner);
             }
             values = resized;
             shape[index] = axis.to;

@@ -174,9 +174,32 @@ impl Kernel for Compress {
 
 /// These places of an axis, which are inside of it.
 pub(super) fn picked(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
+    if value.datum_type() == DatumType::F32 {
+        return picked_numbers(value, axis, places);
+    }
     fn copy<T: Datum>(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
         let view = value.to_plain_array_view::<T>()?;
         Ok(view.select(tract_ndarray::Axis(axis), places).into_tensor())
     }
     dispatch_datum!(copy(value.datum_type())(value, axis, places))
+}
+
+/// The same of FP32, which images are.
+fn picked_numbers(value: &Tensor, axis: usize, places: &[usize]) -> TractResult<Tensor> {
+    let mut shape = value.shape().to_vec();
+    let inner: usize = shape[axis + 1..].iter().product();
+    let block = shape[axis] * inner;
+    let values = super::elements::elements::<f32>(value)?;
+    let blocks = values.len().checked_div(block).unwrap_or(0);
+    let mut made = Vec::with_capacity(blocks * places.len() * inner);
+    for block in values.chunks_exact(block.max(1)) {
+        match inner {
+            1 => made.extend(places.iter().map(|&place| block[place])),
+            _ => places
+                .iter()
+                .for_each(|&place| made.extend_from_slice(&block[place * inner..][..inner])),
+        }
+    }
+    shape[axis] = places.len();
+    super::elements::tensor(&shape, made)
 }

@@ -4,27 +4,32 @@
 //!
 //! The polynomials were fitted for this file, to the smallest relative error over the interval that is named.
 
-/// Replaces each value, with the widest vectors that the processor has.
-pub(super) fn each(values: &mut [f32], function: impl Fn(f32) -> f32) {
-    pulp::Arch::new().dispatch(Each { values, function });
-}
-
-/// A closure given to `dispatch` is not always inlined there, and is narrow code then; this is.
-struct Each<'v, F> {
-    values: &'v mut [f32],
-    function: F,
-}
-
-impl<F: Fn(f32) -> f32> pulp::WithSimd for Each<'_, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        for value in self.values {
-            *value = (self.function)(*value);
+/// Replaces each value by a function of it, which may use the named numbers beside it, with the widest vectors that the
+/// processor has: `each!(values, [alpha] |x| alpha * x)`.
+///
+/// A macro, since a closure that is called for each value is not always inlined, and is narrow code then.
+macro_rules! each {
+    ($values:expr, [$($number:ident),*] |$x:ident| $body:expr) => {{
+        struct Each<'v> {
+            values: &'v mut [f32],
+            $($number: f32,)*
         }
-    }
+        impl pulp::WithSimd for Each<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn with_simd<S: pulp::Simd>(self, _: S) {
+                let Self { values, $($number,)* } = self;
+                for value in values {
+                    let $x = *value;
+                    *value = $body;
+                }
+            }
+        }
+        pulp::Arch::new().dispatch(Each { values: $values, $($number,)* });
+    }};
 }
+pub(super) use each;
 
 /// `e^x`.
 #[inline(always)]

@@ -241,6 +241,8 @@ fn configurations_choose_the_runtime() {
     for choice in ["", "auto", "onnxruntime"] {
         assert_eq!(load(&both, "unknown_domain", runtime(choice)), Ok(()));
     }
+    // Both load it, and one of them is chosen by its speed.
+    assert_eq!(load(&both, "mlp_classifier", runtime("auto")), Ok(()));
     let message = load(&both, "unknown_domain", runtime("tract")).unwrap_err();
     assert!(
         message.contains("can run this: set runtime to 'onnxruntime'"),

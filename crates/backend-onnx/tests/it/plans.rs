@@ -3,11 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use backend_onnx::OnnxBackend;
-use oip_service::{Backend, LoadContext, Model};
-use oip_types::{
-    DataType, ErrorCode, InferRequest, ModelConfig, ModelRef,
-    model_config::{InputConfig, InputFormat},
-};
+use oip_service::{Backend, InputDims, LoadContext, Model};
+use oip_types::{ErrorCode, InferRequest, ModelConfig, ModelRef};
 use tensor_core::{Shape, Tensor};
 
 use crate::support::{Runtime, file, infer, source};
@@ -86,24 +83,21 @@ fn metadata_fixes_only_what_the_file_does() {
     assert_eq!(metadata.outputs[0].shape.dims(), [None, Some(6), None, None]);
 }
 
-#[test]
-fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
-    let input = InputConfig {
-        name: "x".to_owned(),
-        data_type: DataType::FP32,
-        format: InputFormat::None,
-        dims: vec![3, 4, -1],
-        reshape: None,
-        is_shape_tensor: false,
-        allow_ragged_batch: false,
-        optional: false,
-    };
+/// What the configuration says of the input 'x'.
+fn configured(max_batch_size: u32, dims: &[i64]) -> LoadContext {
     let config = ModelConfig {
-        max_batch_size: 8,
-        input: vec![input],
+        max_batch_size,
         ..ModelConfig::default()
     };
-    let context = LoadContext::default().with_config(Arc::new(config));
+    let dims = InputDims::from([("x".to_owned(), dims.to_vec())]);
+    LoadContext::default()
+        .with_config(Arc::new(config))
+        .with_input_dims(Arc::new(dims))
+}
+
+#[test]
+fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
+    let context = configured(8, &[3, 4, -1]);
     let loaded = OnnxBackend::new().load(&source(file("halved_and_doubled.onnx")), &context);
     let model = loaded.unwrap();
     assert_eq!(
@@ -112,4 +106,29 @@ fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
     );
     let outputs = infer(&*model, image(&[2, 3, 4, 2])).unwrap();
     assert_eq!(outputs[0].value.shape().dims(), [2, 6, 4, 2]);
+}
+
+/// A model that takes one width only, which nothing but the configuration tells.
+#[test]
+fn dims_are_enough_for_a_model_of_one_size() {
+    let load = |context: &LoadContext| OnnxBackend::new().load(&source(file("one_width.onnx")), context);
+    assert!(load(&LoadContext::default()).is_err());
+    let forms: [(u32, &[i64]); 5] = [
+        (0, &[1, 3, 100]),
+        (0, &[-1, 3, 100]),
+        (0, &[3, 100]),
+        (8, &[3, 100]),
+        (1, &[-1, 100]),
+    ];
+    for (max_batch_size, dims) in forms {
+        let model = load(&configured(max_batch_size, dims)).unwrap();
+        let outputs = infer(&*model, image(&[1, 3, 100])).unwrap();
+        assert_eq!(outputs[0].value.shape().dims(), [1, 300], "{dims:?}");
+    }
+    // What is fixed already is not recommended again, and with batches the first dimension is not written.
+    let message = load(&configured(0, &[1, 3, 99])).err().unwrap().to_string();
+    assert!(!message.contains("config.pbtxt"), "{message}");
+    let message = load(&configured(8, &[3, -1])).err().unwrap().to_string();
+    let expected = "as in: input { name: \"x\" data_type: TYPE_FP32 dims: [ 3, 64 ] }";
+    assert!(message.contains(expected), "{message}");
 }

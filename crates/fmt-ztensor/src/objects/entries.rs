@@ -92,7 +92,7 @@ pub(crate) fn made_of(
         Kind::Coo => &["values", "coords"],
         Kind::Csr => &["values", "indices", "indptr"],
         Kind::Other => {
-            // The dtype of the part that has the most to do with elements, for whoever looks at the list.
+            // The dtype of the part closest to the elements, to be shown in lists.
             let shown = ["data", "values", "packed_weight"]
                 .into_iter()
                 .find_map(&mut part);

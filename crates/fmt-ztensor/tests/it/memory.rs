@@ -94,7 +94,7 @@ fn attributes_of_objects_take_no_more_than_their_bytes() {
     }
 }
 
-/// More fields than the limit are refused, whoever has them.
+/// More fields than the limit are refused, in a tensor and in the file.
 #[test]
 fn the_limit_of_fields() {
     let mut options = fmt_core::ReadOptions::default();

@@ -138,7 +138,7 @@ impl Builder<GrpcClient> {
     /// The client.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
+    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or asks for something unsupported.
     pub fn build(self) -> Result<GrpcClient> {
         let (endpoint, settings) = self.finish()?;
         GrpcClient::new(endpoint, settings)

@@ -295,7 +295,7 @@ impl Builder<HttpClient> {
     /// The client.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is none, or asks for what there is not.
+    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or asks for something unsupported.
     pub fn build(self) -> Result<HttpClient> {
         let (endpoint, settings) = self.finish()?;
         HttpClient::new(endpoint, settings)

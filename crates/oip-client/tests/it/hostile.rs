@@ -352,7 +352,7 @@ async fn grpc_frames_that_lie() {
         .unwrap();
     let error = client.infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
-    // A length that is not kept, a flag that is none, bytes that are no message.
+    // A length that is not kept, an unknown flag, bytes that are no message.
     for frames in [
         frame(0, 50, &[0; 10]),
         frame(7, 2, &[0; 2]),

@@ -1,17 +1,20 @@
-//! The queue between the callers of a model and its threads.
+//! The queue between the callers of a model and those who run it: its threads, and callers that run what is quick themselves.
 
 use std::time::Instant;
 
 // Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).
 use super::{
-    scheduler::{Ask, Expiry, Next, Scheduler, Ticket},
+    scheduler::{Ask, Expiry, InPlace, Next, Scheduler, Ticket},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// The [`Scheduler`] between the callers of a model and its threads.
+/// The [`Scheduler`] between the callers of a model and its instances.
 ///
 /// Pushing never waits: a full queue gives the item back. Taking waits until there is something to do or the queue is
 /// closed and empty.
+///
+/// An instance is a slot; whoever runs a batch holds one, so no more batches run at a time than there are instances. A slot is
+/// taken by one of the model's threads ([`Queue::take`]) or by a caller ([`Queue::take_in_place`]).
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -22,6 +25,10 @@ pub(crate) struct Queue<T> {
 struct State<T> {
     scheduler: Scheduler<T>,
     is_closed: bool,
+    /// Slots that nobody runs a batch in.
+    free: Vec<usize>,
+    /// Whether something may wait whose caller will not come for it, so that a thread must.
+    needs_thread: bool,
     /// Threads that wait for work.
     idle: usize,
     /// Those of them that were woken and are not back yet: whatever has come by then, they find.
@@ -31,9 +38,16 @@ struct State<T> {
 impl<T> State<T> {
     /// Whether one more thread is to be woken, who wakes it without the lock.
     fn wakes_one(&mut self) -> bool {
-        let is_one_left = self.idle > self.woken;
-        self.woken += usize::from(is_one_left);
-        is_one_left
+        let is_needed = self.needs_thread && self.scheduler.len() > 0;
+        let is_one_left = self.idle > self.woken && self.free.len() > self.woken;
+        let wakes_one = is_needed && is_one_left;
+        self.woken += usize::from(wakes_one);
+        wakes_one
+    }
+
+    /// Notes that items were taken out.
+    fn took(&mut self) {
+        self.needs_thread &= self.scheduler.len() > 0;
     }
 }
 
@@ -46,6 +60,15 @@ pub(crate) enum PushError {
     Closed,
 }
 
+/// Who runs an item that was pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// A thread, which was woken if that was necessary.
+    Thread,
+    /// The caller, by [`Queue::take_in_place`], unless somebody is quicker. No thread was woken for it.
+    Caller,
+}
+
 /// What a thread is to do.
 #[derive(Debug)]
 pub(crate) struct Work<T> {
@@ -53,13 +76,18 @@ pub(crate) struct Work<T> {
     pub(crate) batch: Vec<T>,
     /// To be told that their time is over.
     pub(crate) expired: Vec<(T, Expiry)>,
+    /// The instance that runs the batch, to be given back when that is done; none if there is no batch.
+    pub(crate) slot: Option<usize>,
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(scheduler: Scheduler<T>, now: fn() -> Instant) -> Self {
+    /// A queue for so many instances.
+    pub(crate) fn new(scheduler: Scheduler<T>, instances: usize, now: fn() -> Instant) -> Self {
         let state = State {
             scheduler,
             is_closed: false,
+            free: (0..instances).rev().collect(),
+            needs_thread: false,
             idle: 0,
             woken: 0,
         };
@@ -70,8 +98,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Puts an item, which `item` makes from its ticket, into the queue.
-    pub(crate) fn push(&self, ask: Ask, item: impl FnOnce(Ticket) -> T) -> Result<Ticket, PushError> {
+    /// Puts an item, which `item` makes from its ticket, into the queue. A caller that would run it itself may do that if an
+    /// instance is free and nobody waits for a thread.
+    pub(crate) fn push(
+        &self,
+        ask: Ask,
+        wanted: Runner,
+        item: impl FnOnce(Ticket) -> T,
+    ) -> Result<(Ticket, Runner), PushError> {
         let now = (self.now)();
         let mut state = self.lock();
         if state.is_closed {
@@ -79,36 +113,45 @@ impl<T> Queue<T> {
         }
         let pushed = state.scheduler.push(ask, now, item);
         let ticket = pushed.ok_or(PushError::Full)?;
-        let wakes_one = state.wakes_one();
-        drop(state);
-        if wakes_one {
-            self.changed.notify_one();
+        if wanted == Runner::Caller && !state.needs_thread && !state.free.is_empty() {
+            return Ok((ticket, Runner::Caller));
         }
-        Ok(ticket)
+        self.leave_to_threads(state);
+        Ok((ticket, Runner::Thread))
     }
 
-    /// What to do next; `None` once the queue is closed and empty.
-    pub(crate) fn take(&self) -> Option<Work<T>> {
+    /// What to do next; `None` once the queue is closed and empty. `done` is the slot of the last work.
+    pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T>> {
         let mut state = self.lock();
+        state.free.extend(done);
         loop {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
-            let next = state.scheduler.next(now);
+            let next = match state.free.is_empty() {
+                // Callers have all instances; the one that is done first wakes a thread.
+                true => Next::Idle,
+                false => state.scheduler.next(now),
+            };
             let (batch, until) = match next {
                 Next::Run(batch) => (batch, None),
                 Next::WaitUntil(until) => (Vec::new(), Some(until)),
                 Next::Idle => (Vec::new(), None),
             };
+            state.took();
             if !batch.is_empty() || !expired.is_empty() {
+                let slot = if batch.is_empty() { None } else { state.free.pop() };
                 // What still waits may be ready too, and somebody must watch the time for what is not.
-                let wakes_one = state.scheduler.len() > 0 && state.wakes_one();
+                let wakes_one = state.wakes_one();
                 drop(state);
                 if wakes_one {
                     self.changed.notify_one();
                 }
-                return Some(Work { batch, expired });
+                return Some(Work { batch, expired, slot });
             }
-            if until.is_none() && state.is_closed {
+            if until.is_none() && state.is_closed && state.scheduler.len() == 0 {
+                drop(state);
+                // Others may wait for an instance, for which there is nothing left to do.
+                self.changed.notify_all();
                 return None;
             }
             state.idle += 1;
@@ -126,9 +169,67 @@ impl<T> Queue<T> {
         }
     }
 
+    /// What the caller of an item that still waits is to run on its own thread; `None` if it has left the queue, or somebody
+    /// else will run it. `is_quick` is asked about the rows of the batch whose turn it is.
+    pub(crate) fn take_in_place(
+        &self,
+        ticket: Ticket,
+        is_quick: impl FnOnce(u64) -> bool,
+    ) -> Option<Work<T>> {
+        let now = (self.now)();
+        let mut state = self.lock();
+        let expired = state.scheduler.expire(now);
+        let next = match (state.scheduler.holds(ticket), state.free.last()) {
+            (false, _) => InPlace::Idle,
+            (true, None) => InPlace::Leave,
+            (true, Some(_)) => state.scheduler.next_in_place(now, is_quick),
+        };
+        state.took();
+        let (batch, slot) = match next {
+            InPlace::Run(batch) => (batch, state.free.pop()),
+            InPlace::Idle => (Vec::new(), None),
+            InPlace::Leave => {
+                self.leave_to_threads(state);
+                (Vec::new(), None)
+            }
+        };
+        let is_something = !batch.is_empty() || !expired.is_empty();
+        is_something.then_some(Work { batch, expired, slot })
+    }
+
+    /// A caller is done with what it took.
+    pub(crate) fn done_in_place(&self, slot: usize) {
+        let mut state = self.lock();
+        state.free.push(slot);
+        let (wakes_one, is_closed) = (state.wakes_one(), state.is_closed);
+        drop(state);
+        if is_closed {
+            self.changed.notify_all();
+        } else if wakes_one {
+            self.changed.notify_one();
+        }
+    }
+
+    /// A caller does not come for its item any more, which may still wait.
+    pub(crate) fn leave(&self) {
+        self.leave_to_threads(self.lock());
+    }
+
+    fn leave_to_threads(&self, mut state: MutexGuard<'_, State<T>>) {
+        state.needs_thread = state.scheduler.len() > 0;
+        let wakes_one = state.wakes_one();
+        drop(state);
+        if wakes_one {
+            self.changed.notify_one();
+        }
+    }
+
     /// Takes an item out that nobody waits for any more; `None` when it has left already.
     pub(crate) fn cancel(&self, ticket: Ticket) -> Option<T> {
-        self.lock().scheduler.cancel(ticket)
+        let mut state = self.lock();
+        let item = state.scheduler.cancel(ticket);
+        state.took();
+        item
     }
 
     /// How many items wait.
@@ -151,6 +252,7 @@ impl<T> Queue<T> {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
+        state.needs_thread = true;
         state.scheduler.flush();
         drop(state);
         self.changed.notify_all();

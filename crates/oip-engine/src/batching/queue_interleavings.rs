@@ -1,8 +1,8 @@
 //! The queue under every interleaving of its threads, or very many of them: `queue.rs` compiled once more, on `shuttle`'s
 //! locks. A thread that would sleep for ever is a deadlock, which `shuttle` reports.
 //!
-//! `shuttle` has no clock. Here time passes with every look at it, and a wait with a time limit ends at once, so whoever
-//! waits without a limit must be woken by somebody.
+//! `shuttle` has no clock. Here time passes with every look at it, and a wait with a time limit ends at once, so a
+//! thread that waits without a limit must be woken by another one.
 
 use std::{
     cell::Cell,
@@ -17,8 +17,8 @@ use shuttle::{
     thread,
 };
 
-use super::scheduler::{self, Ask, BatchPolicy, JoinKey, Scheduler};
-use queue::{PushError, Queue};
+use super::scheduler::{self, Ask, BatchPolicy, JoinKey, Scheduler, Ticket};
+use queue::{PushError, Queue, Runner};
 
 #[path = "queue.rs"]
 #[allow(dead_code, reason = "the queue's own users call all of it")]
@@ -148,7 +148,7 @@ fn now() -> Instant {
     *START.get_or_init(Instant::now) + TICK * looks
 }
 
-fn queue(max_queue_delay: Duration) -> Arc<Queue<u32>> {
+fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32>> {
     let config = ModelConfig {
         max_batch_size: 2,
         dynamic_batching: Some(DynamicBatching {
@@ -158,7 +158,7 @@ fn queue(max_queue_delay: Duration) -> Arc<Queue<u32>> {
         ..ModelConfig::default()
     };
     let scheduler = Scheduler::new(BatchPolicy::from_config(&config).unwrap(), 100);
-    Arc::new(Queue::new(scheduler, now))
+    Arc::new(Queue::new(scheduler, instances, now))
 }
 
 fn ask(group: u8) -> Ask {
@@ -169,42 +169,64 @@ fn ask(group: u8) -> Ask {
     }
 }
 
+fn push(queue: &Queue<u32>, group: u8, item: u32) -> Ticket {
+    queue.push(ask(group), Runner::Thread, |_| item).unwrap().0
+}
+
+/// A caller that runs its request itself where it may, and gives back what it has run.
+fn run_in_place(queue: &Queue<u32>, is_quick: bool, item: u32) -> Vec<u32> {
+    let (ticket, runner) = queue.push(ask(1), Runner::Caller, |_| item).unwrap();
+    if runner == Runner::Thread {
+        return Vec::new();
+    }
+    thread::yield_now();
+    let Some(work) = queue.take_in_place(ticket, |_| is_quick) else {
+        return Vec::new();
+    };
+    assert!(work.expired.is_empty() && work.batch.len() <= 2);
+    thread::yield_now();
+    queue.done_in_place(work.slot.unwrap());
+    work.batch
+}
+
 /// A thread that takes all it gets, and gives it back in the end.
 fn consumer(queue: &Arc<Queue<u32>>) -> thread::JoinHandle<Vec<u32>> {
     let queue = queue.clone();
     thread::spawn(move || {
-        let works = std::iter::from_fn(|| queue.take());
-        works
-            .flat_map(|work| {
-                assert!(work.expired.is_empty() && work.batch.len() <= 2);
-                work.batch
-            })
-            .collect()
+        let (mut taken, mut slot) = (Vec::new(), None);
+        while let Some(work) = queue.take(slot) {
+            assert!(work.expired.is_empty() && work.batch.len() <= 2);
+            taken.extend(work.batch);
+            slot = work.slot;
+        }
+        taken
     })
 }
 
 /// Two threads, two requests of two groups, which wait for company that does not come. A thread that has one of them is
 /// busy until the other one is run too, so the other thread must not sleep.
 fn delayed_requests_of_two_groups() {
-    let queue = queue(TICK * 8);
+    let queue = queue(2, TICK * 8);
     let both = Arc::new(Barrier::new(2));
     let consumers = [0, 1].map(|_| {
         let (queue, both) = (queue.clone(), both.clone());
         thread::spawn(move || {
-            while let Some(work) = queue.take() {
+            let mut slot = None;
+            while let Some(work) = queue.take(slot) {
                 assert_eq!(work.batch.len(), 1);
                 both.wait();
+                slot = work.slot;
             }
         })
     });
-    queue.push(ask(1), |_| 1).unwrap();
-    queue.push(ask(2), |_| 2).unwrap();
+    push(&queue, 1, 1);
+    push(&queue, 2, 2);
     // Closing would wake all: the time that passes must be enough.
     while queue.len() > 0 {
         thread::yield_now();
     }
     queue.close();
-    assert_eq!(queue.push(ask(1), |_| 3), Err(PushError::Closed));
+    assert_eq!(queue.push(ask(1), Runner::Thread, |_| 3), Err(PushError::Closed));
     consumers
         .into_iter()
         .for_each(|consumer| consumer.join().unwrap());
@@ -212,9 +234,9 @@ fn delayed_requests_of_two_groups() {
 
 /// One thread, and a request that is taken back.
 fn a_request_that_is_taken_back() {
-    let queue = queue(Duration::ZERO);
+    let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
-    let ticket = queue.push(ask(1), |_| 1).unwrap();
+    let ticket = push(&queue, 1, 1);
     let taken_back = queue.cancel(ticket);
     queue.close();
     let mut left: Vec<u32> = consumer.join().unwrap();
@@ -224,11 +246,11 @@ fn a_request_that_is_taken_back() {
 
 /// One thread, and a request that comes while the queue is closed.
 fn a_request_at_the_end() {
-    let queue = queue(Duration::ZERO);
+    let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
     let caller = thread::spawn({
         let queue = queue.clone();
-        move || queue.push(ask(1), |_| 1).is_ok()
+        move || queue.push(ask(1), Runner::Thread, |_| 1).is_ok()
     });
     queue.close();
     let is_taken = caller.join().unwrap();
@@ -237,7 +259,7 @@ fn a_request_at_the_end() {
 
 /// Two threads, three callers with three requests each of two groups, some of which are taken back.
 fn many_of_everything() {
-    let queue = queue(TICK * 2);
+    let queue = queue(2, TICK * 2);
     let consumers = [consumer(&queue), consumer(&queue)];
     let callers = (0..3u32).map(|caller| {
         let queue = queue.clone();
@@ -245,7 +267,7 @@ fn many_of_everything() {
             let mut taken_back = Vec::new();
             for round in 0..3 {
                 let item = caller * 3 + round;
-                let ticket = queue.push(ask((item % 2) as u8), |_| item).unwrap();
+                let ticket = push(&queue, (item % 2) as u8, item);
                 if round == 1 {
                     taken_back.extend(queue.cancel(ticket));
                 }
@@ -263,6 +285,49 @@ fn many_of_everything() {
         (0..9).collect::<Vec<u32>>(),
         "a request was lost, or left twice"
     );
+}
+
+/// One instance, one thread, and three callers that would run their requests themselves; one of these takes too long for that.
+/// Nobody but the thread and the callers empties the queue, and the thread must not be needed to close it.
+fn requests_that_are_run_in_place() {
+    let queue = queue(1, Duration::ZERO);
+    let consumer = consumer(&queue);
+    let callers = (0..3u32).map(|item| {
+        let queue = queue.clone();
+        thread::spawn(move || run_in_place(&queue, item > 0, item))
+    });
+    let callers: Vec<_> = callers.collect();
+    let mut left: Vec<u32> = callers.into_iter().flat_map(|c| c.join().unwrap()).collect();
+    while queue.len() > 0 {
+        thread::yield_now();
+    }
+    queue.close();
+    left.extend(consumer.join().unwrap());
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
+}
+
+/// One instance that a caller has while the queue is closed: the thread must neither sleep for ever nor end too soon.
+fn the_end_while_a_caller_runs_its_request() {
+    let queue = queue(1, Duration::ZERO);
+    let consumer = consumer(&queue);
+    let caller = thread::spawn({
+        let queue = queue.clone();
+        move || run_in_place(&queue, true, 1)
+    });
+    let other = thread::spawn({
+        let queue = queue.clone();
+        move || match queue.push(ask(2), Runner::Thread, |_| 2) {
+            Ok((ticket, _)) => queue.cancel(ticket),
+            Err(_) => Some(2),
+        }
+    });
+    let mut left = caller.join().unwrap();
+    queue.close();
+    left.extend(other.join().unwrap());
+    left.extend(consumer.join().unwrap());
+    left.sort_unstable();
+    assert_eq!(left, [1, 2], "a request was lost, or left twice");
 }
 
 fn run(scheduler: impl shuttle::scheduler::Scheduler + 'static, scenario: fn()) -> usize {
@@ -285,6 +350,24 @@ fn many_interleavings_of_a_request_at_the_end() {
 fn many_interleavings_of_waiting_for_company() {
     run(RandomScheduler::new(1_000), delayed_requests_of_two_groups);
     run(PctScheduler::new(3, 1_000), delayed_requests_of_two_groups);
+}
+
+#[test]
+fn many_interleavings_of_requests_that_are_run_in_place() {
+    run(RandomScheduler::new(2_000), requests_that_are_run_in_place);
+    run(PctScheduler::new(3, 2_000), requests_that_are_run_in_place);
+}
+
+#[test]
+fn many_interleavings_of_the_end_while_a_caller_runs_its_request() {
+    run(
+        RandomScheduler::new(1_000),
+        the_end_while_a_caller_runs_its_request,
+    );
+    run(
+        PctScheduler::new(3, 1_000),
+        the_end_while_a_caller_runs_its_request,
+    );
 }
 
 #[test]

@@ -200,7 +200,7 @@ impl Control {
     }
 
     /// Takes what waits longest and concerns a model that nobody works on, nor on one that it runs. What concerns another
-    /// is taken by whoever works on that, when it is done.
+    /// is taken by the thread that works on that, when it is done.
     fn next(&self) -> Option<Task> {
         let mut work = self.lock();
         let is_free = |index: usize, task: &Task| {

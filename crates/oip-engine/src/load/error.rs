@@ -83,6 +83,8 @@ pub(crate) enum LoadError {
         WrittenConfig::MAPPED
     )]
     SentMapping,
+    #[error("its config: parameters.{parameter} is for configurations in the repository")]
+    SentProgram { parameter: &'static str },
     #[error(
         "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
         WrittenConfig::MAPPED

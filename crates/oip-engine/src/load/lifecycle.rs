@@ -142,6 +142,12 @@ impl Lifecycle {
         if is_sent && written.is_mapped {
             return Err(failed(name, LoadError::SentMapping));
         }
+        if is_sent {
+            let own = folder.configuration().unwrap_or_default();
+            if let Some(parameter) = operators_choice(&written, &own) {
+                return Err(failed(name, LoadError::SentProgram { parameter }));
+            }
+        }
         let versions = match folder
             .check_name(&written)
             .and_then(|()| folder.versions(&written))
@@ -429,6 +435,16 @@ impl Lifecycle {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         lock(&self.known)
     }
+}
+
+/// A parameter that names a program to run, which a client's configuration may repeat but not choose.
+fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'static str> {
+    let names = |written: &WrittenConfig, parameter: &str| written.config.parameters.get(parameter).cloned();
+    let is_chosen = |parameter: &&str| {
+        let chosen = names(sent, parameter);
+        chosen.is_some() && chosen != names(own, parameter)
+    };
+    ["python"].into_iter().find(is_chosen)
 }
 
 /// What a client is told who asked for a model to be loaded.

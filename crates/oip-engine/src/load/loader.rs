@@ -2,12 +2,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use model_config::{Completed, Defaults, WrittenConfig, complete, complete_pipeline};
-use oip_service::{CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
+use oip_service::{CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue};
+use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
 
 use crate::{
@@ -40,7 +41,7 @@ pub(crate) struct Job {
 /// Loads a version of a model. A pipeline is yet to be planned.
 ///
 /// # Errors
-/// Why the model is not available, for whoever put it there.
+/// Why the model is not available, for the operator.
 pub(crate) fn load(
     job: Job,
     content: Content,
@@ -83,7 +84,7 @@ pub(crate) fn load(
 /// waited for until the time for loading is over; the thread is then left behind.
 ///
 /// # Errors
-/// Why the model is not available, for whoever put it there.
+/// Why the model is not available, for the operator.
 fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
     let deadline = Instant::now() + config.load_timeout;
     let max_batch_size = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
@@ -122,6 +123,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
             },
         policy,
         labels,
+        warmed_up,
     } = prepared;
     let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
     let settings = InstanceSettings {
@@ -129,6 +131,8 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         queue_capacity: config.queue_capacity,
         policy,
         hang_timeout: config.hang_timeout,
+        in_place: config.in_place.clone(),
+        warmed_up,
     };
     let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
     let configs = Configs {
@@ -144,6 +148,8 @@ struct Prepared {
     completed: Completed,
     policy: BatchPolicy,
     labels: Labels,
+    /// The rows of each warm-up run, and how long it took.
+    warmed_up: Vec<(u64, Duration)>,
 }
 
 /// All of loading that may take long.
@@ -175,7 +181,9 @@ fn prepare(
     .with_beside(beside);
     let cx = LoadContext::default()
         .with_deadline(Some(deadline))
-        .with_config(Arc::new(job.written.config.clone()));
+        .with_config(Arc::new(job.written.config.clone()))
+        .with_input_dims(Arc::new(job.written.input_dims()))
+        .with_tensors(configured_tensors(&job.written));
     let model = guarded(&job.name, "loading it", || {
         backend.load(&source, &cx).map_err(|error| {
             tracing::debug!(
@@ -190,6 +198,7 @@ fn prepare(
 
     let mut metadata = model.metadata().clone().with_versions(&job.version);
     metadata.name.clone_from(&job.name);
+    let defaults = of_model(&*model, defaults);
     let completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| LoadError::Mismatch(error.into()))?;
     let policy = match completed.without_batches.is_some() {
@@ -198,12 +207,16 @@ fn prepare(
     };
     let labels = Labels::read(&job.folder, &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
-        let metadata = completed.metadata.clone();
-        Box::new(Narrowed { model, metadata })
+        Box::new(Narrowed {
+            model,
+            metadata: completed.metadata.clone(),
+            inputs: completed.reshaped_inputs.clone(),
+            outputs: completed.reshaped_outputs.clone(),
+        })
     } else {
         model
     };
-    guarded(&job.name, "warming it up", || {
+    let warmed_up = guarded(&job.name, "warming it up", || {
         let cancel = CancelToken::new(Some(deadline));
         warm_up(
             &*model,
@@ -218,7 +231,25 @@ fn prepare(
         completed,
         policy,
         labels,
+        warmed_up,
     })
+}
+
+fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
+    let (inputs, outputs) = written.complete_tensors();
+    Arc::new(ConfiguredTensors { inputs, outputs })
+}
+
+/// The server's defaults, where the model itself has no others.
+fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
+    let own = model.defaults();
+    let instances = own
+        .instances
+        .map_or(defaults.instances, |instances| instances as usize);
+    let rows = own.max_batch_size.unwrap_or(defaults.max_batch_size);
+    defaults
+        .with_instances(instances.max(1))
+        .with_max_batch_size(rows.min(defaults.max_batch_size))
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
@@ -234,10 +265,20 @@ fn guarded<T>(
     })
 }
 
-/// A model of which a configuration offers less than it has.
+/// A model of which a configuration offers less than it has, or under other shapes.
 struct Narrowed {
     model: Box<dyn Model>,
     metadata: ModelMetadata,
+    /// Inputs and outputs that clients see with other axes of one.
+    inputs: Vec<(String, Axes)>,
+    outputs: Vec<(String, Axes)>,
+}
+
+/// The same elements in another shape.
+fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, ServiceError> {
+    let dims = dims.ok_or_else(|| ServiceError::internal("a shape that was checked has other axes"))?;
+    let shape = Shape::new(&dims).map_err(|error| ServiceError::internal(error.to_string()))?;
+    TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
 impl Model for Narrowed {
@@ -246,7 +287,26 @@ impl Model for Narrowed {
     }
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let mut request = request;
+        for (name, axes) in &self.inputs {
+            if let Some(input) = request.inputs.iter_mut().find(|input| input.name == *name) {
+                input.value = in_shape(&input.value, axes.to_model(input.value.shape().dims()))?;
+            }
+        }
         let mut outputs = self.model.infer(request, cancel)?;
+        for (name, axes) in &self.outputs {
+            if let Some(output) = outputs.iter_mut().find(|output| output.name == *name) {
+                let dims = axes.to_client(output.value.shape().dims());
+                let dims = dims.ok_or_else(|| {
+                    ServiceError::internal(format!(
+                        "output {}: expected the shape of reshape, found {}",
+                        Quoted(name),
+                        output.value.shape()
+                    ))
+                })?;
+                output.value = in_shape(&output.value, Some(dims))?;
+            }
+        }
         outputs.retain(|output| {
             self.metadata
                 .outputs
@@ -258,5 +318,13 @@ impl Model for Narrowed {
 
     fn lends_memory(&self) -> bool {
         self.model.lends_memory()
+    }
+
+    fn is_bounded(&self, rows: u64) -> bool {
+        self.model.is_bounded(rows)
+    }
+
+    fn end(&self) {
+        self.model.end();
     }
 }

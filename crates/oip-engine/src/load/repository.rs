@@ -100,7 +100,7 @@ impl Repository {
         }
     }
 
-    /// The files right in a repository's folder that look like models, but are none there: each would have to stand in
+    /// The files right in a repository's folder that look like models but are not served from there: each belongs into
     /// a folder of its own. Hidden ones are passed over.
     #[must_use]
     pub fn misplaced_files(&self) -> Vec<String> {

@@ -1,5 +1,7 @@
 //! Requests that are run before a model counts as ready.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use oip_service::{CancelToken, Model};
 use oip_types::{
@@ -19,7 +21,7 @@ const MAX_INPUT_BYTES: u64 = 1 << 30;
 /// How often one warm-up request may be run.
 const MAX_RUNS: u32 = 10_000;
 
-/// Runs the warm-up requests of a configuration.
+/// Runs the warm-up requests of a configuration, and returns the rows of each run and the time it took.
 ///
 /// # Errors
 /// Which request failed, and why: then the model is not ready for others either.
@@ -29,7 +31,8 @@ pub(crate) fn warm_up(
     config: &ModelConfig,
     folder: &ModelFolder,
     cancel: &CancelToken,
-) -> Result<(), LoadError> {
+) -> Result<Vec<(u64, Duration)>, LoadError> {
+    let mut runs = Vec::new();
     for warmup in &config.model_warmup {
         let fail = |source: WarmUpError| LoadError::WarmUp {
             name: warmup.name.clone(),
@@ -37,12 +40,14 @@ pub(crate) fn warm_up(
         };
         let request = request(warmup, metadata, config.max_batch_size > 0, folder).map_err(fail)?;
         for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
+            let start = Instant::now();
             let answer = model.infer(request.clone(), cancel);
+            runs.push((u64::from(warmup.batch_size.max(1)), start.elapsed()));
             let answer = answer.and_then(|outputs| metadata.pick_outputs(&[], outputs));
             answer.map_err(|error| fail(WarmUpError::Model(error)))?;
         }
     }
-    Ok(())
+    Ok(runs)
 }
 
 fn request(

@@ -108,7 +108,7 @@ impl Pipeline {
         self.lock().generation
     }
 
-    /// Plans it with the models as they are now. Whoever calls this sees to it that none of them changes meanwhile.
+    /// Plans it with the models as they are now. The caller makes sure that none of them changes meanwhile.
     pub(crate) fn plan(&self, models: &dyn StepModels) -> Change {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);

@@ -1,11 +1,15 @@
-//! The response cache: answers that are kept for requests that come again.
+//! The response cache: answers that are kept for requests that come again, and given to equal requests that come meanwhile.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use bytes::Bytes;
+use futures_channel::oneshot;
 use lru::LruCache;
 use oip_types::{InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 
@@ -17,6 +21,21 @@ const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<Kept>,
+}
+
+/// What the cache has for a request.
+pub(crate) enum Found<'c> {
+    Answer(Vec<InferOutput>),
+    /// An equal request is in work, and answers this one too; if it fails it says nothing.
+    InWork(oneshot::Receiver<Vec<InferOutput>>),
+    /// Nothing. Equal requests wait for this one from now on.
+    Nothing(Leader<'c>),
+}
+
+/// A request that others like it wait for. If it is dropped they run by themselves.
+pub(crate) struct Leader<'c> {
+    cache: &'c ResponseCache,
+    key: Key,
 }
 
 /// A number that answers are kept under: each load of a model has its own, and each plan of a pipeline, which is planned
@@ -34,6 +53,8 @@ impl Generation {
 struct Kept {
     answers: LruCache<Key, Answer>,
     bytes: u64,
+    /// Those that wait for a request in work that is equal to theirs.
+    waiting: HashMap<Key, Vec<oneshot::Sender<Vec<InferOutput>>>>,
 }
 
 struct Answer {
@@ -116,18 +137,38 @@ impl ResponseCache {
             kept: Mutex::new(Kept {
                 answers: LruCache::unbounded(),
                 bytes: 0,
+                waiting: HashMap::new(),
             }),
         }
     }
 
-    /// The answer to a request that came before, if it is kept.
-    pub(crate) fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
+    /// Looks for the answer to a request, or who is about to have it.
+    pub(crate) fn find(&self, key: Key) -> Found<'_> {
+        let mut kept = self.lock();
+        if let Some(answer) = kept.answers.get(&key) {
+            return Found::Answer(answer.outputs.clone());
+        }
+        if let Some(waiting) = kept.waiting.get_mut(&key) {
+            // Without those whose clients have left meanwhile; looked at rarely, since there may be thousands.
+            if waiting.len().is_power_of_two() {
+                waiting.retain(|other| !other.is_canceled());
+            }
+            let (sender, receiver) = oneshot::channel();
+            waiting.push(sender);
+            return Found::InWork(receiver);
+        }
+        kept.waiting.insert(key, Vec::new());
+        Found::Nothing(Leader { cache: self, key })
+    }
+
+    #[cfg(test)]
+    fn get(&self, key: &Key) -> Option<Vec<InferOutput>> {
         self.lock().answers.get(key).map(|answer| answer.outputs.clone())
     }
 
     /// Keeps an answer, if it is not too large. It is copied: a model's outputs may be a small part of a large batch
     /// whose memory would be kept with them.
-    pub(crate) fn put(&self, key: Key, outputs: &[InferOutput]) {
+    fn put(&self, key: Key, outputs: &[InferOutput]) {
         let sizes = outputs
             .iter()
             .map(|output| (output.value.raw().len() + output.name.len()) as u64);
@@ -139,9 +180,12 @@ impl ResponseCache {
         let Ok(outputs) = outputs.iter().map(copy).collect() else {
             return;
         };
+        // One large answer may put thousands of small ones out: their memory is freed while others use the cache.
+        let mut leaving = Vec::new();
         let mut kept = self.lock();
         if let Some(old) = kept.answers.put(key, Answer { outputs, bytes }) {
             kept.bytes -= old.bytes;
+            leaving.push(old);
         }
         kept.bytes += bytes;
         while kept.bytes > self.budget {
@@ -149,11 +193,38 @@ impl ResponseCache {
                 break;
             };
             kept.bytes -= oldest.bytes;
+            leaving.push(oldest);
         }
+        drop(kept);
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Leader<'_> {
+    /// Keeps the answer, and gives it to those who wait for it.
+    pub(crate) fn finish(self, outputs: &[InferOutput]) {
+        self.cache.put(self.key, outputs);
+        let waiting = self.leave();
+        // From now on another request may lead.
+        std::mem::forget(self);
+        for waiting in waiting {
+            // Its client may have left.
+            let _ = waiting.send(outputs.to_vec());
+        }
+    }
+
+    fn leave(&self) -> Vec<oneshot::Sender<Vec<InferOutput>>> {
+        self.cache.lock().waiting.remove(&self.key).unwrap_or_default()
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        // Those who wait hear that it is gone when these are dropped, without the lock.
+        drop(self.leave());
     }
 }
 
@@ -244,6 +315,59 @@ mod tests {
         assert!(cache.get(&key(2)).is_some());
         cache.put(key(9), &[InferOutput::new("y", vector(&[0.0; 1000]))]);
         assert_eq!(cache.get(&key(9)), None);
+    }
+
+    #[test]
+    fn equal_requests_wait_for_the_first_one_and_hear_of_its_end() {
+        let (cache, key) = (ResponseCache::new(1 << 20), |number| {
+            Key::new(Generation(number), &request())
+        });
+        let answer = vec![InferOutput::new("y", vector(&[1.0]))];
+        for is_kept in [true, false] {
+            let number = u64::from(is_kept);
+            let Found::Nothing(leader) = cache.find(key(number)) else {
+                panic!("nobody has asked for it");
+            };
+            let follow = || match cache.find(key(number)) {
+                Found::InWork(receiver) => receiver,
+                _ => panic!("it is in work"),
+            };
+            let mut followers = [follow(), follow()];
+            drop(follow());
+            assert!(
+                matches!(cache.find(key(7)), Found::Nothing(_)),
+                "others do not wait"
+            );
+            match is_kept {
+                true => leader.finish(&answer),
+                false => drop(leader),
+            }
+            for follower in &mut followers {
+                let expected = if is_kept {
+                    Ok(Some(answer.clone()))
+                } else {
+                    Err(oneshot::Canceled)
+                };
+                assert_eq!(follower.try_recv(), expected);
+            }
+            let is_found = matches!(cache.find(key(number)), Found::Answer(found) if found == answer);
+            assert_eq!(is_found, is_kept);
+        }
+        assert!(cache.lock().waiting.is_empty());
+    }
+
+    /// A key that a second request leads while the first one's guard is still to be dropped must stay.
+    #[test]
+    fn a_leader_that_is_done_does_not_end_the_next_one() {
+        let (cache, key) = (ResponseCache::new(0), Key::new(Generation(0), &request()));
+        let Found::Nothing(leader) = cache.find(key) else {
+            panic!("nobody has asked for it");
+        };
+        leader.finish(&[]);
+        let Found::Nothing(_next) = cache.find(key) else {
+            panic!("nothing is kept");
+        };
+        assert!(matches!(cache.find(key), Found::InWork(_)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use oip_service::CancelToken;
 /// What the threads of a model are doing, so that those are noticed that never come back.
 ///
 /// A thread cannot be ended from outside. One that is still in the model for some time after everybody has given up on
-/// its batch counts as lost, until it comes back. There is no thread that watches: whoever asks finds out.
+/// its batch counts as lost, until it comes back. No thread watches: it is worked out when somebody asks.
 pub(crate) struct HangWatch {
     slots: Vec<Mutex<Option<Running>>>,
     patience: Duration,

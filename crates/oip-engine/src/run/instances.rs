@@ -1,4 +1,5 @@
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -12,13 +13,14 @@ use crate::{
     batching::{
         batch,
         independence::IndependenceCheck,
-        queue::{PushError, Queue},
+        queue::{PushError, Queue, Runner},
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
     run::{
         client::{Answer, Client, given_up},
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
+        in_place::{self, InPlace, Quickness},
         statistics::Recorder,
     },
 };
@@ -37,6 +39,10 @@ pub(crate) struct InstanceSettings {
     pub(crate) policy: BatchPolicy,
     /// How long a thread may go on with what nobody waits for before it counts as lost.
     pub(crate) hang_timeout: Duration,
+    /// Whether callers may run it.
+    pub(crate) in_place: Option<InPlace>,
+    /// Runs before it was ready: their rows, and how long they took.
+    pub(crate) warmed_up: Vec<(u64, Duration)>,
 }
 
 /// What callers and threads share; `runner.rs` has the threads' side.
@@ -49,6 +55,15 @@ pub(crate) struct Shared {
     pub(crate) independence: IndependenceCheck,
     pub(crate) recorder: Recorder,
     pub(crate) delivery: Delivery,
+    pub(crate) in_place: Option<InPlace>,
+    pub(crate) quickness: Quickness,
+}
+
+/// A request that was put into the queue.
+struct Queued {
+    answer: oneshot::Receiver<Answer>,
+    ticket: Ticket,
+    runner: Runner,
 }
 
 /// A request on its way to a thread.
@@ -72,16 +87,29 @@ impl Instances {
             queue_capacity,
             policy,
             hang_timeout,
+            in_place,
+            warmed_up,
         } = settings;
         let threads = threads.max(1);
+        let in_place = in_place.filter(|_| in_place::is_suitable(&policy, &metadata));
+        let quickness = Quickness::new(in_place.as_ref().map(InPlace::limit));
+        warmed_up
+            .iter()
+            .for_each(|(rows, time)| quickness.note(*rows, *time));
         let shared = Arc::new(Shared {
             model,
             metadata: Arc::new(metadata),
-            queue: Queue::new(Scheduler::new(policy.clone(), queue_capacity), Instant::now),
+            queue: Queue::new(
+                Scheduler::new(policy.clone(), queue_capacity),
+                threads,
+                Instant::now,
+            ),
             hang_watch: HangWatch::new(threads, hang_timeout),
             independence: IndependenceCheck::new(policy.is_guess()),
             recorder: Recorder::default(),
             delivery: Delivery::new(policy.preserves_order()),
+            in_place,
+            quickness,
             policy,
         });
         let instances = Self {
@@ -93,7 +121,7 @@ impl Instances {
             let builder = builder.stack_size(STACK_SIZE);
             let thread = builder.spawn({
                 let shared = shared.clone();
-                move || shared.serve(index)
+                move || shared.serve()
             });
             match thread {
                 Ok(thread) => instances.lock_threads().push(thread),
@@ -115,11 +143,20 @@ impl Instances {
     /// When the future is dropped the request leaves the queue; if it runs already, the model is told.
     pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> Answer {
         let shared = &*self.shared;
-        let (receiver, ticket) = shared.enqueue(request, cx).inspect_err(|error| {
+        let queued = shared.enqueue(request, cx).inspect_err(|error| {
             shared.recorder.failure(error.code(), cx.received().elapsed());
         })?;
+        let Queued {
+            answer,
+            ticket,
+            runner,
+        } = queued;
         let waiting = Waiting { shared, ticket, cx };
-        let answer = receiver.await;
+        if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
+            in_place.let_others_go_first().await;
+            shared.run_in_place(in_place, ticket);
+        }
+        let answer = answer.await;
         std::mem::forget(waiting);
         answer.unwrap_or_else(|_| Err(shared.lost(ticket, cx)))
     }
@@ -163,6 +200,10 @@ impl Instances {
             all &= thread.is_finished() && thread.join().is_ok();
         }
         self.shared.refuse_all("it is being unloaded");
+        if all {
+            // Nobody is in the model any more, so a panic is the only way in which this fails.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
+        }
         all
     }
 
@@ -178,11 +219,7 @@ impl Drop for Instances {
 }
 
 impl Shared {
-    fn enqueue(
-        &self,
-        mut request: InferRequest,
-        cx: &RequestContext,
-    ) -> Result<(oneshot::Receiver<Answer>, Ticket), ServiceError> {
+    fn enqueue(&self, mut request: InferRequest, cx: &RequestContext) -> Result<Queued, ServiceError> {
         self.metadata.check_request(&request)?;
         // These are the scheduler's: requests that differ in them are the same to the model.
         let timeout = request
@@ -190,18 +227,27 @@ impl Shared {
             .remove("timeout")
             .and_then(|timeout| timeout.as_u64());
         request.parameters.remove("priority");
+        let ask = batch::ask(&self.policy, &self.metadata, &request)?;
         let ask = Ask {
             priority: cx.priority(),
             timeout: timeout.map(Duration::from_micros),
             deadline: cx.deadline(),
-            ..batch::ask(&self.policy, &self.metadata, &request)?
+            // Inputs of different rows have no key; neither have requests to a model of fixed shapes, which need none.
+            is_measured_by_rows: self.in_place.is_some()
+                && (ask.key.is_some() || self.policy.max_rows() == 0),
+            ..ask
+        };
+        let is_quick = ask.is_measured_by_rows && self.quickness.is_quick(ask.rows);
+        let wanted = match is_quick {
+            true => Runner::Caller,
+            false => Runner::Thread,
         };
         let queued = Instant::now();
         let lost = self.hang_watch.recently_lost(queued);
         if let Some(reason) = self.unavailable(lost) {
             return Err(ServiceError::new(ErrorCode::Unavailable, reason));
         }
-        let (answer, receiver) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         let rows = ask.rows;
         let job = |ticket: Ticket| {
             self.delivery.enter(ticket.arrival());
@@ -212,12 +258,16 @@ impl Shared {
                 queued,
                 cancel: cx.cancel().clone(),
                 lease: cx.lease().clone(),
-                answer,
+                answer: sender,
             };
             Job { request, client }
         };
-        match self.queue.push(ask, job) {
-            Ok(ticket) => Ok((receiver, ticket)),
+        match self.queue.push(ask, wanted, job) {
+            Ok((ticket, runner)) => Ok(Queued {
+                answer,
+                ticket,
+                runner,
+            }),
             Err(PushError::Full) => Err(ServiceError::new(
                 ErrorCode::Overloaded,
                 "its queue is full; try again later",
@@ -275,7 +325,7 @@ impl Drop for Waiting<'_> {
         let (shared, cancel) = (self.shared, self.cx.cancel());
         let code = given_up(cancel);
         cancel.cancel();
-        // Whoever takes a request out of the queue counts it.
+        // The thread that takes a request out of the queue counts it.
         if let Some(job) = shared.queue.cancel(self.ticket) {
             shared.recorder.failure(code, job.client.received.elapsed());
         }

@@ -101,6 +101,8 @@ impl Bench {
             queue_capacity: 100,
             policy: policy.unwrap(),
             hang_timeout: Duration::from_secs(5),
+            in_place: None,
+            warmed_up: Vec::new(),
         };
         let instances = Instances::start(Box::new(model), metadata, settings).unwrap();
         Self {
@@ -411,6 +413,8 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             queue_capacity: 10,
             policy: policy.unwrap(),
             hang_timeout: Duration::from_secs(5),
+            in_place: None,
+            warmed_up: Vec::new(),
         };
         let model = Trap {
             metadata: metadata.clone(),

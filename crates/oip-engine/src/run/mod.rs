@@ -6,6 +6,7 @@ pub(crate) mod charging;
 pub(crate) mod client;
 pub(crate) mod delivery;
 pub(crate) mod hang_watch;
+pub(crate) mod in_place;
 pub(crate) mod instances;
 #[cfg(test)]
 mod instances_tests;

@@ -1,7 +1,9 @@
-//! The threads' side of a model: takes what waits, runs it together, and answers each with its own rows.
+//! Runs a model: takes what waits, runs it together, and answers each with its own rows. On the model's threads, or on that of
+//! a caller.
 
 use std::{
     any::Any,
+    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     thread,
     time::{Duration, Instant},
@@ -11,11 +13,16 @@ use oip_service::{CancelToken, Lease};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
-    batching::{batch, independence, scheduler::Expiry},
+    batching::{
+        batch, independence,
+        queue::Work,
+        scheduler::{Expiry, Ticket},
+    },
     run::{
         charging::{self, Inputs},
         client::{Answer, Client},
         delivery::{Finished, Run},
+        in_place::{self, InPlace},
         instances::{Job, Shared},
         statistics::Execution,
     },
@@ -24,9 +31,13 @@ use crate::{
 impl Shared {
     /// The life of a thread. The model's panics are caught where it is called. One anywhere else, such as in freeing what
     /// a model gave, loses the requests that the thread has in hand, whose callers are told; the thread goes on.
-    pub(crate) fn serve(&self, slot: usize) {
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve_until_closed(slot))) {
-            self.hang_watch.end(slot);
+    pub(crate) fn serve(&self) {
+        let held = Cell::new(None);
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve_until_closed(&held))) {
+            let slot = held.get();
+            if let Some(slot) = slot {
+                self.hang_watch.end(slot);
+            }
             let (model, cause) = (&self.metadata.name, panic_message(&*panic));
             tracing::error!(
                 model,
@@ -39,24 +50,51 @@ impl Shared {
         }
     }
 
-    fn serve_until_closed(&self, slot: usize) {
-        while let Some(work) = self.queue.take() {
-            for (job, expiry) in work.expired {
-                self.refuse(job, expired(expiry));
-            }
-            let taken = Instant::now();
-            let mut batch = work.batch;
-            match batch.len() {
-                0 => {}
-                1 => batch.into_iter().for_each(|job| self.run_one(slot, job, taken)),
-                _ => {
-                    batch = batch
-                        .into_iter()
-                        .filter_map(|job| self.still_wanted(job))
-                        .collect();
-                    self.run_joined(slot, batch, taken);
-                }
-            }
+    /// `held` is the slot that this thread has, also after a panic.
+    fn serve_until_closed(&self, held: &Cell<Option<usize>>) {
+        while let Some(work) = self.queue.take(held.take()) {
+            held.set(work.slot);
+            self.run(work);
+        }
+    }
+
+    /// Runs what waits on the thread of a caller, until the caller's own request has left the queue. Its answer is there
+    /// then, unless somebody else runs it now.
+    pub(crate) fn run_in_place(&self, in_place: &InPlace, ticket: Ticket) {
+        /// Batches that a caller runs before its own.
+        const MAX_BATCHES: usize = 2;
+        let Some(_permit) = in_place.enter() else {
+            return self.queue.leave();
+        };
+        for _ in 0..MAX_BATCHES {
+            let may_run = |rows| in_place::may_run(&*self.model, &self.quickness, rows);
+            let Some(work) = self.queue.take_in_place(ticket, may_run) else {
+                return;
+            };
+            let _slot = work.slot.map(|slot| HeldInPlace { shared: self, slot });
+            self.run(work);
+        }
+        // Others of higher priority, or of other batches, keep coming.
+        self.queue.leave();
+    }
+
+    fn run(&self, work: Work<Job>) {
+        for (job, expiry) in work.expired {
+            self.refuse(job, expired(expiry));
+        }
+        let Some(slot) = work.slot else {
+            return;
+        };
+        let taken = Instant::now();
+        let mut batch = work.batch;
+        if batch.len() == 1 {
+            batch.into_iter().for_each(|job| self.run_one(slot, job, taken));
+        } else {
+            batch = batch
+                .into_iter()
+                .filter_map(|job| self.still_wanted(job))
+                .collect();
+            self.run_joined(slot, batch, taken);
         }
     }
 
@@ -91,6 +129,7 @@ impl Shared {
             false => Ok(outputs),
         });
         let end = Instant::now();
+        self.quickness.note(client.rows, called - start);
         let execution = Execution {
             rows: client.rows,
             input: start - taken.min(start),
@@ -155,6 +194,7 @@ impl Shared {
                     "a batch failed; its requests are run by themselves"
                 );
                 self.recorder.execution(&execution);
+                self.quickness.doubt();
                 for (request, client) in requests.into_iter().zip(clients) {
                     self.run_one(slot, Job { request, client }, taken);
                 }
@@ -183,6 +223,7 @@ impl Shared {
         let given = self.call(slot, joined, cancel, lease);
         let called = Instant::now();
         execution.infer = called - start;
+        self.quickness.note(execution.rows, execution.infer);
         let outputs = self.metadata.pick_outputs(&wanted, given?)?;
         if self.policy.is_guess()
             && let Err(error) = batch::check_rows(&outputs, execution.rows)
@@ -235,6 +276,19 @@ impl Shared {
             ))
         })?;
         charging::charge_outputs(lease, &inputs, self.model.lends_memory(), outputs)
+    }
+}
+
+/// The instance that a caller runs a batch in, given back whatever happens.
+struct HeldInPlace<'s> {
+    shared: &'s Shared,
+    slot: usize,
+}
+
+impl Drop for HeldInPlace<'_> {
+    fn drop(&mut self) {
+        self.shared.hang_watch.end(self.slot);
+        self.shared.queue.done_in_place(self.slot);
     }
 }
 

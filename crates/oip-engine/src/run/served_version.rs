@@ -9,7 +9,7 @@ use crate::{
     load::labels::Labels,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::{Generation, Key, ResponseCache},
+        cache::{Found, Generation, Key, ResponseCache},
         charging::{Inputs, charge_outputs},
         client::Answer,
         instances::Instances,
@@ -19,7 +19,7 @@ use crate::{
 
 /// A version of a model that takes requests, with what there is to know of it.
 ///
-/// Whoever works with it holds it by an [`Arc`]; when nobody does any more, it can be ended without losing a request.
+/// Users hold it by an [`Arc`]; when the last one is gone, it can be ended without losing a request.
 pub(crate) struct ServedVersion {
     version: Option<String>,
     runs: Runs,
@@ -107,18 +107,28 @@ impl ServedVersion {
             self.recorder().failure(error.code(), cx.received().elapsed());
         })?;
         let start = Instant::now();
-        let key = Key::new(self.generation(), &request);
-        if let Some(outputs) = cache.get(&key) {
-            let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)
-                .inspect_err(|error| self.recorder().failure(error.code(), cx.received().elapsed()))?;
-            self.recorder().hit(start.elapsed(), cx.received().elapsed());
-            return Ok(outputs);
-        }
+        let found = cache.find(Key::new(self.generation(), &request));
         let looked = start.elapsed();
-        let outputs = run(request).await?;
-        let start = Instant::now();
-        cache.put(key, &outputs);
-        self.recorder().miss(looked + start.elapsed());
+        let given = match found {
+            Found::Answer(outputs) => Some(outputs),
+            Found::InWork(answer) => answer.await.ok(),
+            Found::Nothing(leader) => {
+                let outputs = run(request).await?;
+                let start = Instant::now();
+                leader.finish(&outputs);
+                self.recorder().miss(looked + start.elapsed());
+                return Ok(outputs);
+            }
+        };
+        let Some(outputs) = given else {
+            // The request in work was given up, or failed, which need not be true of this one.
+            let outputs = run(request).await?;
+            self.recorder().miss(looked);
+            return Ok(outputs);
+        };
+        let outputs = charge_outputs(cx.lease(), &Inputs::of(&request), false, outputs)
+            .inspect_err(|error| self.recorder().failure(error.code(), cx.received().elapsed()))?;
+        self.recorder().hit(looked, cx.received().elapsed());
         Ok(outputs)
     }
 

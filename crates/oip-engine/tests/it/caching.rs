@@ -1,13 +1,17 @@
 //! Answers that are kept for requests that come again.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
-use std::time::Duration;
 
+use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, ModelControl};
-use oip_service::InferenceService;
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{ErrorCode, InferStatistics, ModelRef};
 use tempfile::TempDir;
 
@@ -89,6 +93,42 @@ fn no_answer_outlives_its_model() {
     write(folder.path(), "cached/1/model.word", "adds 100");
     load(&engine, "cached").unwrap();
     assert_eq!(y(&infer(&engine, request("cached", None, 1)).unwrap()), 101);
+}
+
+#[test]
+fn equal_requests_that_come_together_are_computed_once() {
+    let files = [
+        ("cached/config.pbtxt", CACHED),
+        ("cached/1/model.word", "sleeps"),
+        ("fails/config.pbtxt", CACHED),
+        ("fails/1/model.word", "fails on 13"),
+    ];
+    let (engine, runs, _folder) = caching_engine(&files, 1 << 20);
+    // Begins a request without waiting for it.
+    let begin = |model, x| {
+        let mut answer = engine.infer(request(model, None, x), RequestContext::new(None));
+        match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => answer,
+            Poll::Ready(answer) => Box::pin(std::future::ready(answer)),
+        }
+    };
+    let [first, second, other] = [begin("cached", 300), begin("cached", 300), begin("cached", 10)];
+    for (answer, expected) in [(first, 300), (second, 300), (other, 10)] {
+        assert_eq!(y(&block_on(answer).unwrap()), expected);
+    }
+    let stats = counts(&engine, "cached");
+    assert_eq!((stats.cache_hit.count, stats.cache_miss.count), (1, 2));
+    assert!(
+        runs.load(Ordering::SeqCst) <= 3,
+        "one of a batch may be run again, to compare"
+    );
+
+    // Whoever waits for a request that is given up, or fails, runs by itself.
+    let [first, second] = [begin("cached", 200), begin("cached", 200)];
+    drop(first);
+    assert_eq!(y(&block_on(second).unwrap()), 200);
+    let [first, second] = [begin("fails", 13), begin("fails", 13)];
+    assert!(block_on(first).is_err() && block_on(second).is_err());
 }
 
 #[test]

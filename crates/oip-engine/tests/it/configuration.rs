@@ -4,7 +4,8 @@ use std::{fs, path::Path, time::Instant};
 
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{Backend, InferenceService};
-use oip_types::{DataType, ModelConfig, ModelRef, ModelState, TensorMetadata};
+use oip_types::{DataType, InferRequest, ModelConfig, ModelRef, ModelState, TensorMetadata};
+use tensor_core::{Shape, Tensor};
 
 use crate::support::{WordBackend, engine, infer, repository, request, write, y};
 
@@ -94,6 +95,51 @@ fn the_three_forms_say_the_same() {
         state(&engine).1,
         "it has both a config.pbtxt and a config.json; one of them must go"
     );
+}
+
+/// A link to a version is a label for it.
+#[cfg(unix)]
+#[test]
+fn versions_have_labels() {
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/2/model.word", "echo"),
+        ("m/config.pbtxt", "version_policy: { all { } }"),
+    ]);
+    std::os::unix::fs::symlink("1", folder.path().join("m/stable")).unwrap();
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let answered_by = |version| {
+        let model = ModelRef::new("m", version).unwrap();
+        let x = Tensor::from_vec(Shape::vector(1), vec![7i32]).unwrap();
+        infer(&engine, InferRequest::new(model).with_input("x", x))
+            .unwrap()
+            .model_version
+    };
+    assert_eq!(answered_by(Some("stable")).as_deref(), Some("stable"));
+    // Numbers stand above words where no version is named.
+    assert_eq!(answered_by(None).as_deref(), Some("2"));
+}
+
+/// Clients see `[rows, 1]` where the model has `[rows]`, in requests and answers, alone and in batches.
+#[test]
+fn clients_may_see_other_axes_of_one() {
+    let config = "max_batch_size: 8 input { name: \"x\" dims: [ 1 ] reshape { shape: [ ] } } \
+                  output { name: \"y\" dims: [ 1, 1 ] reshape { shape: [ ] } }";
+    let folder = repository(&[("m/1/model.word", "echo"), ("m/config.pbtxt", config)]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let model = ModelRef::new("m", None).unwrap();
+    let metadata = engine.model_metadata(model).unwrap();
+    assert_eq!(metadata.inputs[0].to_string(), "'x' (INT32[-1, 1])");
+    assert_eq!(metadata.outputs[0].to_string(), "'y' (INT32[-1, 1, 1])");
+    let x = Tensor::from_vec(Shape::new(&[2, 1]).unwrap(), vec![7i32, 8]).unwrap();
+    let response = infer(&engine, InferRequest::new(model).with_input("x", x)).unwrap();
+    let y = response.output("y").unwrap();
+    assert_eq!(y.shape().dims(), [2, 1, 1]);
+    assert_eq!(y.as_fixed().unwrap().to_vec::<i32>().unwrap(), [7, 8]);
+    // The model's own shape is not what clients may send.
+    let flat = Tensor::from_vec(Shape::vector(2), vec![7i32, 8]).unwrap();
+    let error = infer(&engine, InferRequest::new(model).with_input("x", flat)).unwrap_err();
+    assert!(error.message().contains("[-1, 1]"), "{}", error.message());
 }
 
 #[test]
@@ -189,7 +235,8 @@ fn file_backend_and_versions_as_configured() {
         default_model_filename: \"mine.word\"
         version_policy: { specific { versions: [ 1, 3, 4 ] } }
         parameters { key: \"loudness\" value { string_value: \"11\" } }
-        runtime: \"loud\"";
+        runtime: \"loud\"
+        input { name: \"x\" dims: [ 1 ] }";
     let folder = repository(&[
         ("m/1/mine.word", "echo"),
         ("m/2/mine.word", "broken"),
@@ -201,7 +248,10 @@ fn file_backend_and_versions_as_configured() {
     let metadata = engine.model_metadata(ModelRef::new("m", None).unwrap()).unwrap();
     assert_eq!(metadata.versions, ["1", "3"]);
     let error = infer(&engine, request("m", Some("3"), 1)).unwrap_err();
-    assert_eq!(error.message(), "model 'm': runtime loud, loudness 11");
+    assert_eq!(
+        error.message(),
+        "model 'm': runtime loud, dims Some([1]), loudness 11"
+    );
 }
 
 /// Triton's default: the latest version. `experimental` is lower than any number.
@@ -407,7 +457,7 @@ fn mr_07_folders_and_files_that_may_not_be_read() {
     };
     let reasons = [reason("dir"), reason("file"), reason("good")];
     forbid("dir", 0o755);
-    // Whoever may do everything is not kept from reading.
+    // The superuser can read everything.
     if fs::read_dir("/root").is_ok() {
         return;
     }

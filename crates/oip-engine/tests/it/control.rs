@@ -252,6 +252,30 @@ fn mr_05_configurations_by_request_name_no_paths() {
     assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
 }
 
+/// A configuration by request can repeat which program runs a model, and not choose it.
+#[test]
+fn mr_05_configurations_by_request_choose_no_program() {
+    let parameter = |value: &str| format!(r#"{{"parameters": {{"python": {{"string_value": "{value}"}}}}}}"#);
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/config.json", &parameter("venv")),
+        ("n/1/model.word", "echo"),
+    ]);
+    let engine = explicit(folder.path(), &["*"]);
+    for (model, value) in [("m", "/bin/sh"), ("n", "venv"), ("n", "")] {
+        let error = load_with(&engine, model, Some(&parameter(value))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "failed to load '{model}', its config: parameters.python is for configurations in the repository"
+            )
+        );
+        assert_eq!(y(&infer(&engine, request(model, None, 3)).unwrap()), 3);
+    }
+    load_with(&engine, "m", Some(&parameter("venv"))).unwrap();
+    load_with(&engine, "m", Some("{}")).unwrap();
+}
+
 #[test]
 fn loading_by_request_must_be_allowed() {
     let folder = repository(&[("m/1/model.word", "echo")]);

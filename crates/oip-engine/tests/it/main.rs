@@ -6,6 +6,7 @@ mod caching;
 mod configuration;
 mod control;
 mod functions;
+mod in_place;
 mod loading;
 mod memory;
 mod pipelines;

@@ -61,8 +61,9 @@ impl Backend for WordBackend {
             word: word.trim().to_owned(),
             metadata,
             settings: format!(
-                "runtime {}, loudness {}",
+                "runtime {}, dims {:?}, loudness {}",
                 cx.config.runtime,
+                cx.input_dims.get("x"),
                 cx.config
                     .parameters
                     .get("loudness")

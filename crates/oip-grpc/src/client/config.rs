@@ -19,7 +19,7 @@ use crate::proto::{
 /// Reads a model's configuration. Numbers that the server's schema has and this one has not count as their defaults.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is none, or a number is negative that must
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown, or a number is negative that must
 /// not be.
 pub fn decode_config(message: proto::ModelConfig) -> Result<ModelConfig, ServiceError> {
     let (mut dynamic_batching, mut ensemble_scheduling) = (None, None);

@@ -142,7 +142,7 @@ fn read_output(
 /// Reads a model's metadata.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is none.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown.
 pub fn decode_metadata(message: ModelMetadataResponse) -> Result<ModelMetadata, ServiceError> {
     let read = |tensor: model_metadata_response::TensorMetadata| {
         let datatype =

@@ -6,7 +6,7 @@ use oip_types::{ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 
 use crate::proto::{ModelMetadataResponse, model_metadata_response};
 
-/// A model by the names in a message; an empty version is none.
+/// A model by the names in a message; an empty version means that none is named.
 pub(crate) fn model<'a>(name: &'a str, version: &'a str) -> Result<ModelRef<'a>, ServiceError> {
     ModelRef::new(name, Some(version))
 }

@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// GR-17: timeouts, and what is none.
+    /// GR-17: timeouts, valid and malformed.
     #[test]
     fn gr_17_timeouts() {
         for (value, expected) in [

@@ -140,7 +140,7 @@ async fn gr_21_raw_bytes() {
     }
 }
 
-/// GR-23: shapes that are none.
+/// GR-23: invalid shapes.
 #[tokio::test]
 async fn gr_23_shapes() {
     for (shape, message) in [

@@ -286,7 +286,7 @@ async fn ht_15_paths() {
     assert_eq!(get(&app, "/v2/models/%252e").await.status, StatusCode::NOT_FOUND);
 }
 
-/// HT-16: versions that are none.
+/// HT-16: invalid versions.
 #[tokio::test]
 async fn ht_16_versions() {
     let app = app();

@@ -9,6 +9,7 @@ mod extensions;
 mod failure_table;
 mod failures;
 mod forms;
+mod generate;
 mod leases;
 mod limits;
 mod panics;

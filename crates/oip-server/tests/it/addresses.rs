@@ -49,7 +49,8 @@ async fn get_over_http2(address: std::net::SocketAddr, path: &str) -> (u16, Vec<
     (status, read)
 }
 
-#[tokio::test]
+// Clients must go on while the test waits for the server's end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn one_port_answers_everything() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::spawn(&mut command(folder.path(), &["--address", "127.0.0.1:0"]));

@@ -26,16 +26,16 @@ fn lc_07_wrong_options() {
             "unexpected argument '-1' found",
         ),
         (
-            &["--model-repository", folder, "--request-timeout", "30"],
-            "invalid value '30' for '--request-timeout <TIME>'",
+            &["--model-repository", folder, "--request-timeout", "30x"],
+            "invalid value '30x' for '--request-timeout <TIME>'",
         ),
         (
             &["--model-repository", folder, "--memory-budget", "63MiB"],
             "--memory-budget (66060288 bytes) is less than --max-request-size (67108864 bytes)",
         ),
         (
-            &["--model-repository", folder, "--max-request-size", "64MB"],
-            "invalid value '64MB' for '--max-request-size <SIZE>'",
+            &["--model-repository", folder, "--max-request-size", "64M"],
+            "invalid value '64M' for '--max-request-size <SIZE>'",
         ),
         (
             &["--model-repository", folder, "--log", "chatty!!"],
@@ -126,7 +126,7 @@ fn lc_07_wrong_surroundings() {
     }
 }
 
-/// A library that cannot be used ends the start before any model is loaded, whoever named it.
+/// A library that cannot be used ends the start before any model is loaded, wherever it was named.
 #[test]
 fn lc_07_wrong_libraries_for_onnx_runtime() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,8 @@
 //! MD-05 and LC-08 as clients see them, over both transports: a model that never comes back, and one that is not there yet.
 
 use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +13,7 @@ use std::{
 
 use axum::{Router, body::Body, http::Request};
 use http_body_util::BodyExt;
-use oip_engine::{Engine, EngineConfig, Repository};
+use oip_engine::{Engine, EngineConfig, InPlace, Repository};
 use oip_grpc::{
     GrpcConfig, GrpcService,
     proto::{
@@ -20,13 +22,14 @@ use oip_grpc::{
     },
 };
 use oip_http::HttpConfig;
+use oip_listen::{Lanes, Limits, Protocol, Shutdown, listen, serve};
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource, TimeLimits};
 use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata};
 use tonic::Code;
 use tower::ServiceExt;
 
-/// Models that give their input back; `hangs` not before it is released, whoever cancels it, and `loads` is not loaded
-/// before.
+/// Models that give their input back; `hangs` not before it is released, cancelled or not, and `loads` is not loaded
+/// before. `promises` says that it is bounded, and hangs nevertheless when it is given 13.
 struct Hanging(Arc<AtomicBool>);
 
 impl Backend for Hanging {
@@ -44,7 +47,8 @@ impl Backend for Hanging {
             wait_for(&self.0);
         }
         Ok(Box::new(HangingModel {
-            is_released: (source.name == "hangs").then(|| self.0.clone()),
+            is_released: (source.name != "works").then(|| self.0.clone()),
+            promises: source.name == "promises",
             metadata: ModelMetadata::new("", "test_hanging", vec![tensor("x")], vec![tensor("y")]),
         }))
     }
@@ -58,6 +62,7 @@ fn wait_for(is_released: &AtomicBool) {
 
 struct HangingModel {
     is_released: Option<Arc<AtomicBool>>,
+    promises: bool,
     metadata: ModelMetadata,
 }
 
@@ -66,11 +71,24 @@ impl Model for HangingModel {
         &self.metadata
     }
 
+    fn is_bounded(&self, _: u64) -> bool {
+        self.promises
+    }
+
     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        self.is_released.iter().for_each(|released| wait_for(released));
-        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+        let x = request.take_input("x")?;
+        let hangs = !self.promises || x.raw()[..] == 13i32.to_le_bytes();
+        let is_released = self.is_released.iter().filter(|_| hangs);
+        is_released.for_each(|released| wait_for(released));
+        if self.promises && thread::current().name() == Some("work") {
+            IS_IN_PLACE.store(true, Ordering::SeqCst);
+        }
+        Ok(vec![InferOutput::new("y", x)])
     }
 }
+
+/// Whether `promises` has run on a transport's thread.
+static IS_IN_PLACE: AtomicBool = AtomicBool::new(false);
 
 async fn get(http: &Router, path: &str) -> u16 {
     let request = Request::get(path)
@@ -119,6 +137,10 @@ struct Setup {
 
 impl Setup {
     fn of(models: &[&str]) -> Self {
+        Self::with(models, None)
+    }
+
+    fn with(models: &[&str], in_place: Option<InPlace>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for model in models {
             let version = folder.path().join(model).join("1");
@@ -131,6 +153,7 @@ impl Setup {
             config.instances = 2;
             config.parallel_loads = 2;
             config.hang_timeout = Duration::from_millis(50);
+            config.in_place = in_place;
         });
         let repository = Repository::open(folder.path(), &[backend], None).unwrap();
         let engine = Arc::new(Engine::start(repository, config));
@@ -230,4 +253,128 @@ async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
     assert!(!engine.stop(start + Duration::from_millis(100)));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     is_released.store(true, Ordering::SeqCst);
+}
+
+/// A client on a connection of its own.
+struct Connection(TcpStream);
+
+impl Connection {
+    fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(stream)
+    }
+
+    fn send(&mut self, model: &str, x: i32) {
+        let body =
+            format!(r#"{{"inputs": [{{"name": "x", "datatype": "INT32", "shape": [1], "data": [{x}]}}]}}"#);
+        let length = body.len();
+        let head =
+            format!("POST /v2/models/{model}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        self.0.write_all((head + &body).as_bytes()).unwrap();
+    }
+
+    /// Reads an answer, whose body is one JSON object.
+    fn status(&mut self) -> u16 {
+        let (mut answer, mut piece) = (Vec::new(), [0; 1024]);
+        while !answer.ends_with(b"}") {
+            let length = self.0.read(&mut piece).unwrap();
+            assert!(length > 0, "the server hung up");
+            answer.extend_from_slice(&piece[..length]);
+        }
+        std::str::from_utf8(&answer[9..12]).unwrap().parse().unwrap()
+    }
+
+    fn post(&mut self, model: &str, x: i32) -> u16 {
+        self.send(model, x);
+        self.status()
+    }
+}
+
+/// The worst that a model can do which runs on a transport's thread: it said that it would be back soon, and is not. The
+/// transport has one thread more than may be in models, so all others are answered: connections that are there and new ones,
+/// over both transports, the same model and others.
+#[test]
+fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
+    let runtime = |name: &str, threads| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.thread_name(name).worker_threads(threads).enable_all();
+        builder.build().unwrap()
+    };
+    let (front, work, busy) = (runtime("front", 1), runtime("work", 2), runtime("busy", 1));
+    let in_place = InPlace::new(
+        Duration::from_millis(50),
+        1,
+        || Box::pin(tokio::task::yield_now()),
+    );
+    let Setup {
+        engine,
+        is_released,
+        http,
+        _folder,
+        ..
+    } = Setup::with(&["promises", "works"], Some(in_place));
+    engine.wait_until_loaded();
+    let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
+    front.spawn(lanes.clone().keep_awake());
+    let limits = Limits::default().with(|limits| limits.lanes = Some(lanes));
+    let bind = |handle: &tokio::runtime::Handle| {
+        let _context = handle.enter();
+        listen("127.0.0.1:0".parse().unwrap()).unwrap()
+    };
+    let (http_listener, grpc_listener) = (bind(front.handle()), bind(work.handle()));
+    let address = http_listener.local_addr().unwrap();
+    let grpc_address = grpc_listener.local_addr().unwrap();
+    let shutdown = Shutdown::new();
+    front.spawn(serve(
+        http_listener,
+        Protocol::Http1,
+        http,
+        limits.clone(),
+        shutdown.clone(),
+    ));
+    let calls = oip_grpc::service(engine.clone(), GrpcConfig::default());
+    work.spawn(serve(grpc_listener, Protocol::Http2, calls, limits, shutdown));
+
+    let mut old = Connection::to(address);
+    let start = Instant::now();
+    while !IS_IN_PLACE.load(Ordering::SeqCst) {
+        assert_eq!(old.post("promises", 7), 200);
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it never runs in place"
+        );
+    }
+    let mut hanging = Connection::to(address);
+    hanging.send("promises", 13);
+    // No answer says that it hangs.
+    thread::sleep(Duration::from_millis(100));
+    for connection in [&mut old, &mut Connection::to(address)] {
+        assert_eq!(connection.post("works", 7), 200);
+        assert_eq!(connection.post("promises", 7), 200);
+    }
+    front.block_on(async {
+        let channel = tonic::transport::Endpoint::new(format!("http://{grpc_address}")).unwrap();
+        let mut client = GrpcInferenceServiceClient::new(channel.connect().await.unwrap());
+        for model in ["works", "promises"] {
+            let input = InferInputTensor {
+                name: "x".into(),
+                datatype: "INT32".into(),
+                shape: vec![1],
+                ..InferInputTensor::default()
+            };
+            let request = ModelInferRequest {
+                model_name: model.into(),
+                inputs: vec![input],
+                raw_input_contents: vec![7i32.to_le_bytes().to_vec().into()],
+                ..ModelInferRequest::default()
+            };
+            client.model_infer(request).await.unwrap();
+        }
+    });
+    is_released.store(true, Ordering::SeqCst);
+    assert!([200, 504].contains(&hanging.status()));
+    for runtime in [front, work, busy] {
+        runtime.shutdown_background();
+    }
 }

@@ -18,8 +18,10 @@ mod control;
 mod digits;
 #[cfg(feature = "tensors")]
 mod exposition;
+mod fixed_sizes;
 mod grpc;
 mod hanging;
+mod house;
 #[cfg(feature = "onnx")]
 mod isolation;
 mod life_cycle;

@@ -153,7 +153,10 @@ fn what_happened_is_counted() {
         page.value("oip_build_info", &[("version", env!("CARGO_PKG_VERSION"))]),
         1.0
     );
-    assert_eq!(before.series(), page.series());
+    let is_failure = |series: &&str| series.starts_with("oip_request_failures_total");
+    let (failed, others): (Vec<&str>, Vec<&str>) = page.series().into_iter().partition(is_failure);
+    assert_eq!(before.series(), others);
+    assert_eq!(failed.len(), 2, "{failed:?}");
 }
 
 /// A body on its way is in the budget's account.

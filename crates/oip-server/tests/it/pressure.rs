@@ -84,7 +84,7 @@ fn assert_refused(requests: &[String], statuses: &[u16]) {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-10: sizes of chunks that are none. There is no model `m`: a body that nobody needs to read gets its 404, and then
+/// HT-10: malformed sizes of chunks. There is no model `m`: a body that nobody needs to read gets its 404, and then
 /// the connection is closed.
 #[test]
 fn ht_10_chunks_that_are_none() {
@@ -101,7 +101,7 @@ fn ht_10_chunks_that_are_none() {
     );
 }
 
-/// HT-11: two lengths, lengths that are none, codings that are unknown.
+/// HT-11: two lengths, malformed lengths, unknown codings.
 #[test]
 fn ht_11_lengths_that_contradict() {
     let with = |headers: &str| format!("{POST}{headers}\r\n\r\nabcd");

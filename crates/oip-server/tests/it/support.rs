@@ -91,6 +91,11 @@ impl Server {
 
     /// Waits until everything is loaded; returns what was printed by then.
     pub(crate) fn wait_until_loaded(&mut self) -> String {
+        self.read_until(" after ")
+    }
+
+    /// What is printed up to the line with this text.
+    pub(crate) fn read_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         loop {
             let mut line = String::new();
@@ -99,7 +104,7 @@ impl Server {
                 "the server ended: {printed}"
             );
             printed += &line;
-            if line.contains(" after ") {
+            if line.contains(text) {
                 return printed;
             }
         }

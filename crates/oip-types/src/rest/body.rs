@@ -143,7 +143,7 @@ pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, Servi
 mod tests {
     use super::*;
 
-    /// HT-36: lengths that are none.
+    /// HT-36: malformed lengths.
     #[test]
     fn ht_36_header_lengths() {
         for value in [

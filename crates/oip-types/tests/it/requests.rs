@@ -192,7 +192,7 @@ fn ht_22_ht_23_shapes_that_overflow() {
     }
 }
 
-/// HT-24: shapes that are none.
+/// HT-24: invalid shapes.
 #[test]
 fn ht_24_shapes_that_are_none() {
     let ones = format!("[{}]", ["1"; 33].join(","));
@@ -235,7 +235,7 @@ fn ht_25_empty_and_scalar_shapes() {
     }
 }
 
-/// HT-27: datatypes that are none.
+/// HT-27: unknown datatypes.
 #[test]
 fn ht_27_unknown_datatypes() {
     for (datatype, message) in [

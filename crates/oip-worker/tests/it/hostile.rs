@@ -15,6 +15,8 @@ const HELLO: u32 = 1;
 const LOADED: u32 = 3;
 const OUTPUTS: u32 = 5;
 const FAILED: u32 = 6;
+const RESULTS: u32 = 8;
+const ROOM: u32 = 9;
 
 /// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
 const AT_START: &[&str] = &[
@@ -54,6 +56,21 @@ const AT_INFER: &[&str] = &[
     "end with code 0",
 ];
 
+/// Instead of an answer, of a worker that wants places.
+const AT_RUN: &[&str] = &[
+    "places: outside of the frame",
+    "places: outside of the request",
+    "places: in no region",
+    "places: beyond everything",
+    "places: of another size",
+    "places: nowhere",
+    "places: rest",
+    "places: without room for it",
+    "places: room again and again",
+    "places: room with binary",
+    "places: other number",
+];
+
 /// Plays one of these.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
@@ -71,7 +88,15 @@ pub(crate) fn pretend(role: &str) -> ! {
         "binary hello" => frame(&mut data, HELLO, 0, hello, b"x"),
         _ => {}
     }
-    frame(&mut data, HELLO, 0, hello, b"");
+    let wants_places = role.starts_with("places: ");
+    let hello_places = br#"{"protocol":1,"places":true}"#;
+    frame(
+        &mut data,
+        HELLO,
+        0,
+        if wants_places { hello_places } else { hello },
+        b"",
+    );
     receive(&mut data);
     match role {
         "load: text" => say(&mut data, &[b'x'; 100]),
@@ -155,6 +180,34 @@ pub(crate) fn pretend(role: &str) -> ! {
             frame(&mut data, FAILED, number, failed.as_bytes(), b"");
             receive(&mut data);
         }
+        _ if wants_places => {
+            let place = |place: &str, offset: u64, length: u64| {
+                format!(
+                    r#"{{"outputs":[{{"name":"y","datatype":"INT32","shape":[1],"place":"{place}","offset":{offset},"length":{length}}}]}}"#
+                )
+            };
+            let (kind, json, binary) = match role {
+                "places: outside of the frame" => (RESULTS, place("frame", 1, 4), &b"xxxx"[..]),
+                "places: outside of the request" => (RESULTS, place("request", 0, 5), &b""[..]),
+                "places: in no region" => (RESULTS, place("region", 0, 4), &b""[..]),
+                "places: beyond everything" => (RESULTS, place("inputs", u64::MAX, u64::MAX), &b""[..]),
+                "places: of another size" => (RESULTS, place("request", 0, 3), &b""[..]),
+                "places: nowhere" => (RESULTS, place("elsewhere", 0, 4), &b""[..]),
+                "places: rest" => (OUTPUTS, place("frame", 0, 4), &b"xxxx"[..]),
+                "places: without room for it" => {
+                    (ROOM, r#"{"bytes":18446744073709551615}"#.to_owned(), &b""[..])
+                }
+                "places: room with binary" => (ROOM, r#"{"bytes":1}"#.to_owned(), &b"x"[..]),
+                "places: room again and again" => {
+                    frame(&mut data, ROOM, number, br#"{"bytes":1}"#, b"");
+                    receive(&mut data);
+                    (ROOM, r#"{"bytes":1}"#.to_owned(), &b""[..])
+                }
+                _ => (RESULTS, place("request", 0, 4), &b""[..]),
+            };
+            let number = number + u64::from(role == "places: other number");
+            frame(&mut data, kind, number, json.as_bytes(), binary);
+        }
         "trickle" => trickle(&mut data, &head(OUTPUTS, 1 << 20, number, 0)),
         "shout" => {
             // Says much to where nobody listens, and nothing where somebody does.
@@ -190,7 +243,7 @@ fn frame(data: &mut UnixStream, kind: u32, number: u64, json: &[u8], binary: &[u
     say(data, &[&head, json, binary].concat());
 }
 
-/// Whoever is spoken to may hang up.
+/// The other side may have hung up.
 fn say(data: &mut UnixStream, bytes: &[u8]) {
     let _ = data.write_all(bytes);
 }
@@ -232,7 +285,7 @@ fn md_04_a_process_that_is_no_worker_is_told_apart() {
 
 #[test]
 fn md_04_answers_that_are_none_fail_one_request_each() {
-    for role in AT_INFER {
+    for role in AT_INFER.iter().chain(AT_RUN) {
         let model = load("echo", isolation(role), &PROCESS).unwrap();
         for _ in 0..2 {
             let error = infer(&*model, 7).unwrap_err();

@@ -6,6 +6,8 @@ mod hangs;
 mod hostile;
 mod life;
 mod memory;
+#[cfg(target_os = "linux")]
+mod places;
 mod support;
 
 /// Not a test, but what the tests start: this program again, as a worker, as something that pretends to be one, or as a

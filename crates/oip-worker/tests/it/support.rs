@@ -27,6 +27,8 @@ pub(crate) fn play(role: &str) -> ! {
             oip_worker::run(&[Arc::new(DeedBackend)]);
         }
         "server" => crate::life::serve(),
+        #[cfg(target_os = "linux")]
+        role if role.starts_with("another program: ") => crate::places::play(role),
         role => crate::hostile::pretend(role),
     }
     std::process::exit(1)
@@ -162,7 +164,7 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {
-    // What has died may wait for whoever inherited it.
+    // A dead process may be a zombie until its new parent has waited for it.
     state(pid).is_some_and(|(state, _)| state != 'Z')
 }
 

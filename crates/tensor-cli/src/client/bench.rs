@@ -8,6 +8,7 @@ use oip_types::{InferRequest, ModelMetadata};
 use crate::{
     client::{check_outputs, generate, inputs, measure, options::Bench, report::Report, unless_interrupted},
     failure::{Failure, Outcome},
+    progress::Live,
 };
 
 /// Requests with other values that are sent in turn, so that nothing on the way can answer from memory.
@@ -36,7 +37,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
     let client = || -> Outcome<_> { Ok(server.client()?.retry(RetryPolicy::never()).build()?) };
     let requests = unless_interrupted(async {
         let client = client()?;
-        let metadata = client.model_metadata(server.model()?).await?;
+        let metadata = server.connection.metadata(&*client, server.model()?).await?;
         let requests = requests(options, &metadata)?;
         // What cannot work at all is told at once, in the server's words.
         client.infer(&requests[0]).await?;
@@ -61,7 +62,8 @@ async fn bench(options: &Bench) -> Outcome<Report> {
         },
     };
     let rows = rows(&requests[0]);
-    let measured = measure::run(clients, requests, load).await;
+    let live = (!options.json).then(Live::new);
+    let measured = measure::run(clients, requests, load, live).await;
     Ok(Report::new(options, concurrency, rows, measured))
 }
 

@@ -29,7 +29,7 @@ async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
     let (server, targets) = (&options.server, &options.targets);
     let model = server.model()?;
     let client = server.client()?.build()?;
-    let metadata = client.model_metadata(model).await?;
+    let metadata = server.connection.metadata(&*client, model).await?;
     let wanted = match server.outputs.is_empty() {
         true => outputs::named(targets),
         false => server.outputs.clone(),

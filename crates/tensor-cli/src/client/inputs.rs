@@ -11,7 +11,7 @@ use crate::{
         cast::cast,
         mismatch,
         options::{Binding, Server, Source},
-        texts,
+        texts, values,
     },
     failure::{About, Outcome},
     files, inspect, table,
@@ -30,6 +30,9 @@ pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(St
         let value = match &binding.source {
             Source::File(source) => open(source)?,
             Source::Lines(path) => TensorValue::Bytes(lines(path)?),
+            Source::Literal(text) => values::literal("the value", text, name, expected)?,
+            Source::Json(path) => values::json_file(path, name, expected)?,
+            Source::Csv(path) => values::csv_file(path, name, expected)?,
         };
         let value = match expected {
             Some(expected) => fit(server, metadata, expected, binding, value)?,
@@ -116,7 +119,8 @@ fn fit(
     let (name, model) = (&binding.name, &metadata.name);
     let source = match &binding.source {
         Source::File(source) => source.clone(),
-        Source::Lines(path) => path.display().to_string(),
+        Source::Lines(path) | Source::Json(path) | Source::Csv(path) => path.display().to_string(),
+        Source::Literal(_) => "the value".to_owned(),
     };
     let value = match (value, expected.datatype) {
         (value, datatype) if value.datatype() == datatype => value,
@@ -134,7 +138,7 @@ fn fit(
                 }
                 (TensorValue::Bytes(_), _) => match &binding.source {
                     Source::Lines(_) => "a file of tensors is given without the @",
-                    Source::File(_) => "texts are not converted to numbers",
+                    _ => "texts are not converted to numbers",
                 },
             };
             let message = format!(
@@ -144,8 +148,9 @@ fn fit(
         }
     };
     let value = match &binding.source {
-        Source::Lines(_) => with_batch(expected, value),
+        // A file of tensors has a shape of its own; what is written as text need not.
         Source::File(_) => value,
+        _ => values::fit_shape(expected, value),
     };
     if !expected.shape.matches(value.shape()) {
         let (wanted, found) = (&expected.shape, value.shape());
@@ -154,27 +159,4 @@ fn fit(
         return Err(mismatch(message));
     }
     Ok(value)
-}
-
-/// Lines of text have no shape of their own: they take the model's, when it has a dimension for each and for no more.
-fn with_batch(expected: &TensorMetadata, value: TensorValue) -> TensorValue {
-    let TensorValue::Bytes(bytes) = &value else {
-        return value;
-    };
-    let count = bytes.shape().element_count();
-    let free = expected.shape.dims().iter().filter(|dim| dim.is_none()).count();
-    let fixed: u64 = expected.shape.dims().iter().flatten().product();
-    if free > 1 || fixed == 0 || !count.is_multiple_of(fixed) {
-        return value;
-    }
-    let dims: Vec<u64> = expected
-        .shape
-        .dims()
-        .iter()
-        .map(|dim| dim.unwrap_or(count / fixed))
-        .collect();
-    let reshaped = Shape::new(&dims)
-        .ok()
-        .and_then(|shape| BytesTensor::new(shape, bytes.raw().clone()).ok());
-    reshaped.map_or(value, TensorValue::Bytes)
 }

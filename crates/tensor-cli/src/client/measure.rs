@@ -15,7 +15,10 @@ use oip_client::{ClientError, InferenceClient};
 use oip_types::InferRequest;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 
-use crate::{client::unless_interrupted, progress};
+use crate::{
+    client::{chart::micros, unless_interrupted},
+    progress::{self, Live},
+};
 
 /// What is sent when.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +83,7 @@ pub(super) async fn run(
     clients: Vec<Box<dyn InferenceClient>>,
     requests: Arc<[InferRequest]>,
     load: Load,
+    live: Option<Live>,
 ) -> Measured {
     // Three digits, from a microsecond to an hour.
     let latency = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 3).expect("the bounds are sound");
@@ -108,7 +112,7 @@ pub(super) async fn run(
         .into_iter()
         .map(|client| tokio::spawn(run.clone().work(client)))
         .collect();
-    let watching = tokio::spawn(run.clone().watch());
+    let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
         // A worker ends by itself; what it wrote down counts in any case.
         let _ = worker.await;
@@ -163,10 +167,18 @@ impl Run {
         }
     }
 
-    /// Ends it when time is over or the user wants it to end.
-    async fn watch(self: Arc<Self>) {
+    /// Ends it when time is over or the user wants it to end. Meanwhile says how it stands.
+    async fn watch(self: Arc<Self>, live: Option<Live>) {
         const TICK: Duration = Duration::from_millis(20);
-        loop {
+        /// Ticks between two lines.
+        const LINE: u64 = 25;
+        let mut before = (Instant::now(), 0);
+        for tick in 0u64.. {
+            if let Some(live) = live.as_ref().filter(|_| tick.is_multiple_of(LINE)) {
+                let (text, now) = self.line(before);
+                live.say(text);
+                before = now;
+            }
             let is_late =
                 matches!(self.load.end, End::At(duration) if Instant::now() >= self.begin + duration);
             if self.is_over.load(Ordering::SeqCst) || is_late || progress::is_interrupted() {
@@ -175,6 +187,29 @@ impl Run {
             }
             tokio::time::sleep(TICK).await;
         }
+    }
+
+    /// How it stands, and the time and the number of answers by then.
+    fn line(&self, (then, answers): (Instant, u64)) -> (String, (Instant, u64)) {
+        let now = Instant::now();
+        if now < self.begin {
+            return ("warming up".to_owned(), (self.begin, 0));
+        }
+        let tally = self.tally();
+        let count = tally.latency.len();
+        let seconds = now.saturating_duration_since(then).as_secs_f64().max(1e-3);
+        let rate = count.saturating_sub(answers) as f64 / seconds;
+        let quantile = |quantile| micros(tally.latency.value_at_quantile(quantile) as f64 / 1e3);
+        let errors: u64 = tally.errors.values().sum();
+        let mut text = format!(
+            "{count} answers, {rate:.0}/s, p50 {}, p99 {}",
+            quantile(0.5),
+            quantile(0.99)
+        );
+        if errors > 0 {
+            text += &format!(", {errors} errors");
+        }
+        (text, (now, count))
     }
 
     /// Sends one request after the other.

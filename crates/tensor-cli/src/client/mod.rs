@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod cast;
+mod chart;
 mod generate;
 pub(crate) mod infer;
 mod inputs;
@@ -10,30 +11,62 @@ mod mismatch;
 pub(crate) mod options;
 mod outputs;
 mod report;
+pub(crate) mod servers;
 mod texts;
+mod values;
 
 use std::{fs, path::Path, pin::pin, time::Duration};
 
 use oip_client::{Builder, ClientError, InferenceClient, TensorForm};
-use oip_types::{InferRequest, ModelMetadata, ModelRef, RequestedOutput, TensorValue};
+use oip_types::{ErrorCode, InferRequest, ModelMetadata, ModelRef, RequestedOutput, TensorValue};
 use tokio::time::timeout;
 
 use crate::{
-    client::{mismatch::mismatch, options::Server},
+    client::{
+        mismatch::mismatch,
+        options::{Connection, Server},
+    },
     failure::{Failure, Outcome},
-    progress,
+    progress, table,
 };
 
 impl Failure {
     fn call(kind: impl Into<String>, message: impl Into<String>) -> Self {
         let (kind, message) = (kind.into(), message.into());
-        Self::Call { kind, message }
+        Self::Call {
+            kind,
+            message,
+            is_not_found: false,
+        }
+    }
+
+    /// Whether a server says that it does not have what was asked for.
+    fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::Call {
+                is_not_found: true,
+                ..
+            }
+        )
+    }
+
+    /// Adds advice to the message of a call.
+    fn add(&mut self, advice: &str) {
+        if let Self::Call { message, .. } = self {
+            message.push_str(advice);
+        }
     }
 }
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        Self::call(error.kind().to_string(), error.to_string())
+        let is_not_found = error.code() == Some(ErrorCode::NotFound);
+        Self::Call {
+            kind: error.kind().to_string(),
+            message: error.to_string(),
+            is_not_found,
+        }
     }
 }
 
@@ -44,28 +77,11 @@ impl Server {
     }
 
     fn client(&self) -> Outcome<Builder<Box<dyn InferenceClient>>> {
-        let read = |option: &str, path: &Path| {
-            fs::read(path).map_err(|error| {
-                let path = path.display();
-                Failure::call("Usage", format!("{option}: {path}: cannot be read: {error}"))
-            })
-        };
         let form = match self.json_form {
             true => TensorForm::Typed,
             false => TensorForm::Raw,
         };
-        let mut builder = oip_client::builder(&self.url)
-            .request_timeout(self.timeout)
-            .tensor_form(form)
-            .max_answer_bytes(self.max_answer_size);
-        if let Some(path) = &self.ca {
-            builder = builder.authorities(read("--ca", path)?);
-        }
-        if let (Some(certificate), Some(key)) = (&self.cert, &self.key) {
-            builder = builder.certificate(read("--cert", certificate)?, read("--key", key)?);
-        }
-        let headers = self.headers.iter();
-        Ok(headers.fold(builder, |builder, (name, value)| builder.header(name, value)))
+        Ok(self.connection.client()?.tensor_form(form))
     }
 
     /// A request for these inputs, and for the outputs that are wanted.
@@ -81,6 +97,55 @@ impl Server {
         }));
         Ok(request)
     }
+}
+
+impl Connection {
+    fn client(&self) -> Outcome<Builder<Box<dyn InferenceClient>>> {
+        let read = |option: &str, path: &Path| {
+            fs::read(path).map_err(|error| {
+                let path = path.display();
+                Failure::call("Usage", format!("{option}: {path}: cannot be read: {error}"))
+            })
+        };
+        let mut builder = oip_client::builder(&self.url)
+            .request_timeout(self.timeout)
+            .max_answer_bytes(self.max_answer_size);
+        if let Some(path) = &self.ca {
+            builder = builder.authorities(read("--ca", path)?);
+        }
+        if let (Some(certificate), Some(key)) = (&self.cert, &self.key) {
+            builder = builder.certificate(read("--cert", certificate)?, read("--key", key)?);
+        }
+        let headers = self.headers.iter();
+        Ok(headers.fold(builder, |builder, (name, value)| builder.header(name, value)))
+    }
+
+    /// What the server says about a model. For one that it does not have, which it may have been.
+    async fn metadata(&self, client: &dyn InferenceClient, model: ModelRef<'_>) -> Outcome<ModelMetadata> {
+        let error = match client.model_metadata(model).await {
+            Ok(metadata) => return Ok(metadata),
+            Err(error) => error,
+        };
+        let mut failure = Failure::from(error);
+        let is_missing = failure.is_not_found();
+        if is_missing && let Ok(index) = client.repository_index(false).await {
+            let names: Vec<&str> = index.iter().map(|entry| entry.name.as_str()).collect();
+            if let Some(meant) = nearest(model.name(), &names) {
+                failure.add(&format!("; did you mean '{}'?", table::text(meant)));
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// The name that is spelt nearly so, if there is one.
+fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
+    let near = names
+        .iter()
+        .map(|known| (strsim::normalized_damerau_levenshtein(name, known), *known))
+        .filter(|(likeness, known)| *likeness >= 0.6 && *known != name);
+    near.max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, known)| known)
 }
 
 /// Refuses outputs that the model does not have, if it says which it has.
@@ -114,5 +179,19 @@ async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Outcome<T> {
             Err(_) if progress::is_interrupted() => return Err(Failure::Interrupted),
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_spelt_nearly_so_is_meant() {
+        let names = ["digits", "digits_forest", "iris"];
+        assert_eq!(nearest("digit", &names), Some("digits"));
+        assert_eq!(nearest("digits_froest", &names), Some("digits_forest"));
+        assert_eq!(nearest("resnet", &names), None);
+        assert_eq!(nearest("iris", &names), None);
     }
 }

@@ -1,36 +1,21 @@
 //! The command line of the commands that talk to servers.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 use oip_types::ParameterValue;
 
-/// A server's model, and how to talk to it.
+use crate::units::{duration, size};
+
+/// A server, and how to talk to it.
 #[derive(Args, Debug)]
-pub(crate) struct Server {
+pub(crate) struct Connection {
     /// The server: http://host:port, or grpc://host:port; https:// and grpcs:// over TLS.
-    #[arg(long)]
+    #[arg(long, env = "TENSOR_URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
-    /// The model.
-    #[arg(long)]
-    pub(crate) model: String,
-    /// Its version, if not the server's choice.
-    #[arg(long, value_name = "VERSION")]
-    pub(crate) version: Option<String>,
-    /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=@FILE for a text file
-    /// whose lines are the elements (BYTES). Repeat it for each input.
-    #[arg(long = "input", short = 'i', value_name = "NAME=FILE", value_parser = binding)]
-    pub(crate) inputs: Vec<Binding>,
-    /// Convert inputs to the datatypes that the model takes; a value that does not fit is an error.
-    #[arg(long)]
-    pub(crate) cast: bool,
-    /// The outputs that are wanted, rather than all.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub(crate) outputs: Vec<String>,
-    /// A parameter of the request: true and false are booleans, then come integers, other numbers and strings; "5" in double
-    /// quotes is a string.
-    #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
-    pub(crate) parameters: Vec<(String, ParameterValue)>,
     /// A header, or metadata of gRPC.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) headers: Vec<(String, String)>,
@@ -43,12 +28,40 @@ pub(crate) struct Server {
     /// The private key of --cert (PEM, without a password).
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// How long one request may take.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    /// How long one request may take: 5, 500ms or 2min; a plain number counts seconds.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,
-    /// Bytes that an answer may have, such as 512MiB.
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
+    /// Bytes that an answer may have, such as 512MiB or 1GB.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = answer_size)]
     pub(crate) max_answer_size: usize,
+}
+
+/// A server's model, and how to talk to it.
+#[derive(Args, Debug)]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// The model.
+    #[arg(long, short)]
+    pub(crate) model: String,
+    /// Its version, if not the server's choice.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) version: Option<String>,
+    /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=FILE.csv or NAME=FILE.json
+    /// for rows as text, NAME=[[1, 2], [3, 4]] for values as they stand, NAME=@FILE for a text file whose lines are the
+    /// elements (BYTES). Repeat it for each input.
+    #[arg(long = "input", short = 'i', value_name = "NAME=FILE", value_parser = binding)]
+    pub(crate) inputs: Vec<Binding>,
+    /// Convert inputs to the datatypes that the model takes; a value that does not fit is an error.
+    #[arg(long)]
+    pub(crate) cast: bool,
+    /// The outputs that are wanted, rather than all.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) outputs: Vec<String>,
+    /// A parameter of the request: true and false are booleans, then come integers, other numbers and strings; "5" in double
+    /// quotes is a string.
+    #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
+    pub(crate) parameters: Vec<(String, ParameterValue)>,
     /// Send tensors in binary form, raw over gRPC (the default).
     #[arg(long)]
     pub(crate) binary: bool,
@@ -57,12 +70,104 @@ pub(crate) struct Server {
     pub(crate) json_form: bool,
 }
 
+/// Examples of `tensor infer`.
+const INFER: &str = "\
+Examples:
+  tensor infer -m iris -i 'X=[[5.1, 3.5, 1.4, 0.2]]'
+  tensor infer -m digits -i X=digits.npy --cast -o labels.zt
+  tensor infer -m prices -i rows=houses.csv -o prices.csv
+  tensor infer --url grpc://localhost:9000 -m m -i ids=batch.zt#ids -i text=@lines.txt -o label=@labels.txt";
+
+/// Examples of `tensor bench`.
+const BENCH: &str = "\
+Examples:
+  tensor bench -m digits --concurrency 8 --plot
+  tensor bench -m m --shape x=1,3,224,224 --duration 30s
+  tensor bench --url grpc://localhost:9000 -m m -i x=images.npy --rate 500 --json > report.json";
+
+/// The models of a server.
 #[derive(Args, Debug)]
+#[command(after_help = "Example: TENSOR_URL=grpc://localhost:9000 tensor ls --ready")]
+pub(crate) struct List {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// Only those that are ready.
+    #[arg(long)]
+    pub(crate) ready: bool,
+    /// As JSON, an object for each on a line of its own.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A model of a server.
+#[derive(Args, Debug)]
+#[command(after_help = "Example: tensor show digits")]
+pub(crate) struct Show {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// The model.
+    pub(crate) model: String,
+    /// Its version, if not the server's choice.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) version: Option<String>,
+    /// Its metadata and configuration as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A server's health and statistics.
+#[derive(Args, Debug)]
+#[command(after_help = "Example: tensor status || echo not ready")]
+pub(crate) struct StatusOptions {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Models that are to be loaded.
+#[derive(Args, Debug)]
+#[command(after_help = "Example: tensor load digits (the server needs --model-control-mode explicit)")]
+pub(crate) struct Load {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// The models.
+    #[arg(required = true)]
+    pub(crate) models: Vec<String>,
+    /// A configuration in JSON that is used instead of the repository's.
+    #[arg(long, value_name = "JSON")]
+    pub(crate) config: Option<String>,
+    /// As JSON, an object for each on a line of its own.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Models that are to be unloaded.
+#[derive(Args, Debug)]
+#[command(after_help = "Example: tensor unload digits")]
+pub(crate) struct Unload {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// The models.
+    #[arg(required = true)]
+    pub(crate) models: Vec<String>,
+    /// Unload the models of a pipeline with it.
+    #[arg(long)]
+    pub(crate) dependents: bool,
+    /// As JSON, an object for each on a line of its own.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = INFER)]
 pub(crate) struct Infer {
     #[command(flatten)]
     pub(crate) server: Server,
     /// Where to: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
-    /// lines of text (.npy and .npz hold BYTES too). Without it the outputs are printed.
+    /// lines of text (.npy and .npz hold BYTES too). FILE.json gets the protocol's JSON, FILE.csv rows with a column for
+    /// each value. Without it the outputs are printed.
     #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
     pub(crate) targets: Vec<Target>,
     /// The answer as the protocol's JSON; with --output, which files were written.
@@ -71,6 +176,7 @@ pub(crate) struct Infer {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = BENCH)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) server: Server,
@@ -82,10 +188,10 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "REQUESTS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
     /// What is not measured at the beginning.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) warm_up: Duration,
     /// How long to measure.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration, conflicts_with = "requests")]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration, conflicts_with = "requests")]
     pub(crate) duration: Duration,
     /// How many requests to measure.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -105,6 +211,9 @@ pub(crate) struct Bench {
     /// The report as JSON, for programs.
     #[arg(long)]
     pub(crate) json: bool,
+    /// With a chart of latencies.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) plot: bool,
 }
 
 /// An input and where it comes from.
@@ -121,6 +230,12 @@ pub(crate) enum Source {
     File(String),
     /// A text file whose lines are the elements.
     Lines(PathBuf),
+    /// Values as they stand on the command line, in JSON.
+    Literal(String),
+    /// A file of JSON.
+    Json(PathBuf),
+    /// A file of CSV.
+    Csv(PathBuf),
 }
 
 /// Where outputs go.
@@ -132,6 +247,29 @@ pub(crate) enum Target {
     One(String, PathBuf),
     /// One of BYTES into a text file, an element a line.
     Lines(String, PathBuf),
+    /// All, or one, as text.
+    Text(Option<String>, PathBuf, TextForm),
+}
+
+/// A form of text that holds numbers too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextForm {
+    /// The protocol's answer.
+    Json,
+    /// A row for each row, a column for each value in it.
+    Csv,
+}
+
+impl TextForm {
+    /// The form that a file's extension names.
+    fn of(path: &str) -> Option<Self> {
+        let extension = Path::new(path).extension()?.to_str()?;
+        match &*extension.to_ascii_lowercase() {
+            "json" => Some(Self::Json),
+            "csv" => Some(Self::Csv),
+            _ => None,
+        }
+    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -145,9 +283,12 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 fn binding(text: &str) -> Result<Binding, String> {
     let (name, value) = pair(text).map_err(|_| "expected NAME=FILE".to_owned())?;
-    let source = match value.strip_prefix('@') {
-        Some(path) => Source::Lines(path.into()),
-        None => Source::File(value),
+    let source = match (value.strip_prefix('@'), TextForm::of(&value)) {
+        (Some(path), _) => Source::Lines(path.into()),
+        (None, _) if value.trim_start().starts_with('[') => Source::Literal(value),
+        (None, Some(TextForm::Json)) => Source::Json(value.into()),
+        (None, Some(TextForm::Csv)) => Source::Csv(value.into()),
+        (None, None) => Source::File(value),
     };
     Ok(Binding { name, source })
 }
@@ -155,14 +296,18 @@ fn binding(text: &str) -> Result<Binding, String> {
 fn target(text: &str) -> Result<Target, String> {
     if !text.contains('=') {
         return match text.strip_prefix('@') {
-            None => Ok(Target::All(text.into())),
+            None => Ok(match TextForm::of(text) {
+                Some(form) => Target::Text(None, text.into(), form),
+                None => Target::All(text.into()),
+            }),
             Some(_) => Err("expected NAME=@FILE: text holds one output".to_owned()),
         };
     }
     let (name, value) = pair(text).map_err(|_| "expected FILE or NAME=FILE".to_owned())?;
-    Ok(match value.strip_prefix('@') {
-        Some(path) => Target::Lines(name, path.into()),
-        None => Target::One(name, value.into()),
+    Ok(match (value.strip_prefix('@'), TextForm::of(&value)) {
+        (Some(path), _) => Target::Lines(name, path.into()),
+        (None, Some(form)) => Target::Text(Some(name), value.into(), form),
+        (None, None) => Target::One(name, value.into()),
     })
 }
 
@@ -193,19 +338,9 @@ fn shape(text: &str) -> Result<(String, Vec<u64>), String> {
     Ok((name.to_owned(), dims))
 }
 
-/// Reads bytes, or units of 1024.
-fn size(text: &str) -> Result<usize, String> {
-    let wrong = || "expected a size such as 512MiB, 64KiB or 1000000".to_owned();
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0), ("", 0)];
-    let unit = units
-        .into_iter()
-        .find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
-    let (number, bits) = unit.ok_or_else(wrong)?;
-    let number: usize = number.trim().parse().map_err(|_| wrong())?;
-    number
-        .checked_mul(1 << bits)
-        .filter(|size| *size > 0)
-        .ok_or_else(wrong)
+fn answer_size(text: &str) -> Result<usize, String> {
+    let bytes = size(text)?;
+    usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -252,13 +387,21 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
-        assert_eq!(size("2GiB"), Ok(2 << 30));
-        assert_eq!(size("64 KiB"), Ok(64 << 10));
-        assert_eq!(size("1000"), Ok(1000));
-        for wrong in ["", "0", "-1", "5MB", "x", "18446744073709551615GiB"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
+    fn text_is_known_by_its_extension() {
+        assert_eq!(binding("x=a.CSV").unwrap().source, Source::Csv("a.CSV".into()));
+        assert_eq!(binding("x=r.json").unwrap().source, Source::Json("r.json".into()));
+        assert_eq!(
+            binding("x=[[1, 2]]").unwrap().source,
+            Source::Literal("[[1, 2]]".into())
+        );
+        assert_eq!(
+            target("o.csv"),
+            Ok(Target::Text(None, "o.csv".into(), TextForm::Csv))
+        );
+        assert_eq!(
+            target("y=o.json"),
+            Ok(Target::Text(Some("y".into()), "o.json".into(), TextForm::Json))
+        );
     }
 
     #[test]

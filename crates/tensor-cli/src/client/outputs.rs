@@ -11,14 +11,19 @@ use fmt_core::{
     StoredDType, TensorReader, Verification,
 };
 use oip_types::{
-    DataType, InferResponse, ModelMetadata, TensorValue,
+    DataType, InferOutput, InferResponse, ModelMetadata, TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
+use serde_json::Value;
 use tensor_core::{Shape, Tensor};
 use tensor_files::{ConvertOptions, Loss};
 
 use crate::{
-    client::{mismatch, options::Target, texts},
+    client::{
+        mismatch,
+        options::{Target, TextForm},
+        texts,
+    },
     failure::{About, Outcome},
     table,
 };
@@ -28,11 +33,13 @@ pub(super) fn named(targets: &[Target]) -> Vec<String> {
     let mut names = Vec::new();
     for target in targets {
         match target {
-            Target::All(_) => return Vec::new(),
-            Target::One(name, _) | Target::Lines(name, _) if !names.contains(name) => {
+            Target::All(_) | Target::Text(None, ..) => return Vec::new(),
+            Target::One(name, _) | Target::Lines(name, _) | Target::Text(Some(name), ..)
+                if !names.contains(name) =>
+            {
                 names.push(name.clone());
             }
-            Target::One(..) | Target::Lines(..) => {}
+            Target::One(..) | Target::Lines(..) | Target::Text(..) => {}
         }
     }
     names
@@ -48,7 +55,10 @@ pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[Stri
         (output.name.clone(), output.datatype, shape)
     });
     let example: Vec<_> = example.collect();
-    for target in targets {
+    for target in targets
+        .iter()
+        .filter(|target| !matches!(target, Target::Text(..)))
+    {
         let of_target = example.iter().filter(|(name, ..)| target.takes(name));
         let entries = of_target
             .map(|(name, datatype, shape)| target.entry(name, *datatype, shape.clone()))
@@ -75,6 +85,10 @@ pub(super) fn write(targets: &[Target], response: &InferResponse) -> Outcome {
                 .name()
                 .map_or("an output".to_owned(), |name| format!("output '{name}'"));
             return Err(mismatch(format!("expected {wanted} in the answer, found none")));
+        }
+        if let Target::Text(_, path, form) = target {
+            write_text(path, *form, response, &outputs)?;
+            continue;
         }
         let Some((path, format)) = target.format()? else {
             write_lines(target, &outputs[0].value)?;
@@ -142,6 +156,64 @@ pub(super) fn print_json(response: &InferResponse, out: &mut impl Write) -> Outc
     Ok(writeln!(out)?)
 }
 
+/// Writes outputs as the protocol's JSON, or as CSV.
+fn write_text(path: &Path, form: TextForm, response: &InferResponse, outputs: &[&InferOutput]) -> Outcome {
+    let chosen = InferResponse {
+        outputs: outputs.iter().map(|output| (*output).clone()).collect(),
+        ..response.clone()
+    };
+    let mut text = Vec::new();
+    print_json(&chosen, &mut text)?;
+    if form == TextForm::Csv {
+        text = csv(&text, outputs)?;
+    }
+    let mut file = AtomicFile::create(path).about(path)?;
+    file.write_all(&text)
+        .map_err(|error| Error::io("the file cannot be written", error))
+        .about(path)?;
+    file.persist().about(path)
+}
+
+/// Rows of all outputs side by side, each value in a column of its own, below names of the columns.
+fn csv(json: &[u8], outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
+    let answer: Value = serde_json::from_slice(json).map_err(mismatch)?;
+    let rows_of = |output: &InferOutput| output.value.shape().dims().first().copied().unwrap_or(1);
+    let rows = outputs.first().map_or(0, |output| rows_of(output));
+    if let Some(other) = outputs.iter().find(|output| rows_of(output) != rows) {
+        return Err(mismatch(format!(
+            "CSV has one number of rows, output '{}' has {rows} and '{}' {}; --output NAME=FILE.csv writes one output",
+            outputs[0].name,
+            other.name,
+            rows_of(other)
+        )));
+    }
+    let mut header = Vec::new();
+    let mut columns = Vec::new();
+    for (index, output) in outputs.iter().enumerate() {
+        let data = answer["outputs"][index]["data"].as_array();
+        let data = data.map(Vec::as_slice).unwrap_or_default();
+        let width = (data.len() as u64).checked_div(rows).unwrap_or(0) as usize;
+        match output.value.shape().dims().len() {
+            0 | 1 => header.push(output.name.clone()),
+            _ => header.extend((0..width).map(|column| format!("{}_{column}", output.name))),
+        }
+        columns.push((data, width));
+    }
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(&header).map_err(mismatch)?;
+    for row in 0..rows as usize {
+        let fields = columns
+            .iter()
+            .flat_map(|(data, width)| &data[row * width..(row + 1) * width]);
+        let fields = fields.map(|value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+        writer.write_record(fields).map_err(mismatch)?;
+    }
+    writer.into_inner().map_err(mismatch)
+}
+
 fn write_lines(target: &Target, value: &TensorValue) -> Outcome {
     let Target::Lines(name, path) = target else {
         return Ok(());
@@ -174,14 +246,14 @@ impl Target {
     /// The output it is for, if it is for one.
     fn name(&self) -> Option<&str> {
         match self {
-            Self::All(_) => None,
-            Self::One(name, _) | Self::Lines(name, _) => Some(name),
+            Self::All(_) | Self::Text(None, ..) => None,
+            Self::One(name, _) | Self::Lines(name, _) | Self::Text(Some(name), ..) => Some(name),
         }
     }
 
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::All(path) | Self::One(_, path) | Self::Lines(_, path) => path,
+            Self::All(path) | Self::One(_, path) | Self::Lines(_, path) | Self::Text(_, path, _) => path,
         }
     }
 

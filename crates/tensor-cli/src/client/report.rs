@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 use serde::Serialize;
 
 use crate::{
-    client::{measure::Measured, options::Bench},
+    client::{
+        chart::{self, micros as micros_text},
+        measure::Measured,
+        options::Bench,
+    },
     failure::Outcome,
     table,
 };
@@ -40,6 +44,9 @@ pub(super) struct Report {
     /// Requests that were due but not sent by the end.
     unsent: u64,
     latency_us: Latency,
+    /// The chart, if it is wanted.
+    #[serde(skip)]
+    chart: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,7 +77,7 @@ impl Report {
         };
         let server = &options.server;
         Self {
-            url: server.url.clone(),
+            url: server.connection.url.clone(),
             model: server.model.clone(),
             version: server.version.clone(),
             form: if server.json_form { "typed" } else { "raw" },
@@ -93,6 +100,7 @@ impl Report {
                 p999: quantile(0.999),
                 max: micros(latency.max()),
             },
+            chart: options.plot.then(|| chart::of(latency)),
             errors: measured.errors,
             first_error: measured.first_error,
             unsent: measured.unsent,
@@ -171,49 +179,13 @@ impl Report {
             max,
         } = self.latency_us;
         let names = ["latency", "mean", "min", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned);
-        let [mean, min, p50, p90, p99, p999, max] = [mean, min, p50, p90, p99, p999, max].map(duration);
+        let [mean, min, p50, p90, p99, p999, max] = [mean, min, p50, p90, p99, p999, max].map(micros_text);
         writeln!(out)?;
         let latencies = [names, [String::new(), mean, min, p50, p90, p99, p999, max]];
-        Ok(table::print(out, &latencies, &[1, 2, 3, 4, 5, 6, 7])?)
-    }
-}
-
-/// Microseconds as people say them, with three digits.
-fn duration(micros: f64) -> String {
-    let (value, unit) = match micros {
-        ..1e3 => (micros, "us"),
-        1e3..1e6 => (micros / 1e3, "ms"),
-        _ => (micros / 1e6, "s"),
-    };
-    match value {
-        ..10.0 => format!("{value:.2} {unit}"),
-        10.0..100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_have_three_digits() {
-        let shown = [
-            0.0,
-            7.25,
-            83.4,
-            999.9,
-            1234.0,
-            45_600.0,
-            2_500_000.0,
-            61_000_000.0,
-        ]
-        .map(duration);
-        assert_eq!(
-            shown,
-            [
-                "0.00 us", "7.25 us", "83.4 us", "1000 us", "1.23 ms", "45.6 ms", "2.50 s", "61.0 s"
-            ]
-        );
+        table::print(out, &latencies, &[1, 2, 3, 4, 5, 6, 7])?;
+        if let Some(chart) = &self.chart {
+            write!(out, "\n{chart}")?;
+        }
+        Ok(())
     }
 }

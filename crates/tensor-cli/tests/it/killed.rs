@@ -30,7 +30,7 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         assert_ne!(old, new);
         for round in 0..ROUNDS {
             let mut converting = place.spawn(&["convert", "a.safetensors", target]);
-            // Evenly over the time that it takes, and a little beyond, in an order that is none.
+            // Evenly over the time that it takes, and a little beyond, in no particular order.
             let part = (round * 7 % ROUNDS) as f64 / f64::from(ROUNDS) * 1.2;
             std::thread::sleep(Duration::from_secs_f64(duration.as_secs_f64() * part));
             converting.kill().unwrap();

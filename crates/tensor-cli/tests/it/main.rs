@@ -15,6 +15,8 @@ mod measuring;
 mod remote;
 #[cfg(feature = "client")]
 mod server;
+#[cfg(feature = "client")]
+mod servers;
 #[cfg(unix)]
 mod streams;
 mod support;

@@ -1,4 +1,4 @@
-//! Differences are named; what is stored differently but is the same is none.
+//! Differences are named; what is stored differently but is the same is not named.
 
 use fmt_core::Metadata;
 use tensor_core::{DType, Shape, Tensor};

@@ -80,7 +80,7 @@ impl RemoteOptions {
         self
     }
 
-    /// Take `http://` for other machines than this one, too. Whoever is on the way can read and change the file then.
+    /// Take `http://` for other machines than this one, too. Anybody on the way can read and change the file then.
     #[must_use]
     pub fn with_plain_http(mut self, is_allowed: bool) -> Self {
         self.plain_http = is_allowed;

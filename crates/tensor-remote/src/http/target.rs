@@ -108,7 +108,7 @@ impl Target {
         }
         let error = Error::new(
             ErrorKind::Unsupported,
-            "the address is of plain HTTP: whoever is on the way could change the file",
+            "the address is of plain HTTP: anybody on the way could change the file",
         );
         Err(error.expected("https://, or plain HTTP to be allowed (--allow-http)"))
     }

@@ -34,8 +34,8 @@ def onnx_runtime() -> str | None:
 
 
 def server_arguments(arguments: list[str]) -> list[str]:
-    """The server's arguments: a first one that is no option is the model repository, and ONNX Runtime is named if it is
-    installed and nothing was said about it."""
+    """The server's arguments: a first one that is no option is the model repository. Where nothing was said about them,
+    ONNX Runtime is named if it is installed, and this Python as the one that runs models in Python."""
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--model-repository", *arguments]
     says_runtime = any(argument.partition("=")[0] == "--onnxruntime" for argument in arguments)
@@ -43,6 +43,9 @@ def server_arguments(arguments: list[str]) -> list[str]:
         library = onnx_runtime()
         if library is not None:
             arguments = ["--onnxruntime", library, *arguments]
+    says_python = any(argument.partition("=")[0] == "--python" for argument in arguments)
+    if not says_python and "OIP_PYTHON" not in os.environ:
+        arguments = ["--python", sys.executable, *arguments]
     return arguments
 
 

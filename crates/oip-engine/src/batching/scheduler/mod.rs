@@ -54,6 +54,8 @@ pub(crate) struct Ask {
     pub(crate) timeout: Option<Duration>,
     /// When its answer is of no use any more.
     pub(crate) deadline: Option<Instant>,
+    /// Whether its rows say how long it takes, so that a caller may run it in place.
+    pub(crate) is_measured_by_rows: bool,
 }
 
 /// Requests with equal keys can be joined: same trailing dimensions, same parameters (`batch.rs` makes them).
@@ -91,6 +93,17 @@ pub(crate) enum Next<T> {
     /// Ask again at this time, or when a request has come.
     WaitUntil(Instant),
     /// Ask again when a request has come.
+    Idle,
+}
+
+/// What a caller may do who would run the next batch on its own thread.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum InPlace<T> {
+    /// Run these together; there is at least one.
+    Run(Vec<T>),
+    /// The next batch takes too long for that, or waits for company: it is for an instance's thread.
+    Leave,
+    /// Nothing waits.
     Idle,
 }
 
@@ -235,6 +248,33 @@ impl<T> Scheduler<T> {
         Next::WaitUntil(timeout.map_or(until, |timeout| timeout.min(until)))
     }
 
+    /// As [`Scheduler::next`], for a caller that may only run what is quick: `is_quick` is asked about the rows of the batch
+    /// whose turn it is. When it is not, nothing changes.
+    pub(crate) fn next_in_place(&mut self, now: Instant, is_quick: impl FnOnce(u64) -> bool) -> InPlace<T> {
+        let Some(first) = self.waiting.keys().next().copied() else {
+            return InPlace::Idle;
+        };
+        let Cut::Take(count) = self.cut(first, now) else {
+            return InPlace::Leave;
+        };
+        match self.rows(first, count).is_some_and(is_quick) {
+            true => InPlace::Run(self.take(first, count)),
+            false => InPlace::Leave,
+        }
+    }
+
+    /// Whether a request still waits.
+    pub(crate) fn holds(&self, ticket: Ticket) -> bool {
+        let Ticket { level, arrival } = ticket;
+        [false, true].into_iter().any(|is_delayed| {
+            self.waiting.contains_key(&Place {
+                level,
+                is_delayed,
+                arrival,
+            })
+        })
+    }
+
     /// Takes a request out that nobody waits for any more; `None` when it has left already.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         let Ticket { level, arrival } = ticket;
@@ -321,13 +361,28 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Takes the first requests of a group out.
-    fn take(&mut self, head: Place, count: usize) -> Vec<T> {
+    /// The first places of a group.
+    fn places(&self, head: Place, count: usize) -> Vec<Place> {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
-        let places: Vec<Place> = match group.and_then(|key| self.groups.get(key)) {
+        match group.and_then(|key| self.groups.get(key)) {
             Some(group) => group.iter().take(count).copied().collect(),
             None => vec![head],
-        };
+        }
+    }
+
+    /// Rows of the first requests of a group, if those say how long they take.
+    fn rows(&self, head: Place, count: usize) -> Option<u64> {
+        let places = self.places(head, count);
+        let mut asks = places.iter().map(|place| Some(&self.waiting.get(place)?.ask));
+        asks.try_fold(0u64, |rows, ask| {
+            let ask = ask.filter(|ask| ask.is_measured_by_rows)?;
+            Some(rows.saturating_add(ask.rows))
+        })
+    }
+
+    /// Takes the first requests of a group out.
+    fn take(&mut self, head: Place, count: usize) -> Vec<T> {
+        let places = self.places(head, count);
         let mut items = Vec::with_capacity(places.len());
         for place in places {
             if let Some(entry) = self.remove(place) {

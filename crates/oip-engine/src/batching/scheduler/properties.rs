@@ -20,7 +20,10 @@ enum Event {
         priority: u64,
         timeout: Option<u64>,
         deadline: Option<u64>,
+        is_measured_by_rows: bool,
     },
+    /// A caller would run the next batch itself, if it has at most so many rows.
+    InPlace(u64),
     /// So many microseconds pass.
     Pass(u64),
     /// An instance is free.
@@ -38,18 +41,23 @@ fn event() -> impl Strategy<Value = Event> {
         0..=4u64,
         proptest::option::of(0..2_000u64),
         proptest::option::of(0..5_000u64),
+        proptest::bool::weighted(0.8),
     );
-    let push = push.prop_map(|(rows, group, priority, timeout, deadline)| Event::Push {
-        rows,
-        group,
-        priority,
-        timeout,
-        deadline,
-    });
+    let push = push.prop_map(
+        |(rows, group, priority, timeout, deadline, is_measured_by_rows)| Event::Push {
+            rows,
+            group,
+            priority,
+            timeout,
+            deadline,
+            is_measured_by_rows,
+        },
+    );
     prop_oneof![
         20 => push,
         6 => (0..800u64).prop_map(Event::Pass),
         8 => Just(Event::Next),
+        4 => (0..10u64).prop_map(Event::InPlace),
         2 => any::<prop::sample::Index>().prop_map(|index| Event::Cancel(index.index(64))),
         1 => Just(Event::StopJoining),
     ]
@@ -108,6 +116,7 @@ struct Known {
     /// When the policy's time for it is over.
     timeout: Option<Instant>,
     deadline: Option<Instant>,
+    is_measured_by_rows: bool,
 }
 
 impl Known {
@@ -159,7 +168,23 @@ impl World {
         }
     }
 
-    fn next(&mut self) {
+    /// A caller asks for a batch of at most so many rows.
+    fn next_in_place(&mut self, max_rows: u64) {
+        self.expire();
+        let before = self.scheduler.len();
+        match self.scheduler.next_in_place(self.now, |rows| rows <= max_rows) {
+            InPlace::Idle => assert!(self.waiting.is_empty()),
+            InPlace::Leave => assert!(before > 0 && self.scheduler.len() == before),
+            InPlace::Run(batch) => {
+                let known = batch.iter().map(|number| &self.all[*number]);
+                assert!(known.clone().all(|known| known.is_measured_by_rows));
+                assert!(known.map(|known| known.rows).sum::<u64>() <= max_rows);
+                self.check_batch(&batch);
+            }
+        }
+    }
+
+    fn expire(&mut self) {
         for (number, expiry) in self.scheduler.expire(self.now) {
             assert!(self.waiting.remove(&number), "{number} left twice");
             let known = &self.all[number];
@@ -178,6 +203,10 @@ impl World {
             let is_delayed = self.policy.is_delayed_by_timeout(known.level);
             assert!(!is_over(known.timeout) || is_delayed, "{number} is kept too long");
         }
+    }
+
+    fn next(&mut self) {
+        self.expire();
         match self.scheduler.next(self.now) {
             Next::Idle => assert!(self.waiting.is_empty()),
             Next::WaitUntil(until) => {
@@ -256,7 +285,7 @@ proptest! {
         };
         for event in events {
             match event {
-                Event::Push { rows, group, priority, timeout, deadline } => {
+                Event::Push { rows, group, priority, timeout, deadline, is_measured_by_rows } => {
                     let micros = Duration::from_micros;
                     let level = world.policy.level(priority);
                     let timeout = timeout.map(micros);
@@ -267,6 +296,7 @@ proptest! {
                         since: world.now,
                         timeout: world.policy.timeout(level, timeout).map(|timeout| world.now + timeout),
                         deadline: deadline.map(|deadline| world.now + micros(deadline)),
+                        is_measured_by_rows,
                     };
                     let ask = Ask {
                         rows,
@@ -275,11 +305,13 @@ proptest! {
                         priority,
                         timeout,
                         deadline: known.deadline,
+                        is_measured_by_rows,
                     };
                     world.push(known, ask);
                 }
                 Event::Pass(time) => world.now += Duration::from_micros(time),
                 Event::Next => world.next(),
+                Event::InPlace(max_rows) => world.next_in_place(max_rows),
                 Event::Cancel(number) => {
                     if let Some(ticket) = world.tickets.get(&number) {
                         let was_waiting = world.waiting.remove(&number);

@@ -1,0 +1,523 @@
+//! What a request costs the server: processor time, context switches, and how long its client waits. Beside it what bare echoes
+//! cost, which is the floor on any machine.
+//!
+//! Servers are pinned to the first processor and this client to the second (by `taskset`, if it is there), so a server has one
+//! processor whatever the machine has. The client is one thread: with many callers it is often the slower one of the two, and
+//! the waiting times are those of the pair. Processor time is the server's alone, of all its threads, as the system counts it.
+//! All servers are measured in turn, in rounds; of each row the round with the least processor time is shown.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use attack_kit::{
+    protobuf::{self, request},
+    run as block_on,
+};
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{Method, Request};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::spawn_local,
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// A server to measure; may be given several times, such as an older build beside a new one
+    #[arg(long, value_name = "PROGRAM", required = true)]
+    server: Vec<PathBuf>,
+    /// A server that runs already, by its addresses for HTTP and gRPC and its process id: 127.0.0.1:8000,127.0.0.1:8001,77. It
+    /// needs the same models, and is pinned by whoever started it
+    #[arg(long, value_name = "HTTP,GRPC,PID")]
+    against: Vec<String>,
+    /// A program that echoes HTTP bodies, and prints its address
+    #[arg(long, value_name = "PROGRAM")]
+    http_floor: Option<PathBuf>,
+    /// A program that echoes gRPC tensors, and prints its address
+    #[arg(long, value_name = "PROGRAM")]
+    grpc_floor: Option<PathBuf>,
+    /// An ONNX model with an input X of FP32[-1, 64], such as the example network of the server
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
+    /// Seconds that each figure is measured for
+    #[arg(long, default_value_t = 1.5)]
+    seconds: f64,
+    /// How often each server has its turn
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Only rows whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    if !pin(std::process::id(), 1) {
+        println!("there is no taskset: nothing is pinned");
+    }
+    let repository = tempfile::tempdir()?;
+    write_models(repository.path(), options.network.as_deref())?;
+    let mut servers = Vec::new();
+    for program in &options.server {
+        servers.push(Measured::start(program, repository.path())?);
+    }
+    for running in &options.against {
+        servers.push(Measured::running(running)?);
+    }
+    let mut floors = [None, None];
+    for (floor, program) in floors.iter_mut().zip([&options.http_floor, &options.grpc_floor]) {
+        if let Some(program) = program {
+            *floor = Some(Measured::floor(program)?);
+        }
+    }
+    let title = ["cpu us", "switches", "p50 us", "p99 us", "requests/s", "to floor"];
+    println!("{:<44}{}", "", title.map(|title| format!("{title:>12}")).concat());
+    for work in all_work(options.network.is_some()) {
+        let wanted = options.only.as_deref().unwrap_or_default();
+        if !work.name.contains(wanted) {
+            continue;
+        }
+        for callers in work.callers {
+            println!("{}, {callers} callers", work.name);
+            let floor = floors[usize::from(work.is_grpc)].as_ref();
+            let all: Vec<&Measured> = servers.iter().chain(floor).collect();
+            let mut best: Vec<Option<Cost>> = all.iter().map(|_| None).collect();
+            for round in 0..options.rounds {
+                for turn in 0..all.len() {
+                    let index = (turn + round) % all.len();
+                    let cost = all[index].measure(&work, *callers, options.seconds)?;
+                    let best = &mut best[index];
+                    if best.as_ref().is_none_or(|best| cost.cpu < best.cpu) {
+                        *best = Some(cost);
+                    }
+                }
+            }
+            let floor = floor.and_then(|_| Some(best.last()?.as_ref()?.cpu));
+            for (server, cost) in all.iter().zip(best.iter().flatten()) {
+                let ratio = floor.map_or(String::new(), |floor| format!("{:.2}", cost.cpu / floor));
+                println!(
+                    "  {:<42}{:>12.1}{:>12.2}{:>12.0}{:>12.0}{:>12.0}{ratio:>12}",
+                    server.name, cost.cpu, cost.switches, cost.p50, cost.p99, cost.rate
+                );
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// A kind of request, and how many callers send it.
+struct Work {
+    name: String,
+    is_grpc: bool,
+    /// An HTTP/1 request as bytes, or the message of a gRPC call in its frame.
+    request: Bytes,
+    callers: &'static [usize],
+}
+
+const FEW_AND_MANY: &[usize] = &[1, 32];
+
+/// Models that give rows of so many floats back.
+const IDENTITIES: [(&str, &str, usize, &[usize]); 3] = [
+    ("identity_16", "identity 1x16", 16, FEW_AND_MANY),
+    ("identity_16k", "identity 64 KiB", 16 << 10, &[8]),
+    ("identity_4m", "identity 16 MiB", 4 << 20, &[1]),
+];
+
+/// Rows above this are not sent as JSON.
+const MAX_JSON: usize = 64 << 10;
+
+fn all_work(has_network: bool) -> Vec<Work> {
+    let mut all = vec![Work {
+        name: "GET /v2/health/live".to_owned(),
+        is_grpc: false,
+        request: Bytes::from_static(b"GET /v2/health/live HTTP/1.1\r\nHost: bench\r\n\r\n"),
+        callers: FEW_AND_MANY,
+    }];
+    let network = has_network.then_some(("network", "network 1x64", 64, FEW_AND_MANY));
+    for (model, label, width, callers) in IDENTITIES.into_iter().chain(network) {
+        let input = if model == "network" { "X" } else { "x" };
+        let row: Vec<f32> = (0..width).map(|index| (index % 1000) as f32 * 0.37).collect();
+        let mut add = |form: &str, is_grpc, request| {
+            all.push(Work {
+                name: format!("{label}, {form}"),
+                is_grpc,
+                request,
+                callers,
+            });
+        };
+        if width <= MAX_JSON {
+            add("JSON", false, json(model, input, &row));
+        }
+        add("binary", false, binary(model, input, &row));
+        add("gRPC", true, grpc(model, input, &row));
+    }
+    all
+}
+
+fn json(model: &str, input: &str, row: &[f32]) -> Bytes {
+    let numbers: Vec<String> = row.iter().map(ToString::to_string).collect();
+    let body = format!(
+        r#"{{"inputs": [{{"name": "{input}", "datatype": "FP32", "shape": [1, {}], "data": [{}]}}]}}"#,
+        row.len(),
+        numbers.join(", ")
+    );
+    post(model, body.as_bytes(), "")
+}
+
+fn binary(model: &str, input: &str, row: &[f32]) -> Bytes {
+    let header = format!(
+        r#"{{"inputs": [{{"name": "{input}", "datatype": "FP32", "shape": [1, {}], "parameters": {{"binary_data_size": {}}}}}], "parameters": {{"binary_data_output": true}}}}"#,
+        row.len(),
+        row.len() * 4
+    );
+    let length = format!("Inference-Header-Content-Length: {}\r\n", header.len());
+    post(model, &[header.as_bytes(), &raw(row)].concat(), &length)
+}
+
+fn post(model: &str, body: &[u8], header: &str) -> Bytes {
+    let length = body.len();
+    let head = format!(
+        "POST /v2/models/{model}/infer HTTP/1.1\r\nHost: bench\r\nContent-Length: {length}\r\n{header}\r\n"
+    );
+    [head.as_bytes(), body].concat().into()
+}
+
+fn grpc(model: &str, input: &str, row: &[f32]) -> Bytes {
+    let mut tensor = Vec::new();
+    protobuf::field(&mut tensor, request::NAME, input.as_bytes());
+    protobuf::field(&mut tensor, request::DATATYPE, b"FP32");
+    protobuf::number(&mut tensor, request::SHAPE, 1);
+    protobuf::number(&mut tensor, request::SHAPE, row.len() as u64);
+    let mut message = Vec::new();
+    protobuf::field(&mut message, request::MODEL, model.as_bytes());
+    protobuf::field(&mut message, request::INPUTS, &tensor);
+    protobuf::field(&mut message, request::RAW, &raw(row));
+    let mut framed = BytesMut::with_capacity(5 + message.len());
+    framed.put_u8(0);
+    framed.put_u32(message.len() as u32);
+    framed.put_slice(&message);
+    framed.freeze()
+}
+
+fn raw(row: &[f32]) -> Vec<u8> {
+    row.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+fn write_models(repository: &Path, network: Option<&Path>) -> Result<()> {
+    let place = |model: &str| -> Result<PathBuf> {
+        let version = repository.join(model).join("1");
+        fs::create_dir_all(&version)?;
+        Ok(version.join("model.onnx"))
+    };
+    for (model, _, width, _) in IDENTITIES {
+        fs::write(place(model)?, identity(width as u64))?;
+    }
+    if let Some(network) = network {
+        fs::copy(network, place("network")?).with_context(|| network.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// An ONNX model with one `Identity`, for rows of so many floats.
+fn identity(width: u64) -> Vec<u8> {
+    let message = |fields: &[(u32, &[u8])]| {
+        let mut message = Vec::new();
+        fields
+            .iter()
+            .for_each(|(id, value)| protobuf::field(&mut message, *id, value));
+        message
+    };
+    let count = |id, value| {
+        let mut message = Vec::new();
+        protobuf::number(&mut message, id, value);
+        message
+    };
+    let shape = message(&[(1, &message(&[(2, b"rows")])), (1, &count(1, width))]);
+    let tensor = [count(1, 1), message(&[(2, &shape)])].concat();
+    let value = |name: &[u8]| message(&[(1, name), (2, &message(&[(1, &tensor)]))]);
+    let node = message(&[(1, b"x"), (2, b"y"), (4, b"Identity")]);
+    let graph = message(&[(1, &node), (2, b"g"), (11, &value(b"x")), (12, &value(b"y"))]);
+    [count(1, 8), message(&[(7, &graph), (8, &count(2, 13))])].concat()
+}
+
+/// Ties a process, with all threads it has, to one processor.
+fn pin(process: u32, processor: usize) -> bool {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["-a", "-c", "-p", &processor.to_string(), &process.to_string()]);
+    let status = taskset.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A program that runs on the first processor.
+fn pinned(program: &Path) -> Command {
+    let mut asked = Command::new("taskset");
+    asked.arg("--version").stdout(Stdio::null());
+    match asked.status() {
+        Ok(_) => {
+            let mut command = Command::new("taskset");
+            command.args(["-c", "0"]).arg(program);
+            command
+        }
+        Err(_) => Command::new(program),
+    }
+}
+
+/// A server, or a floor.
+struct Measured {
+    name: String,
+    /// None if somebody else started it.
+    process: Option<Child>,
+    pid: u32,
+    http: SocketAddr,
+    grpc: SocketAddr,
+}
+
+impl Measured {
+    fn start(program: &Path, repository: &Path) -> Result<Self> {
+        let mut command = pinned(program);
+        command
+            .arg("--model-repository")
+            .arg(repository)
+            .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])
+            .args(["--log", "off"])
+            .env_remove("ORT_DYLIB_PATH");
+        Self::spawn(command, program, &["HTTP", "gRPC", " after "])
+    }
+
+    fn floor(program: &Path) -> Result<Self> {
+        Self::spawn(pinned(program), program, &["listening on"])
+    }
+
+    /// Starts a program that prints lines with these words, first those with its addresses.
+    fn spawn(mut command: Command, program: &Path, words: &[&str]) -> Result<Self> {
+        let name = program.display().to_string();
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let mut lines = BufReader::new(process.stdout.take().context("it has no output")?).lines();
+        let mut addresses = Vec::new();
+        for word in words {
+            let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(word)));
+            let line = line.with_context(|| format!("{name} ended while it started"))??;
+            let address = line.trim().rsplit(' ').next().unwrap_or_default();
+            addresses.extend(address.trim_start_matches("http://").parse::<SocketAddr>());
+        }
+        // What it prints later must not fail.
+        std::thread::spawn(move || lines.count());
+        let (Some(http), Some(grpc)) = (addresses.first(), addresses.last()) else {
+            bail!("{name} does not say where it listens");
+        };
+        Ok(Self {
+            name,
+            pid: process.id(),
+            http: *http,
+            grpc: *grpc,
+            process: Some(process),
+        })
+    }
+
+    fn running(text: &str) -> Result<Self> {
+        let parts: Vec<&str> = text.split(',').collect();
+        let [http, grpc, pid] = parts[..] else {
+            bail!("--against {text}: expected HTTP,GRPC,PID");
+        };
+        Ok(Self {
+            name: text.to_owned(),
+            process: None,
+            pid: pid.parse().context("the process id")?,
+            http: http.parse().context("the address for HTTP")?,
+            grpc: grpc.parse().context("the address for gRPC")?,
+        })
+    }
+
+    /// Sends requests for some time.
+    fn measure(&self, work: &Work, callers: usize, seconds: f64) -> Result<Cost> {
+        block_on(async {
+            // Enough for models to be known.
+            self.drive(work, callers, seconds / 5.0).await?;
+            let before = self.used()?;
+            let start = Instant::now();
+            let mut times = self.drive(work, callers, seconds).await?;
+            let elapsed = start.elapsed();
+            let after = self.used()?;
+            ensure!(!times.is_empty(), "no request was answered in {seconds} s");
+            times.sort();
+            let count = times.len() as f64;
+            let micros = |time: Duration| time.as_secs_f64() * 1e6;
+            Ok(Cost {
+                cpu: micros(after.0.saturating_sub(before.0)) / count,
+                switches: after.1.saturating_sub(before.1) as f64 / count,
+                p50: micros(times[times.len() / 2]),
+                p99: micros(times[times.len() * 99 / 100]),
+                rate: count / elapsed.as_secs_f64(),
+            })
+        })?
+        .with_context(|| format!("{}: {}", self.name, work.name))
+    }
+
+    async fn drive(&self, work: &Work, callers: usize, seconds: f64) -> Result<Vec<Duration>> {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let mut running = Vec::new();
+        for _ in 0..callers {
+            let request = work.request.clone();
+            running.push(match work.is_grpc {
+                true => spawn_local(call_grpc(self.grpc, request, end)),
+                false => spawn_local(call_http(self.http, request, end)),
+            });
+        }
+        let mut times = Vec::new();
+        for caller in running {
+            times.extend(caller.await??);
+        }
+        Ok(times)
+    }
+
+    /// Processor time and context switches of all threads so far.
+    fn used(&self) -> Result<(Duration, u64)> {
+        let mut used = (Duration::ZERO, 0);
+        for thread in fs::read_dir(format!("/proc/{}/task", self.pid)).context("it has ended")? {
+            let folder = thread?.path();
+            // A thread may end meanwhile.
+            let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+            let nanos = read("schedstat")
+                .split(' ')
+                .next()
+                .and_then(|text| text.parse().ok());
+            used.0 += Duration::from_nanos(nanos.unwrap_or(0));
+            let status = read("status");
+            let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+            let counts = lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+            used.1 += counts.sum::<u64>();
+        }
+        Ok(used)
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// What a request costs, in microseconds where it is time.
+struct Cost {
+    cpu: f64,
+    switches: f64,
+    p50: f64,
+    p99: f64,
+    rate: f64,
+}
+
+/// Sends a request over a connection of its own again and again; the time of each.
+async fn call_http(address: SocketAddr, request: Bytes, end: Instant) -> Result<Vec<Duration>> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut times = Vec::new();
+    loop {
+        let start = Instant::now();
+        if start >= end {
+            return Ok(times);
+        }
+        // An echo answers large bodies while they are sent.
+        let (mut read, mut write) = stream.split();
+        let (sent, received) = tokio::join!(write.write_all(&request), receive(&mut read, &mut buffer));
+        sent?;
+        received?;
+        times.push(start.elapsed());
+    }
+}
+
+/// Reads one answer with a length.
+async fn receive(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    let end = loop {
+        filled += read(stream, &mut buffer[filled..]).await?;
+        let head = buffer[..filled]
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n");
+        if let Some(end) = head {
+            break end;
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..end]);
+    ensure!(
+        head.starts_with("HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&buffer[..filled])
+    );
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        let is_length = name.eq_ignore_ascii_case("content-length");
+        is_length.then(|| value.parse::<usize>().ok()).flatten()
+    });
+    let mut left = length.context("an answer without a length")?;
+    left = left.saturating_sub(filled - end - 4);
+    while left > 0 {
+        left = left.saturating_sub(read(stream, buffer).await?);
+    }
+    Ok(())
+}
+
+async fn read(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<usize> {
+    let read = stream.read(buffer).await?;
+    ensure!(read > 0, "the server hung up");
+    Ok(read)
+}
+
+/// The same over HTTP/2, without what a gRPC client has beside.
+async fn call_grpc(address: SocketAddr, message: Bytes, end: Instant) -> Result<Vec<Duration>> {
+    const WINDOW: u32 = 1 << 20;
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let (mut sender, connection) = h2::client::Builder::new()
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(64 << 10)
+        .handshake::<_, Bytes>(stream)
+        .await?;
+    let driver = spawn_local(connection);
+    let path = format!("http://{address}/inference.GRPCInferenceService/ModelInfer");
+    let mut times = Vec::new();
+    loop {
+        let start = Instant::now();
+        if start >= end {
+            driver.abort();
+            return Ok(times);
+        }
+        sender = sender.ready().await?;
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(&path)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())?;
+        let (response, mut body) = sender.send_request(request, false)?;
+        body.send_data(message.clone(), true)?;
+        let response = response.await?;
+        let refusal = response.headers().get("grpc-status");
+        ensure!(refusal.is_none(), "{:?}", response.headers());
+        let mut body = response.into_body();
+        while let Some(data) = body.data().await {
+            let length = data?.len();
+            body.flow_control().release_capacity(length)?;
+        }
+        let trailers = body.trailers().await?.context("an answer without a status")?;
+        ensure!(
+            trailers.get("grpc-status").is_some_and(|status| status == "0"),
+            "{trailers:?}"
+        );
+        times.push(start.elapsed());
+    }
+}

@@ -1,0 +1,116 @@
+//! Large constants that only get another type or a scale, such as tables of words in 8 bits, are made once for all plans of a
+//! model. tract folds nothing that takes more memory than what it is made of, and would make them in each run.
+
+use std::{collections::HashSet, sync::Arc};
+
+use tract_onnx::{
+    prelude::{InferenceModel, Tensor, TractResult},
+    tract_hir::{
+        infer::InferenceFact,
+        internal::{IntoArcTensor, IntoTValue},
+        tract_core::ops::konst::Const,
+    },
+};
+
+/// Constants of fewer elements are left to tract.
+const LEAST: usize = 1 << 16;
+
+/// What the constants that are made may take together.
+const MAX_BYTES: usize = 1 << 30;
+
+/// Makes them, where `operator` tells what a node's operator is called in the file. What cannot be made is left.
+pub(crate) fn fold(graph: &mut InferenceModel, operator: impl Fn(&str) -> Option<String>) -> TractResult<()> {
+    let mut made = HashSet::new();
+    let mut bytes = 0;
+    for id in graph.eval_order()? {
+        let node = graph.node(id);
+        let is_wanted = match operator(&node.name).as_deref() {
+            Some("Cast" | "DequantizeLinear") => true,
+            Some("Mul") => node.inputs.iter().any(|input| made.contains(&input.node)),
+            _ => false,
+        };
+        let Some(inputs) = constants(graph, id).filter(|_| is_wanted) else {
+            continue;
+        };
+        let Some(first) = inputs
+            .iter()
+            .max_by_key(|input| input.len())
+            .filter(|input| input.len() >= LEAST)
+        else {
+            continue;
+        };
+        let size = first.len().saturating_mul(size_of::<f32>());
+        if bytes + size > MAX_BYTES {
+            continue;
+        }
+        let inputs = inputs.iter().map(|input| input.clone().into_tvalue());
+        let Ok(Some(values)) = node.op.eval_out_of_plan(inputs.collect()) else {
+            continue;
+        };
+        let Some(value) = values.into_iter().next() else {
+            continue;
+        };
+        bytes += size;
+        made.insert(id);
+        replace(graph, id, value.into_arc_tensor())?;
+    }
+    Ok(())
+}
+
+/// What a node is given, if all of it is constant.
+fn constants(graph: &InferenceModel, id: usize) -> Option<Vec<Arc<Tensor>>> {
+    let node = graph.node(id);
+    let inputs = node.inputs.iter();
+    let constant = |input: usize| Some(graph.node(input).op_as::<Const>()?.val().clone());
+    let constants: Option<Vec<_>> = inputs.map(|input| constant(input.node)).collect();
+    constants.filter(|constants| !constants.is_empty() && node.outputs.len() == 1)
+}
+
+fn replace(graph: &mut InferenceModel, id: usize, value: Arc<Tensor>) -> TractResult<()> {
+    let node = graph.node_mut(id);
+    let inputs = std::mem::take(&mut node.inputs);
+    node.outputs[0].fact = InferenceFact::try_from(value.clone())?;
+    node.op = Box::new(Const::new(value)?);
+    for input in inputs {
+        let successors = &mut graph.nodes[input.node].outputs[input.slot].successors;
+        successors.retain(|successor| successor.node != id);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tract_onnx::tract_hir::internal::Framework;
+
+    use super::*;
+    use crate::{decode, lower, ops, signature::Signature};
+
+    #[test]
+    fn a_table_is_made_once() {
+        let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
+        let file = std::fs::read(format!("{fixtures}words_in_bytes.onnx")).unwrap();
+        let model = decode::model(&file.into()).unwrap();
+        let graph = model.graph.as_ref().unwrap();
+        let signature = Signature::of(&model, graph).unwrap();
+        let lowered = lower::lower(graph, &signature.opsets).unwrap();
+        let made = || ops::onnx().model_for_proto_model(&lowered.model).unwrap();
+        let constants = |graph: &InferenceModel| {
+            let nodes = graph.nodes().iter();
+            nodes.filter(|node| node.op_is::<Const>()).count()
+        };
+        let operators = |node: &str| {
+            let number: usize = node.rsplit_once(lower::NODE)?.1.split('~').next()?.parse().ok()?;
+            Some(["Cast", "Mul", "Gather"].get(number)?.to_string())
+        };
+        let (before, mut after) = (made(), made());
+        fold(&mut after, operators).unwrap();
+        assert_eq!(constants(&after), constants(&before) + 2);
+        assert!(after.check_edges().is_ok());
+        // A product of constants that were not made here is tract's business.
+        let mut others = made();
+        fold(&mut others, |node| operators(node).filter(|name| name != "Cast")).unwrap();
+        assert_eq!(constants(&others), constants(&before));
+    }
+}

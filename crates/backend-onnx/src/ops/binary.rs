@@ -1,0 +1,399 @@
+//! Sums, differences, products and quotients of numbers, of which one side may be repeated along some axes. tract has vector
+//! instructions for some of these only, and calls a function for each element of the others.
+
+use std::sync::Arc;
+
+use tract_onnx::tract_hir::{
+    internal::*,
+    tract_core::{
+        broadcast::multi_broadcast,
+        ops::{
+            binary::TypedBinOp,
+            math::{Add, Div, Mul, Sub},
+        },
+    },
+};
+
+use super::elements::{elements, tensor};
+
+/// Puts faster operators in the place of those that tract left as they were.
+pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
+    for id in 0..model.nodes().len() {
+        let node = model.node(id);
+        let Some(Function::Of(function)) = node.op_as::<TypedBinOp>().map(Function::of) else {
+            continue;
+        };
+        let mut types = node
+            .inputs
+            .iter()
+            .map(|&input| Ok(model.outlet_fact(input)?.datum_type));
+        let output = node.outputs[0].fact.datum_type;
+        let is_same = types.try_fold(true, |is_same, datum_type: TractResult<DatumType>| {
+            Ok::<_, TractError>(is_same && datum_type? == output)
+        })?;
+        let is_known = match output {
+            DatumType::F32 => true,
+            DatumType::I32 => function != Arithmetic::Quotient,
+            _ => false,
+        };
+        if is_same && is_known {
+            model.node_mut(id).op = Box::new(Binary(function));
+        }
+    }
+    Ok(())
+}
+
+enum Function {
+    Of(Arithmetic),
+    Other,
+}
+
+impl Function {
+    fn of(op: &TypedBinOp) -> Self {
+        let op = &op.0;
+        Self::Of(if op.is::<Add>() {
+            Arithmetic::Sum
+        } else if op.is::<Sub>() {
+            Arithmetic::Difference
+        } else if op.is::<Mul>() {
+            Arithmetic::Product
+        } else if op.is::<Div>() {
+            Arithmetic::Quotient
+        } else {
+            return Self::Other;
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arithmetic {
+    Sum,
+    Difference,
+    Product,
+    Quotient,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Binary(Arithmetic);
+
+impl Op for Binary {
+    fn name(&self) -> StaticName {
+        "Binary".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for Binary {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let (a, b) = args_2!(inputs);
+        let shape = multi_broadcast(&[a.shape(), b.shape()])?;
+        let datum_type = a.datum_type();
+        ensure!(b.datum_type() == datum_type, "the inputs have different types");
+        macro_rules! function {
+            ($T:ty, $function:expr) => {
+                computed::<$T>(a, b, &shape, $function)
+            };
+        }
+        let value = match (datum_type, self.0) {
+            (DatumType::F32, Arithmetic::Sum) => function!(f32, |a, b| a + b),
+            (DatumType::F32, Arithmetic::Difference) => function!(f32, |a, b| a - b),
+            (DatumType::F32, Arithmetic::Product) => function!(f32, |a, b| a * b),
+            (DatumType::F32, Arithmetic::Quotient) => function!(f32, |a, b| a / b),
+            (DatumType::I32, Arithmetic::Sum) => function!(i32, i32::wrapping_add),
+            (DatumType::I32, Arithmetic::Difference) => function!(i32, i32::wrapping_sub),
+            (DatumType::I32, Arithmetic::Product) => function!(i32, i32::wrapping_mul),
+            (other, function) => bail!("a {function:?} of {other:?}"),
+        }?;
+        Ok(tvec![value.into_tvalue()])
+    }
+}
+
+impl TypedOp for Binary {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let shape = multi_broadcast(&[&inputs[0].shape.to_tvec(), &inputs[1].shape.to_tvec()])?;
+        Ok(tvec![inputs[0].datum_type.fact(shape)])
+    }
+
+    as_op!();
+}
+
+/// One number from each pair, in the place of the first ones where nobody else has them.
+fn computed<T: Datum + Copy + Default>(
+    a: TValue,
+    b: TValue,
+    shape: &[usize],
+    function: impl Fn(T, T) -> T,
+) -> TractResult<Tensor> {
+    let a = match a.shape() == shape {
+        true => Arc::try_unwrap(a.into_arc_tensor()),
+        false => Err(a.into_arc_tensor()),
+    };
+    let a = match a {
+        Ok(mut a) => {
+            pulp::Arch::new().dispatch(InPlace {
+                runs: Runs::new(shape, b.shape(), shape),
+                a: a.try_as_plain_ram_mut()?.as_slice_mut::<T>()?,
+                b: elements::<T>(&b)?,
+                function,
+            });
+            return Ok(a);
+        }
+        Err(a) => a,
+    };
+    broadcast(&a, &b, function)
+}
+
+/// One number from each pair of two tensors' numbers.
+pub(super) fn broadcast<T: Datum + Copy + Default>(
+    a: &Tensor,
+    b: &Tensor,
+    function: impl Fn(T, T) -> T,
+) -> TractResult<Tensor> {
+    let shape = multi_broadcast(&[a.shape(), b.shape()])?;
+    let mut made = vec![T::default(); shape.iter().product()];
+    pulp::Arch::new().dispatch(OutOfPlace {
+        runs: Runs::new(a.shape(), b.shape(), &shape),
+        a: elements::<T>(a)?,
+        b: elements::<T>(b)?,
+        made: &mut made,
+        function,
+    });
+    tensor(&shape, made)
+}
+
+/// How the elements of two tensors meet: the axes behind each other that are walked in the same way are one.
+#[derive(Debug, PartialEq, Eq)]
+struct Runs {
+    /// Outermost first.
+    axes: TVec<Axis>,
+    /// The innermost one.
+    last: Axis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    size: usize,
+    /// How far apart the next elements are, 0 where one is repeated.
+    a: usize,
+    b: usize,
+}
+
+impl Runs {
+    fn new(a: &[usize], b: &[usize], shape: &[usize]) -> Self {
+        let rank = shape.len();
+        let mut axes: TVec<Axis> = TVec::new();
+        let (mut step_a, mut step_b) = (1, 1);
+        // From the innermost; one that is missing at the front is of one element.
+        for from_end in 1..=rank {
+            let size = shape[rank - from_end];
+            let dim = |dims: &[usize]| dims.len().checked_sub(from_end).map_or(1, |axis| dims[axis]);
+            let (size_a, size_b) = (dim(a), dim(b));
+            let axis = Axis {
+                size,
+                a: if size_a == 1 { 0 } else { step_a },
+                b: if size_b == 1 { 0 } else { step_b },
+            };
+            step_a *= size_a;
+            step_b *= size_b;
+            if size == 1 {
+                continue;
+            }
+            match axes.last_mut() {
+                Some(inner)
+                    if axis.a == inner.a * inner.size
+                        && axis.b == inner.b * inner.size
+                        && (axis.a == 0) == (inner.a == 0)
+                        && (axis.b == 0) == (inner.b == 0) =>
+                {
+                    inner.size *= size;
+                }
+                _ => axes.push(axis),
+            }
+        }
+        axes.reverse();
+        let last = axes.pop().unwrap_or(Axis { size: 1, a: 1, b: 1 });
+        Self { axes, last }
+    }
+
+    /// Where each run of the innermost axis begins: in the first, in the second, and in the result.
+    #[inline(always)]
+    fn each(&self, mut run: impl FnMut(usize, usize, usize)) {
+        let count: usize = self.axes.iter().map(|axis| axis.size).product();
+        if self.last.size == 0 || count == 0 {
+            return;
+        }
+        let mut places: TVec<usize> = tvec![0; self.axes.len()];
+        let (mut a, mut b) = (0, 0);
+        for index in 0..count {
+            run(a, b, index * self.last.size);
+            for (axis, place) in self.axes.iter().zip(&mut places).rev() {
+                *place += 1;
+                a += axis.a;
+                b += axis.b;
+                if *place < axis.size {
+                    break;
+                }
+                *place = 0;
+                a -= axis.a * axis.size;
+                b -= axis.b * axis.size;
+            }
+        }
+    }
+}
+
+struct InPlace<'v, T, F> {
+    runs: Runs,
+    a: &'v mut [T],
+    b: &'v [T],
+    function: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self { runs, a, b, function } = self;
+        let last = runs.last;
+        runs.each(|_, from_b, to| {
+            let a = &mut a[to..to + last.size];
+            if last.b == 0 {
+                let b = b[from_b];
+                a.iter_mut().for_each(|a| *a = function(*a, b));
+            } else {
+                let b = &b[from_b..from_b + last.size];
+                a.iter_mut().zip(b).for_each(|(a, b)| *a = function(*a, *b));
+            }
+        });
+    }
+}
+
+struct OutOfPlace<'v, T, F> {
+    runs: Runs,
+    a: &'v [T],
+    b: &'v [T],
+    made: &'v mut [T],
+    function: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for OutOfPlace<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self {
+            runs,
+            a,
+            b,
+            made,
+            function,
+        } = self;
+        let last = runs.last;
+        runs.each(|from_a, from_b, to| {
+            let made = &mut made[to..to + last.size];
+            match (last.a, last.b) {
+                (0, 0) => made.fill(function(a[from_a], b[from_b])),
+                (0, _) => {
+                    let (a, b) = (a[from_a], &b[from_b..from_b + made.len()]);
+                    made.iter_mut()
+                        .zip(b)
+                        .for_each(|(made, b)| *made = function(a, *b));
+                }
+                (_, 0) => {
+                    let (a, b) = (&a[from_a..from_a + made.len()], b[from_b]);
+                    made.iter_mut()
+                        .zip(a)
+                        .for_each(|(made, a)| *made = function(*a, b));
+                }
+                _ => {
+                    let (a, b) = (&a[from_a..from_a + made.len()], &b[from_b..from_b + made.len()]);
+                    let pairs = a.iter().zip(b);
+                    made.iter_mut()
+                        .zip(pairs)
+                        .for_each(|(made, (a, b))| *made = function(*a, *b));
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tract_onnx::tract_hir::tract_core::ops::math::{add, div, mul, sub};
+
+    use super::*;
+
+    fn numbers<T: Datum>(shape: &[usize], number: impl Fn(usize) -> T) -> TValue {
+        let count = shape.iter().product();
+        tensor(shape, (0..count).map(number).collect())
+            .unwrap()
+            .into_tvalue()
+    }
+
+    const SHAPES: &[[&[usize]; 2]] = &[
+        [&[], &[]],
+        [&[5], &[1]],
+        [&[1], &[5]],
+        [&[2, 3, 4, 5], &[2, 3, 4, 5]],
+        [&[2, 3, 4, 5], &[1, 3, 1, 1]],
+        [&[2, 3, 4, 5], &[2, 1, 4, 1]],
+        [&[2, 3, 4, 5], &[1, 1, 1, 5]],
+        [&[2, 1, 4, 1], &[1, 3, 1, 5]],
+        [&[1, 1, 1, 5], &[2, 3, 4, 5]],
+        [&[2, 3, 1, 1], &[2, 3, 4, 5]],
+        [&[1, 1], &[1, 1]],
+        [&[0, 3], &[1, 3]],
+        [&[3, 0], &[3, 1]],
+    ];
+
+    #[test]
+    fn results_are_those_of_tract() {
+        let context = EvalContext::out_of_plan();
+        let functions = [
+            (add(), Arithmetic::Sum),
+            (sub(), Arithmetic::Difference),
+            (mul(), Arithmetic::Product),
+            (div(), Arithmetic::Quotient),
+        ];
+        for [a, b] in SHAPES {
+            for (tract, function) in &functions {
+                let floats = [
+                    numbers(a, |index| index as f32 - 7.5),
+                    numbers(b, |index| index as f32 * 3.25 - 6.5),
+                ];
+                let integers = [
+                    numbers(a, |index| (index as i32).wrapping_mul(123_456_789)),
+                    numbers(b, |index| 987_654_321i32.wrapping_mul(index as i32 + 1)),
+                ];
+                for inputs in [floats, integers] {
+                    let is_integer = inputs[0].datum_type() == DatumType::I32;
+                    if is_integer && *function == Arithmetic::Quotient {
+                        continue;
+                    }
+                    let wanted = tract.eval(&context, tvec![inputs[0].clone(), inputs[1].clone()]);
+                    let binary = Binary(*function);
+                    let out_of_place = binary.eval(&context, tvec![inputs[0].clone(), inputs[1].clone()]);
+                    let (wanted, found) = (wanted.unwrap(), out_of_place.unwrap());
+                    assert_eq!(found[0], wanted[0], "{function:?} of {a:?} and {b:?}");
+                    let [first, second] = inputs;
+                    let in_place = binary.eval(&context, tvec![first, second]).unwrap();
+                    assert_eq!(in_place[0], wanted[0], "{function:?} of {a:?} and {b:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn axes_that_are_walked_alike_are_one() {
+        let runs = Runs::new(&[2, 3, 4, 5], &[1, 3, 1, 1], &[2, 3, 4, 5]);
+        assert_eq!(runs.last, Axis { size: 20, a: 1, b: 0 });
+        assert_eq!(runs.axes.len(), 2);
+        let runs = Runs::new(&[2, 3, 4], &[2, 3, 4], &[2, 3, 4]);
+        assert_eq!((runs.axes.len(), runs.last.size), (0, 24));
+    }
+}

@@ -1,0 +1,405 @@
+//! The cells of recurrent layers: all steps of one direction.
+//!
+//! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
+
+use tract_onnx::tract_hir::tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul};
+
+use super::gate_functions::Activation;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cell {
+    Lstm,
+    Gru {
+        /// The reset gate works on the product with the state rather than on the state.
+        resets_after: bool,
+    },
+    Rnn,
+}
+
+impl Cell {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Lstm => "LSTM",
+            Self::Gru { .. } => "GRU",
+            Self::Rnn => "RNN",
+        }
+    }
+
+    pub(super) fn gates(self) -> usize {
+        match self {
+            Self::Lstm => 4,
+            Self::Gru { .. } => 3,
+            Self::Rnn => 1,
+        }
+    }
+
+    /// The functions that are used unless others are given.
+    pub(super) fn activations(self) -> &'static [&'static str] {
+        match self {
+            Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
+            Self::Gru { .. } => &["Sigmoid", "Tanh"],
+            Self::Rnn => &["Tanh"],
+        }
+    }
+}
+
+/// Sizes of one node in one run.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) steps: usize,
+    pub(super) batch: usize,
+    pub(super) input: usize,
+    pub(super) hidden: usize,
+}
+
+/// What is computed in one direction.
+pub(super) struct Side<'r> {
+    pub(super) cell: Cell,
+    pub(super) activations: &'r [Activation],
+    pub(super) sizes: Sizes,
+    pub(super) lengths: &'r [usize],
+    pub(super) is_reverse: bool,
+    /// What gates are limited to before their functions; 0 is no limit.
+    pub(super) clip: f32,
+    pub(super) couples_gates: bool,
+    pub(super) w: &'r [f32],
+    pub(super) r: &'r [f32],
+    /// Of the product with the input, then of that with the state.
+    pub(super) bias: Option<Vec<f32>>,
+    /// For the input, output and forget gates.
+    pub(super) peepholes: Option<Vec<f32>>,
+}
+
+/// What one step leaves to the next, for each row of the batch.
+pub(super) struct State {
+    pub(super) h: Vec<f32>,
+    pub(super) c: Vec<f32>,
+}
+
+impl Side<'_> {
+    /// Runs all steps; gives the state behind each one, by step and row.
+    pub(super) fn run(&self, x: &[f32], state: &mut State, mut give: impl FnMut(usize, usize, &[f32])) {
+        let Sizes {
+            steps,
+            batch,
+            input,
+            hidden,
+        } = self.sizes;
+        let gates = self.cell.gates() * hidden;
+        // All steps' products with the input at once.
+        let mut products = vec![0f32; steps * batch * gates];
+        multiply(x, self.w, &mut products, [steps * batch, input, gates]);
+        if let Some(bias) = self.input_bias() {
+            products
+                .chunks_exact_mut(gates.max(1))
+                .for_each(|row| add(row, &bias));
+        }
+        // A reset before the product leaves the third gate's product for later.
+        let is_late = self.cell == (Cell::Gru { resets_after: false });
+        let early = if is_late { 2 * hidden } else { gates };
+        let mut recurrent = vec![0f32; batch * early];
+        let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
+        let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
+        for turn in 0..steps {
+            multiply(
+                &state.h,
+                &self.r[..early * hidden],
+                &mut recurrent,
+                [batch, hidden, early],
+            );
+            if is_late {
+                for row in self.rows(turn) {
+                    let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
+                    let r = &mut recurrent[row.index * early..][hidden..2 * hidden];
+                    add(r, x);
+                    self.activations[0].apply(r);
+                    let h = state.h[row.index * hidden..].iter();
+                    let reset = &mut reset[row.index * hidden..][..hidden];
+                    for ((reset, r), h) in reset.iter_mut().zip(&*r).zip(h) {
+                        *reset = r * h;
+                    }
+                }
+                multiply(
+                    &reset,
+                    &self.r[early * hidden..],
+                    &mut third,
+                    [batch, hidden, hidden],
+                );
+            }
+            for row in self.rows(turn) {
+                let x = &products[(row.step * batch + row.index) * gates..][..gates];
+                let r = &mut recurrent[row.index * early..][..early];
+                let h = &mut state.h[row.index * hidden..][..hidden];
+                match self.cell {
+                    Cell::Lstm => self.lstm(x, r, h, &mut state.c[row.index * hidden..][..hidden]),
+                    Cell::Gru { resets_after: true } => self.gru_resetting_after(x, r, h),
+                    Cell::Gru { resets_after: false } => {
+                        self.gru(x, r, &mut third[row.index * hidden..][..hidden], h);
+                    }
+                    Cell::Rnn => {
+                        add(r, x);
+                        self.activations[0].apply(r);
+                        h.copy_from_slice(r);
+                    }
+                }
+                give(row.step, row.index, h);
+            }
+        }
+        for (row, &length) in self.lengths.iter().enumerate() {
+            if length == 0 {
+                // As ONNX Runtime has it.
+                state.h[row * hidden..][..hidden].fill(0.0);
+                state.c[row * hidden..][..hidden].fill(0.0);
+            }
+        }
+    }
+
+    /// What is added to products with the input: all that does not depend on the state.
+    fn input_bias(&self) -> Option<Vec<f32>> {
+        let bias = self.bias.as_ref()?;
+        let (of_input, of_state) = bias.split_at(bias.len() / 2);
+        let mut sum = of_input.to_vec();
+        let added = match self.cell {
+            // The reset gate works on the third part of the other one.
+            Cell::Gru { resets_after: true } => 2 * self.sizes.hidden,
+            _ => sum.len(),
+        };
+        add(&mut sum[..added], &of_state[..added]);
+        Some(sum)
+    }
+
+    /// The rows of the batch whose sequences have not ended, and the steps that they are at.
+    fn rows(&self, turn: usize) -> impl Iterator<Item = Row> {
+        let rows = self.lengths.iter().enumerate();
+        rows.filter(move |(_, length)| turn < **length)
+            .map(move |(index, &length)| Row {
+                index,
+                step: if self.is_reverse { length - 1 - turn } else { turn },
+            })
+    }
+
+    fn clip(&self, values: &mut [f32]) {
+        if self.clip > 0.0 {
+            for value in values {
+                *value = value.clamp(-self.clip, self.clip);
+            }
+        }
+    }
+
+    /// Adds what a gate sees of the cell, where it does.
+    fn peep(&self, gate: usize, values: &mut [f32], c: &[f32]) {
+        let Some(peepholes) = &self.peepholes else {
+            return;
+        };
+        let peepholes = &peepholes[gate * c.len()..];
+        for ((value, peephole), c) in values.iter_mut().zip(peepholes).zip(c) {
+            *value += peephole * c;
+        }
+    }
+
+    /// A step of an LSTM: `r` has the products with the state and is used up.
+    fn lstm(&self, x: &[f32], r: &mut [f32], h: &mut [f32], c: &mut [f32]) {
+        let [f, g, last] = [self.activations[0], self.activations[1], self.activations[2]];
+        add(r, x);
+        let (input, rest) = r.split_at_mut(h.len());
+        let (output, rest) = rest.split_at_mut(h.len());
+        let (forget, candidate) = rest.split_at_mut(h.len());
+        self.peep(0, input, c);
+        self.clip(input);
+        f.apply(input);
+        if self.couples_gates {
+            for (forget, input) in forget.iter_mut().zip(&*input) {
+                *forget = 1.0 - input;
+            }
+        } else {
+            self.peep(2, forget, c);
+            self.clip(forget);
+            f.apply(forget);
+        }
+        self.clip(candidate);
+        g.apply(candidate);
+        for (((c, forget), input), candidate) in c.iter_mut().zip(&*forget).zip(&*input).zip(&*candidate) {
+            *c = forget * *c + input * candidate;
+        }
+        self.peep(1, output, c);
+        self.clip(output);
+        f.apply(output);
+        h.copy_from_slice(c);
+        last.apply(h);
+        for (h, output) in h.iter_mut().zip(&*output) {
+            *h *= output;
+        }
+    }
+
+    /// A step of a GRU: `r` has the products with the state and is used up.
+    fn gru_resetting_after(&self, x: &[f32], r: &mut [f32], h: &mut [f32]) {
+        let hidden = h.len();
+        let [f, g] = [self.activations[0], self.activations[1]];
+        let (gates, candidate) = r.split_at_mut(2 * hidden);
+        add(gates, &x[..2 * hidden]);
+        f.apply(gates);
+        let (update, reset) = gates.split_at(hidden);
+        if let Some(bias) = &self.bias {
+            add(candidate, &bias[x.len() + 2 * hidden..]);
+        }
+        for ((candidate, reset), x) in candidate.iter_mut().zip(reset).zip(&x[2 * hidden..]) {
+            *candidate = x + reset * *candidate;
+        }
+        g.apply(candidate);
+        mix(h, update, candidate);
+    }
+
+    /// The end of a step of a GRU: `third` has the product with the state behind the reset gate.
+    fn gru(&self, x: &[f32], r: &mut [f32], third: &mut [f32], h: &mut [f32]) {
+        let hidden = h.len();
+        let update = &mut r[..hidden];
+        add(update, x);
+        self.activations[0].apply(update);
+        add(third, &x[2 * hidden..]);
+        self.activations[1].apply(third);
+        mix(h, update, third);
+    }
+}
+
+/// A row of the batch in one turn.
+struct Row {
+    index: usize,
+    step: usize,
+}
+
+/// Adds as many numbers as there are.
+fn add(to: &mut [f32], from: &[f32]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += from;
+    }
+}
+
+/// A GRU's next state: as much of the last one as the gate says, and the rest of the candidate.
+fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
+    for ((h, update), candidate) in h.iter_mut().zip(update).zip(candidate) {
+        *h = (1.0 - update) * candidate + update * *h;
+    }
+}
+
+/// `a` of `rows` times `depth`, by the transpose of `b`, of `columns` times `depth`.
+fn multiply(a: &[f32], b: &[f32], product: &mut [f32], [rows, depth, columns]: [usize; 3]) {
+    /// Below so many rows the library packs matrices for longer than it multiplies them.
+    const FEW_ROWS: usize = 8;
+    if depth == 0 {
+        product.fill(0.0);
+        return;
+    }
+    if rows < FEW_ROWS {
+        for (row, product) in a
+            .chunks_exact(depth)
+            .zip(product.chunks_exact_mut(columns.max(1)))
+        {
+            pulp::Arch::new().dispatch(Products { row, b, product });
+        }
+        return;
+    }
+    let shapes = (
+        ArrayView2::from_shape((rows, depth), &a[..rows * depth]),
+        ArrayView2::from_shape((columns, depth), &b[..columns * depth]),
+        ArrayViewMut2::from_shape((rows, columns), product),
+    );
+    if let (Ok(a), Ok(b), Ok(mut product)) = shapes {
+        general_mat_mul(1.0, &a, &b.t(), 0.0, &mut product);
+    }
+}
+
+/// The scalar products of one row with each row of a matrix.
+struct Products<'p> {
+    row: &'p [f32],
+    b: &'p [f32],
+    product: &'p mut [f32],
+}
+
+impl pulp::WithSimd for Products<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "chains of `zip` are not always inlined here"
+    )]
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        let depth = self.row.len();
+        let (head, tail) = S::as_simd_f32s(self.row);
+        // Four rows at a time: so many sums do not wait for each other.
+        let (groups, last) = self.product.as_chunks_mut::<4>();
+        for (products, rows) in groups.iter_mut().zip(self.b.chunks_exact(4 * depth)) {
+            let (first, rows) = rows.split_at(depth);
+            let (second, rows) = rows.split_at(depth);
+            let (third, fourth) = rows.split_at(depth);
+            let (first, second) = (S::as_simd_f32s(first), S::as_simd_f32s(second));
+            let (third, fourth) = (S::as_simd_f32s(third), S::as_simd_f32s(fourth));
+            let count = head.len();
+            let (a, b) = (&first.0[..count], &second.0[..count]);
+            let (c, d) = (&third.0[..count], &fourth.0[..count]);
+            let zero = simd.splat_f32s(0.0);
+            let mut sums = (zero, zero, zero, zero);
+            for at in 0..count {
+                let value = head[at];
+                sums.0 = simd.mul_add_e_f32s(value, a[at], sums.0);
+                sums.1 = simd.mul_add_e_f32s(value, b[at], sums.1);
+                sums.2 = simd.mul_add_e_f32s(value, c[at], sums.2);
+                sums.3 = simd.mul_add_e_f32s(value, d[at], sums.3);
+            }
+            products[0] = simd.reduce_sum_f32s(sums.0) + rest(tail, first.1);
+            products[1] = simd.reduce_sum_f32s(sums.1) + rest(tail, second.1);
+            products[2] = simd.reduce_sum_f32s(sums.2) + rest(tail, third.1);
+            products[3] = simd.reduce_sum_f32s(sums.3) + rest(tail, fourth.1);
+        }
+        let rows = self.b.rchunks_exact(depth).take(last.len());
+        for (product, row) in last.iter_mut().rev().zip(rows) {
+            let (row_head, row_tail) = S::as_simd_f32s(row);
+            let mut sum = simd.splat_f32s(0.0);
+            for at in 0..head.len() {
+                sum = simd.mul_add_e_f32s(head[at], row_head[at], sum);
+            }
+            *product = simd.reduce_sum_f32s(sum) + rest(tail, row_tail);
+        }
+    }
+}
+
+/// The end of a scalar product, which fills no vector.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "as above")]
+fn rest(a: &[f32], b: &[f32]) -> f32 {
+    let mut sum = 0.0;
+    for at in 0..a.len().min(b.len()) {
+        sum += a[at] * b[at];
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that are sums of a few powers of two, so that products and sums of them are exact.
+    fn numbers(count: usize, seed: usize) -> Vec<f32> {
+        (0..count)
+            .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)
+            .collect()
+    }
+
+    #[test]
+    fn products_are_right_for_all_remainders() {
+        for rows in [1, 2, 7, 8, 9] {
+            for depth in [0, 1, 3, 8, 17, 40] {
+                for columns in [1, 3, 4, 6, 13] {
+                    let (a, b) = (numbers(rows * depth, 1), numbers(columns * depth, 5));
+                    let mut product = vec![f32::NAN; rows * columns];
+                    multiply(&a, &b, &mut product, [rows, depth, columns]);
+                    for (index, &found) in product.iter().enumerate() {
+                        let a = &a[index / columns * depth..][..depth];
+                        let b = &b[index % columns * depth..][..depth];
+                        assert_eq!(found, rest(a, b), "{rows} rows, {depth} deep, {columns} columns");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Numbers that are sums of a few others with weights, as an axis is resized.
+
+/// Where the elements of a resized axis come from: so many places each, and their weights.
+pub(super) struct Taps {
+    count: usize,
+    pub(super) places: Vec<usize>,
+    pub(super) weights: Vec<f32>,
+}
+
+impl Taps {
+    pub(super) fn new(count: usize, elements: usize) -> Self {
+        Self {
+            count,
+            places: Vec::with_capacity(count * elements),
+            weights: Vec::with_capacity(count * elements),
+        }
+    }
+
+    /// Resizes an axis whose elements are `inner` numbers each.
+    pub(super) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize) {
+        match self.count {
+            2 => self.apply_as::<2>(from, to, inner),
+            _ => self.apply_as::<4>(from, to, inner),
+        }
+    }
+
+    fn apply_as<const COUNT: usize>(&self, from: &[f32], to: &mut [f32], inner: usize) {
+        let (places, _) = self.places.as_chunks::<COUNT>();
+        let (weights, _) = self.weights.as_chunks::<COUNT>();
+        if inner == 1 {
+            for ((to, places), weights) in to.iter_mut().zip(places).zip(weights) {
+                *to = (0..COUNT).map(|tap| weights[tap] * from[places[tap]]).sum();
+            }
+            return;
+        }
+        pulp::Arch::new().dispatch(Rows {
+            from,
+            to,
+            inner,
+            places,
+            weights,
+        });
+    }
+}
+
+/// Rows that are sums of other rows.
+struct Rows<'r, const COUNT: usize> {
+    from: &'r [f32],
+    to: &'r mut [f32],
+    inner: usize,
+    places: &'r [[usize; COUNT]],
+    weights: &'r [[f32; COUNT]],
+}
+
+impl<const COUNT: usize> pulp::WithSimd for Rows<'_, COUNT> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let rows = self.to.chunks_exact_mut(self.inner);
+        for ((to, places), weights) in rows.zip(self.places).zip(self.weights) {
+            let rows: [&[f32]; COUNT] = places.map(|place| &self.from[place * self.inner..][..to.len()]);
+            for (at, to) in to.iter_mut().enumerate() {
+                let mut sum = weights[0] * rows[0][at];
+                for tap in 1..COUNT {
+                    sum += weights[tap] * rows[tap][at];
+                }
+                *to = sum;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_sums_as_single_numbers_are() {
+        let taps = Taps {
+            count: 2,
+            places: vec![0, 1, 1, 2, 2, 2],
+            weights: vec![0.25, 0.75, 0.5, 0.5, 0.5, 0.5],
+        };
+        let mut numbers = [0.0; 3];
+        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, 1);
+        assert_eq!(numbers, [7.0, f32::INFINITY, f32::INFINITY]);
+        let rows: Vec<f32> = (0..15).map(|index| index as f32).collect();
+        let mut made = vec![0.0; 15];
+        taps.apply(&rows, &mut made, 5);
+        for (at, &number) in made.iter().enumerate() {
+            let column = [rows[at % 5], rows[5 + at % 5], rows[10 + at % 5]];
+            let mut expected = [0.0; 3];
+            taps.apply(&column, &mut expected, 1);
+            assert_eq!(number, expected[at / 5]);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+"""The forms that a model can have: our own class, Triton's, a saved object. All answer the same calls:
+
+`about()`: metadata and defaults for the server; `infer(number, message, arrays)`: outputs as (name, datatype, array);
+`may_write_inputs`; `finish()`.
+"""
+
+import asyncio
+import inspect
+import io
+import os
+import sys
+import types
+import warnings
+
+import numpy as np
+
+from tensorferry_model import Context, InferenceError, Request
+from tensorferry_tensors import as_array, datatype_of, dtype_of
+from tensorferry_worker import Refused, last_line, log_traceback
+
+
+def model_of(order, content):
+    """The model of a file, by its name and what is in it."""
+    path = os.path.abspath(order["path"])
+    if order["backend"] == "sklearn":
+        return SavedObject(order, path, content)
+    # Other modules beside it can be imported; the model itself has a name that none of them can have.
+    sys.path.insert(0, os.path.dirname(path))
+    module = types.ModuleType("model")
+    module.__file__ = path
+    sys.modules["model"] = module
+    install_triton_modules()
+    exec(compile(content, path, "exec"), module.__dict__)
+    if hasattr(module, "TritonPythonModel"):
+        return sys.modules["tensorferry_triton"].TritonModel(order, path, module)
+    if hasattr(module, "Model"):
+        return OwnModel(order, path, module)
+    raise Refused("its model.py has neither a class Model nor a class TritonPythonModel", 400)
+
+
+def install_triton_modules():
+    utils = sys.modules.get("tensorferry_triton")
+    if utils is None:
+        import __main__
+
+        utils = __main__.install("tensorferry_triton")
+    sys.modules["triton_python_backend_utils"] = utils
+    sys.modules["c_python_backend_utils"] = utils
+
+
+def written_config(order):
+    """The configuration as a dict, with the inputs and outputs that it describes."""
+    config = dict(order["config"])
+    config["name"] = order["name"]
+    config["input"] = order["tensors"]["inputs"]
+    config["output"] = order["tensors"]["outputs"]
+    return config
+
+
+def port(name, datatype, shape, optional=False):
+    """An input or output as the server is told of it."""
+    dims = []
+    for size in shape:
+        size = int(size)
+        if size < -1:
+            raise Refused(f"the shape of {name!r} has {size}; expected -1 for any, or a size", 400)
+        dims.append(None if size == -1 else size)
+    return {"name": name, "datatype": datatype, "dims": dims, "optional": bool(optional)}
+
+
+def ports_of_config(tensors, max_batch_size):
+    """What the configuration says, with the batch's dimension that it leaves out."""
+    rows = [-1] if max_batch_size else []
+    return [
+        port(tensor["name"], datatype_of(tensor["data_type"]), rows + list(tensor["dims"]), tensor.get("optional", False))
+        for tensor in tensors
+    ]
+
+
+def failed(error):
+    """What the client is told of an exception; the log has all of it."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, InferenceError):
+        return Refused(str(error), error.status)
+    log_traceback(error)
+    return Refused(f"its model.py failed: {last_line(error)}")
+
+
+class OwnModel:
+    """`class Model` with `infer`."""
+
+    #: So that outputs which are inputs need not be copied.
+    may_write_inputs = False
+
+    def __init__(self, order, path, module):
+        kind = module.Model
+        config = written_config(order)
+        infer = getattr(kind, "infer", None)
+        if not callable(infer):
+            raise Refused("the class Model of its model.py has no method infer", 400)
+        self._inputs = self._ports(kind, "inputs", config["input"], config)
+        self._outputs = self._ports(kind, "outputs", config["output"], config)
+        self._datatypes = {output["name"]: output["datatype"] for output in self._outputs}
+        self._defaults = {}
+        for name in ("max_batch_size", "instances"):
+            value = getattr(kind, name, None)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 20:
+                raise Refused(f"the attribute {name} of the class Model is {value!r}, expected a number", 400)
+            self._defaults[name] = value
+        self._bind(infer)
+        context = Context(order["name"], order["version"], os.path.dirname(path), config)
+        takes_context = len(inspect.signature(kind).parameters) > 0
+        self._model = kind(context) if takes_context else kind()
+        self._infer = self._model.infer
+        self._loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(infer) else None
+
+    @staticmethod
+    def _ports(kind, role, configured, config):
+        declared = getattr(kind, role, None)
+        if declared is None:
+            if not configured:
+                raise Refused(
+                    f"neither the class Model of its model.py has {role}, such as {role} = {{'x': ('FP32', [-1, 16])}}, nor does "
+                    f"its configuration describe them with data_type and dims",
+                    400,
+                )
+            return ports_of_config(configured, config.get("max_batch_size", 0))
+        ports = []
+        for name, what in dict(declared).items():
+            try:
+                if isinstance(what, dict):
+                    unknown = set(what) - {"datatype", "shape", "optional"}
+                    if unknown:
+                        raise ValueError(f"unknown {', '.join(sorted(unknown))}")
+                    datatype, shape, optional = what["datatype"], what["shape"], what.get("optional", False)
+                else:
+                    (datatype, shape), optional = what, False
+                ports.append(port(name, datatype_of(datatype), list(shape), optional and role == "inputs"))
+            except Refused:
+                raise
+            except (TypeError, ValueError, KeyError) as error:
+                raise Refused(
+                    f"{role}[{name!r}] of the class Model is {what!r}, expected a datatype and a shape such as ('FP32', [-1, 16]): "
+                    f"{last_line(error)}",
+                    400,
+                ) from None
+        return ports
+
+    def _bind(self, infer):
+        """Finds the parameter for each input."""
+        parameters = dict(list(inspect.signature(infer).parameters.items())[1:])
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        named = {name for name, parameter in parameters.items() if parameter.kind in by_name}
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        self._names = {}
+        for tensor in self._inputs:
+            name = tensor["name"]
+            plain = "".join(char if char.isalnum() else "_" for char in name)
+            known = next((candidate for candidate in (name, plain) if candidate in named), name if takes_all else None)
+            if known is None:
+                raise Refused(f"infer() of its model.py has no parameter for the input {name!r}", 400)
+            if tensor["optional"] and not takes_all and parameters[known].default is inspect.Parameter.empty:
+                raise Refused(f"infer() of its model.py needs a default for the optional input {name!r}", 400)
+            self._names[name] = known
+        self._wants_request = "request" in named and "request" not in self._names.values()
+        known = set(self._names.values()) | ({"request"} if self._wants_request else set())
+        for name in sorted(named - known):
+            if parameters[name].default is inspect.Parameter.empty:
+                raise Refused(f"infer() of its model.py has a parameter {name!r}, which is no input", 400)
+        if inspect.isgeneratorfunction(infer) or inspect.isasyncgenfunction(infer):
+            raise Refused("infer() of its model.py gives several answers (yield), which this server does not do yet", 400)
+
+    def about(self):
+        return {"platform": "python_model", "inputs": self._inputs, "outputs": self._outputs, "instances": 1, **self._defaults}
+
+    def infer(self, number, message, arrays):
+        names = self._names
+        arguments = {names[name]: array for name, array in arrays.items()}
+        wanted = message.get("outputs", [])
+        if self._wants_request:
+            arguments["request"] = Request(number, message.get("id"), message.get("parameters", {}), wanted)
+        try:
+            answer = self._infer(**arguments)
+            if self._loop is not None:
+                answer = self._loop.run_until_complete(answer)
+            if not isinstance(answer, dict):
+                if len(self._outputs) != 1:
+                    raise TypeError(f"infer() gave {type(answer).__name__}, expected a dict of outputs")
+                answer = {self._outputs[0]["name"]: answer}
+            outputs = []
+            for name, value in answer.items():
+                datatype = self._datatypes.get(name)
+                if datatype is None:
+                    raise KeyError(f"infer() gave an output {name!r}, which is not declared")
+                if not wanted or name in wanted:
+                    outputs.append((name, datatype, as_array(value, datatype, name)))
+            return outputs
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise failed(error) from None
+
+    def finish(self):
+        close = getattr(self._model, "close", None)
+        if callable(close):
+            close()
+
+
+class SavedObject:
+    """An estimator of scikit-learn that was saved with joblib or pickle."""
+
+    may_write_inputs = True
+
+    #: What estimators can do, under the names that they have for it.
+    _METHODS = ("predict", "predict_proba", "transform")
+
+    def __init__(self, order, path, content):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            self._object = self._load(path, content)
+        config = written_config(order)
+        features = getattr(self._object, "n_features_in_", None)
+        if config["input"]:
+            self._inputs = ports_of_config(config["input"], config.get("max_batch_size", 0))
+        elif features is not None:
+            self._inputs = [port("X", "FP64", [-1, int(features)])]
+        else:
+            self._inputs = [port("X", "FP64", [-1, -1])]
+        if len(self._inputs) != 1:
+            raise Refused(f"its configuration has {len(self._inputs)} inputs, but an estimator takes one", 400)
+        self._columns = self._column_names()
+        methods = [name for name in self._METHODS if callable(getattr(self._object, name, None))]
+        if "predict" in methods:
+            methods = [name for name in methods if name != "transform"]
+        if not methods:
+            raise Refused(f"it holds {type(self._object).__name__}, which has neither of {', '.join(self._METHODS)}", 400)
+        if config["output"]:
+            self._outputs = ports_of_config(config["output"], config.get("max_batch_size", 0))
+            unknown = [output["name"] for output in self._outputs if output["name"] not in methods]
+            if unknown:
+                raise Refused(f"its configuration has an output {unknown[0]!r}, but the estimator has {', '.join(methods)}", 400)
+        else:
+            self._outputs = self._try(methods)
+
+    @staticmethod
+    def _load(path, content):
+        try:
+            if path.endswith(".joblib"):
+                import joblib
+
+                return joblib.load(io.BytesIO(content))
+            import pickle
+
+            return pickle.loads(content)
+        except ImportError as error:
+            raise Refused(f"loading it needs the package {error.name}, which its Python, {sys.executable}, does not have", 400)
+        except Exception as error:
+            log_traceback(error)
+            raise Refused(f"it cannot be read: {last_line(error)}", 400) from None
+
+    def _column_names(self):
+        """Estimators that were fitted with names for their columns want them again."""
+        names = getattr(self._object, "feature_names_in_", None)
+        if names is None:
+            return None
+        try:
+            import pandas
+        except ImportError:
+            return None
+        return lambda x: pandas.DataFrame(x, columns=names)
+
+    def _try(self, methods):
+        """Which outputs there are, by an example."""
+        shape = [1 if size is None else size for size in self._inputs[0]["dims"]]
+        dtype = dtype_of(self._inputs[0]["datatype"])
+        example = np.zeros(shape, dtype) if dtype != object else np.full(shape, "", dtype=object)
+        outputs, reason = [], None
+        for name in methods:
+            try:
+                answer = self._call(name, example)
+            except Exception as error:
+                # Some have a method that only works when they were fitted for it.
+                reason = last_line(error)
+                continue
+            outputs.append(port(name, datatype_of(answer.dtype), [-1, *answer.shape[1:]]))
+        if not outputs:
+            raise Refused(
+                f"a row of zeros was tried to find out its outputs, and failed: {reason}. Describe input and output in its "
+                f"configuration",
+                400,
+            )
+        return outputs
+
+    def _call(self, method, x):
+        if x.dtype == object:
+            x = np.array([value.decode() if isinstance(value, bytes) else value for value in x.ravel()], object).reshape(x.shape)
+        answer = getattr(self._object, method)(x if self._columns is None else self._columns(x))
+        if hasattr(answer, "toarray"):
+            answer = answer.toarray()
+        if isinstance(answer, list):
+            raise TypeError(f"{method}() gave a list, as estimators with several targets do")
+        return np.asarray(answer)
+
+    def about(self):
+        return {"platform": "sklearn_pickle", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+
+    def infer(self, number, message, arrays):
+        wanted = message.get("outputs", [])
+        x = arrays[self._inputs[0]["name"]]
+        try:
+            return [
+                (output["name"], output["datatype"], as_array(self._call(output["name"], x), output["datatype"], output["name"]))
+                for output in self._outputs
+                if not wanted or output["name"] in wanted
+            ]
+        except MemoryError:
+            raise
+        except Exception as error:
+            log_traceback(error)
+            raise Refused(f"{type(self._object).__name__} failed: {last_line(error)}") from None
+
+    def finish(self):
+        pass

@@ -1,0 +1,122 @@
+"""Tensors as NumPy has them, and as the protocol does."""
+
+import struct
+
+import numpy as np
+
+_LENGTH = struct.Struct("<I")
+
+#: The protocol's datatypes and NumPy's.
+DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BYTES": np.dtype(object),
+}
+
+try:
+    import ml_dtypes
+
+    DTYPES["BF16"] = np.dtype(ml_dtypes.bfloat16)
+except ImportError:
+    pass
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def dtype_of(datatype):
+    """NumPy's dtype for one of the protocol's datatypes."""
+    dtype = DTYPES.get(datatype)
+    if dtype is None and datatype == "BF16":
+        raise ValueError("BF16 needs the package ml_dtypes in the model's Python: pip install ml_dtypes")
+    if dtype is None:
+        raise ValueError(f"{datatype!r} is no datatype; there are {', '.join(DTYPES)}")
+    return dtype
+
+
+def datatype_of(written):
+    """The protocol's datatype for what a model writes: "FP32", "float32", numpy.float32, "TYPE_FP32", str, bytes."""
+    if isinstance(written, str):
+        name = written.removeprefix("TYPE_").upper() if written.isupper() else written
+        name = "BYTES" if name == "STRING" else name
+        if name in DTYPES or name == "BF16":
+            dtype_of(name)
+            return name
+    if written in (str, bytes, object, "str", "bytes", "object"):
+        return "BYTES"
+    try:
+        dtype = np.dtype(written)
+    except TypeError:
+        raise ValueError(f"{written!r} is no datatype; there are {', '.join(DTYPES)}") from None
+    if dtype.kind in "SUO":
+        return "BYTES"
+    name = _NAMES.get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)
+    if name is None:
+        raise ValueError(f"the protocol has no datatype for {dtype}; it has {', '.join(DTYPES)}")
+    return name
+
+
+def decode_strings(raw, shape):
+    """An object array of bytes from length-prefixed strings."""
+    elements, at, end = [], 0, len(raw)
+    unpack = _LENGTH.unpack_from
+    while at < end:
+        (length,) = unpack(raw, at)
+        at += 4
+        elements.append(bytes(raw[at : at + length]))
+        at += length
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def encode_strings(array):
+    """Length-prefixed strings from an array of bytes or str objects, or of NumPy's own strings."""
+    parts = []
+    for element in array.ravel(order="C").tolist():
+        if isinstance(element, str):
+            element = element.encode("utf-8")
+        elif not isinstance(element, (bytes, bytearray, memoryview)):
+            raise TypeError(f"an element of a BYTES tensor is {type(element).__name__}, expected bytes or str")
+        parts.append(_LENGTH.pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def as_array(value, datatype, name):
+    """What a model gave for an output, as an array of the datatype that it has declared."""
+    if type(value) is np.ndarray and value.dtype is DTYPES.get(datatype) and datatype != "BYTES":
+        return value
+    if hasattr(value, "detach") and not isinstance(value, np.ndarray):
+        # A tensor of torch, which may be part of a graph or on a device.
+        value = value.detach().cpu().numpy()
+    if datatype == "BYTES":
+        if isinstance(value, (bytes, str)):
+            scalar = np.empty((), dtype=object)
+            scalar[()] = value
+            return scalar
+        if isinstance(value, np.ndarray) and value.dtype.kind in "SUO":
+            return value
+        array = np.asarray(value)
+        if array.dtype.kind in "SU" and not isinstance(value, np.ndarray):
+            # NumPy's own strings would lose zero bytes at the end.
+            array = np.asarray(value, dtype=object)
+        if array.dtype.kind not in "SUO":
+            raise TypeError(f"the output {name!r} has dtype {array.dtype}, expected strings for BYTES")
+        return array
+    array = np.asarray(value)
+    dtype = dtype_of(datatype)
+    if array.dtype != dtype:
+        if array.dtype.kind in "SUO" or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise TypeError(f"the output {name!r} has dtype {array.dtype}, expected {dtype} for {datatype}")
+        array = array.astype(dtype)
+    return array

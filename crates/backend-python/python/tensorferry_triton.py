@@ -1,0 +1,473 @@
+"""`triton_python_backend_utils` as model.py files for Triton's Python backend import it, and what runs such a model.
+
+Names and behaviour follow the Python backend's README. What is not here says so by its name when it is used.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import sys
+
+import numpy as np
+
+from tensorferry_model import _cancelled
+from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
+from tensorferry_worker import Refused, last_line, log_traceback
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_MEMORY_CPU = 0
+TRITONSERVER_MEMORY_CPU_PINNED = 1
+TRITONSERVER_MEMORY_GPU = 2
+
+
+class TritonModelException(Exception):
+    """What goes wrong with a call of this module."""
+
+
+def _unsupported(what):
+    raise TritonModelException(f"{what} is not supported by this server")
+
+
+class TritonError:
+    """An error of one response, with Triton's code."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
+
+    _STATUS = {NOT_FOUND: 404, INVALID_ARG: 400, UNAVAILABLE: 503, UNSUPPORTED: 501, ALREADY_EXISTS: 400, CANCELLED: 499}
+
+    def __init__(self, message="", code=INTERNAL):
+        self._message = str(message)
+        self._code = code
+
+    def code(self):
+        return self._code
+
+    def message(self):
+        return self._message
+
+    def __str__(self):
+        return self._message
+
+
+_CONFIG_NAMES = {
+    "TYPE_BOOL": "BOOL",
+    "TYPE_STRING": "BYTES",
+    **{f"TYPE_{name}": name for name in ("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")},
+    **{f"TYPE_{name}": name for name in ("FP16", "FP32", "FP64", "BF16")},
+}
+
+#: Triton's numbers for datatypes.
+_NUMBERS = ("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
+_NUMBERS += ("FP16", "FP32", "FP64", "BYTES", "BF16")
+
+
+def triton_string_to_numpy(triton_type_string):
+    """NumPy's type for a datatype as configurations spell it: object_ for TYPE_STRING, None for what NumPy has not."""
+    name = _CONFIG_NAMES.get(triton_type_string)
+    if name == "BYTES":
+        return np.object_
+    try:
+        return dtype_of(name).type if name is not None else None
+    except ValueError:
+        return None
+
+
+def triton_to_numpy_type(data_type):
+    name = _NUMBERS[data_type]
+    return np.object_ if name == "BYTES" else dtype_of(name).type
+
+
+def numpy_to_triton_type(data_type):
+    return _NUMBERS.index(datatype_of(data_type))
+
+
+def serialize_byte_tensor(input_tensor):
+    """An array whose only element is the raw form of a tensor of strings."""
+    if input_tensor.size == 0:
+        return np.empty([0], dtype=np.object_)
+    return np.asarray(encode_strings(input_tensor), dtype=np.object_)
+
+
+def deserialize_bytes_tensor(encoded_tensor):
+    return decode_strings(memoryview(encoded_tensor), (-1,))
+
+
+def get_input_tensor_by_name(inference_request, name):
+    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+
+
+def get_output_tensor_by_name(inference_response, name):
+    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
+
+
+def _by_name(tensors, name):
+    return next((tensor for tensor in tensors if tensor["name"] == name), None)
+
+
+def get_input_config_by_name(model_config, name):
+    return _by_name(model_config.get("input", []), name)
+
+
+def get_output_config_by_name(model_config, name):
+    return _by_name(model_config.get("output", []), name)
+
+
+def using_decoupled_model_transaction_policy(model_config):
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+class Tensor:
+    """A name and an array."""
+
+    def __init__(self, name, numpy_array):
+        if not isinstance(numpy_array, np.ndarray):
+            raise TritonModelException(f"tensor {name!r}: expected a numpy array, found {type(numpy_array).__name__}")
+        self._name = name
+        self._array = numpy_array
+
+    def name(self):
+        return self._name
+
+    def as_numpy(self):
+        return self._array
+
+    def shape(self):
+        return list(self._array.shape)
+
+    def triton_dtype(self):
+        return numpy_to_triton_type(self._array.dtype)
+
+    def is_cpu(self):
+        return True
+
+    def to_dlpack(self):
+        return self._array.__dlpack__()
+
+    def __dlpack__(self, **arguments):
+        return self._array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+    @staticmethod
+    def from_dlpack(name, tensor):
+        if not hasattr(tensor, "__dlpack__"):
+            capsule, device = tensor, (1, 0)
+
+            class Capsule:
+                def __dlpack__(self, **_):
+                    return capsule
+
+                def __dlpack_device__(self):
+                    return device
+
+            tensor = Capsule()
+        if tensor.__dlpack_device__()[0] != 1:
+            _unsupported("a tensor on a device (DLPack)")
+        return Tensor(name, np.from_dlpack(tensor))
+
+
+class PreferredMemory:
+    def __init__(self, preferred_memory_type, preferred_device_id=0):
+        if preferred_memory_type == TRITONSERVER_MEMORY_GPU:
+            _unsupported("TRITONSERVER_MEMORY_GPU")
+        self.type, self.device_id = preferred_memory_type, preferred_device_id
+
+
+class InferenceResponse:
+    """Outputs, or an error."""
+
+    def __init__(self, output_tensors=(), error=None, parameters=None):
+        self._outputs = list(output_tensors or ())
+        for tensor in self._outputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(f"expected tensors of pb_utils.Tensor, found {type(tensor).__name__}")
+        if error is not None and not isinstance(error, TritonError):
+            error = TritonError(str(error))
+        self._error = error
+        self._parameters = parameters or {}
+
+    def output_tensors(self):
+        return self._outputs
+
+    def has_error(self):
+        return self._error is not None
+
+    def error(self):
+        return self._error
+
+    def parameters(self):
+        return json.dumps(self._parameters)
+
+
+class _ResponseSender:
+    """Takes the one answer that a request has here."""
+
+    def __init__(self):
+        self.response = None
+        self.is_final = False
+
+    def send(self, response=None, flags=0):
+        if self.is_final:
+            raise TritonModelException("a response was sent after the final one")
+        if response is not None:
+            if self.response is not None:
+                _unsupported("a second response to one request (decoupled)")
+            self.response = response
+        self.is_final = bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def is_cancelled(self):
+        return False
+
+
+class InferenceRequest:
+    """What a model is asked."""
+
+    def __init__(self, *_, **__):
+        _unsupported("pb_utils.InferenceRequest to other models (BLS)")
+
+    @classmethod
+    def _of(cls, number, message, tensors, model_name, model_version):
+        request = cls.__new__(cls)
+        request._number, request._message, request._inputs = number, message, tensors
+        request._model_name, request._model_version = model_name, model_version
+        request._sender = None
+        return request
+
+    def inputs(self):
+        return self._inputs
+
+    def request_id(self):
+        return self._message.get("id") or ""
+
+    def correlation_id(self):
+        return self._message.get("parameters", {}).get("sequence_id", 0)
+
+    def flags(self):
+        parameters = self._message.get("parameters", {})
+        return bool(parameters.get("sequence_start")) * 1 + bool(parameters.get("sequence_end")) * 2
+
+    def set_flags(self, flags):
+        _unsupported("InferenceRequest.set_flags")
+
+    def model_name(self):
+        return self._model_name
+
+    def model_version(self):
+        return int(self._model_version) if str(self._model_version).isdigit() else self._model_version
+
+    def requested_output_names(self):
+        return self._message.get("outputs") or list(self._all_outputs)
+
+    def parameters(self):
+        return json.dumps(self._message.get("parameters", {}))
+
+    def timeout(self):
+        return 0
+
+    def preferred_memory(self):
+        return PreferredMemory(TRITONSERVER_MEMORY_CPU)
+
+    def trace(self):
+        return None
+
+    def is_cancelled(self):
+        return _cancelled.number >= self._number
+
+    def get_response_sender(self):
+        if self._sender is None:
+            self._sender = _ResponseSender()
+            self._sender.is_cancelled = self.is_cancelled
+        return self._sender
+
+    def exec(self, *_, **__):
+        _unsupported("InferenceRequest.exec (BLS)")
+
+    def async_exec(self, *_, **__):
+        _unsupported("InferenceRequest.async_exec (BLS)")
+
+
+class LogLevel:
+    INFO, WARNING, ERROR, VERBOSE = range(4)
+
+
+class Logger:
+    """Writes to the server's log."""
+
+    LogLevel = LogLevel
+
+    @staticmethod
+    def log(message, level=LogLevel.INFO):
+        prefix = {LogLevel.WARNING: "warning: ", LogLevel.ERROR: "error: "}.get(level, "")
+        print(f"{prefix}{message}", file=sys.stderr, flush=True)
+
+    @staticmethod
+    def log_info(message):
+        Logger.log(message, LogLevel.INFO)
+
+    @staticmethod
+    def log_warn(message):
+        Logger.log(message, LogLevel.WARNING)
+
+    @staticmethod
+    def log_error(message):
+        Logger.log(message, LogLevel.ERROR)
+
+    @staticmethod
+    def log_verbose(message):
+        Logger.log(message, LogLevel.VERBOSE)
+
+
+class ModelConfig:
+    """What `auto_complete_config` completes."""
+
+    def __init__(self, config):
+        self._config = config
+
+    def as_dict(self):
+        return self._config
+
+    def set_max_batch_size(self, max_batch_size):
+        if self._config.get("max_batch_size", 0) > max_batch_size:
+            raise ValueError(
+                f"configuration specified max_batch_size {self._config['max_batch_size']}, but the model supports {max_batch_size}"
+            )
+        if not self._config.get("max_batch_size"):
+            self._config["max_batch_size"] = max_batch_size
+
+    def set_dynamic_batching(self):
+        self._config.setdefault("dynamic_batching", {})
+
+    def set_model_transaction_policy(self, transaction_policy):
+        self._config["model_transaction_policy"] = dict(transaction_policy)
+
+    def add_input(self, input):
+        self._add("input", input, {"name", "data_type", "dims", "optional"})
+
+    def add_output(self, output):
+        self._add("output", output, {"name", "data_type", "dims"})
+
+    def _add(self, role, tensor, known):
+        for field in ("name", "data_type", "dims"):
+            if field not in tensor:
+                raise ValueError(f"{role} property does not have the field {field!r}")
+        unknown = set(tensor) - known
+        if unknown:
+            raise ValueError(f"{role} {tensor['name']!r} has the unknown fields {sorted(unknown)}")
+        written = _by_name(self._config[role], tensor["name"])
+        if written is None:
+            self._config[role].append(dict(tensor))
+            return
+        for field in ("data_type", "dims"):
+            if list(written[field]) != list(tensor[field]):
+                raise ValueError(
+                    f"unable to load the model: the configuration has {field} {written[field]} for {role} {tensor['name']!r}, "
+                    f"auto_complete_config {tensor[field]}"
+                )
+
+
+def __getattr__(name):
+    known = {"MetricFamily", "Metric", "is_model_ready", "load_model", "unload_model", "ModelTrace", "InferenceTrace", "Model"}
+    if name in known or name.isupper():
+        raise TritonModelException(f"pb_utils.{name} is not supported by this server")
+    raise AttributeError(f"pb_utils has no attribute {name!r}")
+
+
+class TritonModel:
+    """Runs a `TritonPythonModel`."""
+
+    #: As in Triton, where models change inputs in place.
+    may_write_inputs = True
+
+    def __init__(self, order, path, module):
+        import tensorferry_forms as forms
+
+        kind = module.TritonPythonModel
+        for name in ("execute",):
+            if not callable(getattr(kind, name, None)):
+                raise Refused(f"the class TritonPythonModel of its model.py has no method {name}", 400)
+        config = forms.written_config(order)
+        complete = getattr(kind, "auto_complete_config", None)
+        if callable(complete):
+            completed = complete(ModelConfig(config))
+            config = completed.as_dict() if isinstance(completed, ModelConfig) else config
+        if using_decoupled_model_transaction_policy(config):
+            raise Refused("it is decoupled: it gives several answers to one request, which this server does not do yet", 400)
+        if not config["output"]:
+            raise Refused(
+                "its configuration describes no outputs with data_type and dims, and neither does auto_complete_config", 400
+            )
+        rows = config.get("max_batch_size", 0)
+        self._inputs = forms.ports_of_config(config["input"], rows)
+        self._outputs = forms.ports_of_config(config["output"], rows)
+        self._datatypes = {output["name"]: output["datatype"] for output in self._outputs}
+        self._name, self._version = order["name"], order["version"]
+        self._max_batch_size = rows
+        folder = os.path.dirname(path)
+        self._model = kind()
+        # For models that look for files of theirs where Triton's have them.
+        arguments = {
+            "model_config": json.dumps(config),
+            "model_instance_kind": "CPU",
+            "model_instance_name": f"{order['name']}_0",
+            "model_instance_device_id": "0",
+            "model_repository": os.path.dirname(folder) if order["version"] else folder,
+            "model_version": order["version"] or "1",
+            "model_name": order["name"],
+        }
+        initialize = getattr(self._model, "initialize", None)
+        if callable(initialize):
+            initialize(arguments)
+        self._loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
+        InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
+
+    def about(self):
+        about = {"platform": "python_triton", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+        return {**about, "max_batch_size": self._max_batch_size}
+
+    def infer(self, number, message, arrays):
+        tensors = [Tensor(name, array) for name, array in arrays.items()]
+        request = InferenceRequest._of(number, message, tensors, self._name, self._version)
+        try:
+            responses = self._model.execute([request])
+            if self._loop is not None:
+                responses = self._loop.run_until_complete(responses)
+        except MemoryError:
+            raise
+        except Exception as error:
+            log_traceback(error)
+            raise Refused(f"its model.py failed: {last_line(error)}") from None
+        return self._outputs_of(request, responses, message.get("outputs", []))
+
+    def _outputs_of(self, request, responses, wanted):
+        if request._sender is not None and responses is None:
+            responses = [request._sender.response]
+        count = len(responses) if isinstance(responses, (list, tuple)) else None
+        if count != 1 or not isinstance(responses[0], InferenceResponse):
+            found = "no list" if count is None else f"{count} responses" if count != 1 else type(responses[0]).__name__
+            raise Refused(f"execute() of its model.py gave {found}, expected a list with one InferenceResponse for one request")
+        (response,) = responses
+        error = response.error()
+        if error is not None:
+            raise Refused(error.message(), TritonError._STATUS.get(error.code(), 500))
+        outputs = []
+        for tensor in response.output_tensors():
+            name, array = tensor.name(), tensor.as_numpy()
+            datatype = self._datatypes.get(name)
+            if datatype is None:
+                raise Refused(f"execute() of its model.py gave an output {name!r}, which is not described")
+            if wanted and name not in wanted:
+                continue
+            try:
+                outputs.append((name, datatype, as_array(array, datatype, name)))
+            except (TypeError, ValueError) as error:
+                raise Refused(last_line(error)) from None
+        return outputs
+
+    def finish(self):
+        finalize = getattr(self._model, "finalize", None)
+        if callable(finalize):
+            finalize()

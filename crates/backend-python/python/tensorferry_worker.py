@@ -1,0 +1,455 @@
+"""One model for a server: loaded from what the server sends, run one request at a time.
+
+The other side is the crate oip-worker, whose page has the protocol. Nothing here may be imported before the server was greeted,
+but for the standard library, so that whatever is missing can be told.
+"""
+
+import gc
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+
+VERSION = 1
+HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION = range(1, 11)
+
+_HEAD = struct.Struct("<IIQQ")
+#: Reads JSON without looking for spaces before and after it.
+_scan = json.JSONDecoder().scan_once
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_ALIGNMENT = 16
+_REGION_ALIGNMENT = 64
+#: Bytes of outputs up to which they are sent behind the JSON.
+_MOST_IN_FRAME = 64 << 10
+#: What is read at once: a frame of usual size.
+_BUFFER = 256 << 10
+#: The largest region that is used again.
+_KEPT = 64 << 20
+#: How long a model may take to finish when the server wants no more of it.
+_FAREWELL = 1.0
+
+
+class Ended(Exception):
+    """The server has closed the connection."""
+
+
+class Refused(Exception):
+    """What the server is told instead of an answer."""
+
+    def __init__(self, message, status=500):
+        super().__init__(message)
+        self.status = status
+
+
+class Connection:
+    """Frames on a socket; files that come with them are kept in their order."""
+
+    def __init__(self, data):
+        self._socket = data
+        self._buffer = memoryview(bytearray(_BUFFER))
+        self._start = self._end = 0
+        self._files = []
+
+    def _fill(self, view):
+        received, ancillary, _, _ = self._socket.recvmsg_into([view], 256)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(content) - len(content) % 4
+                self._files.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
+        if received == 0:
+            raise Ended
+        return received
+
+    def _peek(self, count):
+        """So many bytes of the buffer, which they fit."""
+        if self._end - self._start < count:
+            if self._start + count > _BUFFER:
+                left = bytes(self._buffer[self._start : self._end])
+                self._buffer[: len(left)] = left
+                self._start, self._end = 0, len(left)
+            while self._end - self._start < count:
+                self._end += self._fill(self._buffer[self._end :])
+        return self._buffer[self._start : self._start + count]
+
+    def take(self, count):
+        """The next bytes: part of the buffer where they fit it, which are gone with the next call, or bytes of their own."""
+        if count <= _BUFFER:
+            view = self._peek(count)
+            self._start += count
+            if self._start == self._end:
+                self._start = self._end = 0
+            return view
+        whole = memoryview(bytearray(count))
+        have = self._end - self._start
+        whole[:have] = self._buffer[self._start : self._end]
+        self._start = self._end = 0
+        while have < count:
+            have += self._fill(whole[have:])
+        return whole
+
+    def frame(self):
+        """The next frame: kind, number, what its JSON says, and its binary part as a view that the next call overwrites."""
+        kind, count, number, binary = _HEAD.unpack(self.take(_HEAD.size))
+        body = self.take(count + binary)
+        return kind, number, _scan(str(body[:count], "utf-8"), 0)[0], body[count:]
+
+    def file(self):
+        return self._files.pop(0)
+
+    def send(self, kind, number, message, parts=()):
+        self.send_text(kind, number, _encode(message), parts)
+
+    def fail(self, number, message, status):
+        """Tells why there is no answer. Messages come from models, and may hold what no text can."""
+        is_status = isinstance(status, int) and 400 <= status < 600
+        message = str(message).encode("utf-8", "replace").decode()
+        self.send(FAILED, number, {"status": status if is_status else 500, "message": message[:2000]})
+
+    def send_text(self, kind, number, text, parts=()):
+        text = text.encode()
+        text += b" " * (-len(text) % _ALIGNMENT)
+        binary = sum(map(len, parts))
+        buffers = [_HEAD.pack(kind, len(text), number, binary) + text, *parts]
+        sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
+        if sent == len(buffers[0]) + binary:
+            return
+        for buffer in buffers:
+            if sent >= len(buffer):
+                sent -= len(buffer)
+                continue
+            self._socket.sendall(memoryview(buffer)[sent:])
+            sent = 0
+
+
+class Region:
+    """Memory that the server shares."""
+
+    def __init__(self, number, file, length, access):
+        self.number = number
+        self.length = length
+        self.memory = mmap.mmap(file, length, access=access)
+        os.close(file)
+        #: References to the memory when nobody else looks at it.
+        self.references = sys.getrefcount(self.memory)
+
+    def is_held(self):
+        return sys.getrefcount(self.memory) > self.references
+
+
+class Worker:
+    def __init__(self, connection, tensors):
+        self._connection = connection
+        self._tensors = tensors
+        self._model = None
+        self._max_answer = 0
+        self._limit = None
+        self._inputs = None
+        self._outputs = None
+        #: Regions that a model holds on to.
+        self._held = []
+        #: Names of outputs as JSON has them.
+        self._names = {}
+
+    def load(self, order, content, model_of):
+        self._max_answer = order["max_answer_bytes"]
+        self._limit = order["memory_limit"]
+        self._model = model_of(order, content)
+        self._connection.send(LOADED, 0, self._model.about())
+
+    def serve(self):
+        while True:
+            kind, number, message, binary = self._connection.frame()
+            if kind == REGION:
+                self._map(message)
+                continue
+            if kind != RUN:
+                raise Ended
+            try:
+                results, parts = self._run(number, message, binary)
+            except Refused as refusal:
+                failed = {"status": refusal.status, "message": str(refusal)}
+                results = None
+            except MemoryError as error:
+                log_traceback(error)
+                failed = {"status": 500, "message": f"its model.py ran out of memory: {last_line(error)}"}
+                results = None
+            except (Ended, ConnectionError):
+                raise
+            except Exception as error:
+                log_traceback(error)
+                failed = {"status": 500, "message": f"its answer cannot be sent: {last_line(error)}"}
+                results = None
+            if results is None:
+                # Without what the exception held on to: it was dropped when its clause ended.
+                if self._is_full():
+                    sys.stderr.write("MemoryError: the process is at the limit of its memory and ends\n")
+                    sys.stderr.flush()
+                    os._exit(1)
+                self._connection.fail(number, failed["message"], failed["status"])
+                continue
+            self._connection.send_text(RESULTS, number, results, parts)
+            results = parts = None
+            self._forget_large()
+
+    def _forget_large(self):
+        """The server does not use large regions again either."""
+        if self._inputs is not None and self._inputs.length > _KEPT:
+            self._let_go_of_inputs()
+        if self._outputs is not None and self._outputs.length > _KEPT:
+            self._outputs = None
+
+    def _map(self, message):
+        access = mmap.ACCESS_WRITE
+        if message["is_for_inputs"]:
+            self._let_go_of_inputs()
+            if not self._model.may_write_inputs:
+                access = mmap.ACCESS_READ
+        region = Region(message["number"], self._connection.file(), message["length"], access)
+        if message["is_for_inputs"]:
+            self._inputs = region
+        else:
+            self._outputs = region
+
+    def _let_go_of_inputs(self):
+        """Shared memory is not under the limit of the process, so what is held of it is counted here."""
+        region, self._inputs = self._inputs, None
+        if region is not None and region.is_held():
+            self._held.append(region)
+        self._held = [region for region in self._held if region.is_held()]
+
+    def _is_full(self):
+        if self._limit is None:
+            return False
+        gc.collect()
+        self._held = [region for region in self._held if region.is_held()]
+        used = sum(region.length for region in self._held)
+        try:
+            with open("/proc/self/status") as status:
+                for line in status:
+                    if line.startswith("VmData:"):
+                        used += int(line.split()[1]) << 10
+        except (OSError, MemoryError):
+            return True
+        # A small allocation that failed means that nearly all is taken; a large one may just have been too large.
+        return used > self._limit - self._limit // 10
+
+    def _run(self, number, message, binary):
+        region = self._inputs if message.get("region") is not None else None
+        if self._limit is not None and self._held and self._is_full():
+            raise MemoryError("the model holds on to its inputs")
+        arrays = {}
+        for place in message["inputs"]:
+            arrays[place["name"]] = self._input(place, region, binary)
+        outputs = self._model.infer(number, message, arrays)
+        placed, parts = self._place(outputs, region, number)
+        arrays = outputs = None
+        is_held = region is not None and region.is_held()
+        return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}}}', parts
+
+    def _input(self, place, region, binary):
+        """An input as an array: over shared memory, or over bytes of its own."""
+        np = self._tensors.np
+        offset, length, datatype, shape = place["offset"], place["length"], place["datatype"], place["shape"]
+        if datatype == "BYTES":
+            raw = memoryview(region.memory)[offset : offset + length] if region is not None else binary[offset : offset + length]
+            return self._tensors.decode_strings(raw, shape)
+        dtype = self._tensors.dtype_of(datatype)
+        if length == 0:
+            return np.zeros(shape, dtype)
+        if region is not None:
+            return np.frombuffer(region.memory, dtype, length // dtype.itemsize, offset).reshape(shape)
+        own = bytearray if self._model.may_write_inputs else bytes
+        return np.frombuffer(own(binary[offset : offset + length]), dtype).reshape(shape)
+
+    def _place(self, outputs, region, number):
+        """Where the outputs are: what they share with the inputs stays there, all else is sent or copied once."""
+        begin = end = 0
+        if region is not None:
+            np = self._tensors.np
+            begin = np.frombuffer(region.memory, np.uint8, 1).__array_interface__["data"][0]
+            end = begin + region.length
+        places, whole, room = [], 0, 0
+        for name, datatype, array in outputs:
+            raw = self._tensors.encode_strings(array) if datatype == "BYTES" else None
+            length = array.nbytes if raw is None else len(raw)
+            whole += length
+            if begin and raw is None and length and array.flags.c_contiguous:
+                at = array.__array_interface__["data"][0]
+                if begin <= at < end:
+                    places.append((name, datatype, array, None, length, at - begin))
+                    continue
+            places.append((name, datatype, array, raw, length, None))
+            room += length + -length % _REGION_ALIGNMENT
+        if whole > self._max_answer:
+            raise Refused(f"its answer has {whole} bytes, more than the {self._max_answer} that a worker may send")
+        is_in_region = room > _MOST_IN_FRAME and sys.platform == "linux"
+        if is_in_region:
+            self._make_room(room, number)
+        placed, parts, offset = [], [], 0
+        shared = "inputs" if self._model.may_write_inputs else "request"
+        for name, datatype, array, raw, length, at in places:
+            if at is not None:
+                place = shared
+            elif is_in_region:
+                place, at = "region", offset
+                self._copy(array, raw, at, length)
+                offset += length + -length % _REGION_ALIGNMENT
+            else:
+                place, at = "frame", offset
+                parts.append(array.tobytes() if raw is None else raw)
+                offset += length
+            shape = ",".join(map(str, array.shape))
+            placed.append(
+                f'{{"name":{self._quoted(name)},"datatype":"{datatype}","shape":[{shape}],"place":"{place}","offset":{at},'
+                f'"length":{length}}}'
+            )
+        return ",".join(placed), parts
+
+    def _quoted(self, name):
+        quoted = self._names.get(name)
+        if quoted is None:
+            quoted = self._names[name] = _encode(name)
+        return quoted
+
+    def _make_room(self, room, number):
+        if self._outputs is None or self._outputs.length < room:
+            self._outputs = None
+            self._connection.send(ROOM, number, {"bytes": room})
+            kind, _, message, _ = self._connection.frame()
+            if kind != REGION:
+                raise Ended
+            self._map(message)
+
+    def _copy(self, array, raw, offset, length):
+        memory = self._outputs.memory
+        if raw is not None:
+            memory[offset : offset + length] = raw
+        elif length:
+            np = self._tensors.np
+            room_for_it = np.frombuffer(memory, array.dtype, array.size, offset)
+            np.copyto(room_for_it.reshape(array.shape), array)
+
+    def finish(self):
+        if self._model is not None:
+            self._model.finish()
+
+
+def last_line(error):
+    """What a traceback ends with: the type and the message, in one line of bounded length."""
+    said = "".join(traceback.format_exception_only(type(error), error)).strip()
+    if isinstance(error, SyntaxError):
+        # Before it come the place and the line, which the log has.
+        said = said.splitlines()[-1]
+    line = " ".join(said.split("\n"))
+    return line if len(line) <= 500 else line[:500] + "..."
+
+
+def log_traceback(error):
+    """The traceback without the frames of this file."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith("<tensorferry"):
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames or error.__traceback__)
+    sys.stderr.flush()
+
+
+def _settle():
+    """What makes a process a good neighbour; none of it is needed to work."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform != "linux":
+        return
+    for path, content in (("/proc/self/oom_score_adj", "800"), ("/proc/self/comm", "oip-python")):
+        try:
+            with open(path, "w") as file:
+                file.write(content)
+        except OSError:
+            pass
+    try:
+        import ctypes
+
+        # The thread that started this process lives as long as the model does.
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
+def _limit_memory(limit):
+    if limit is None:
+        return
+    import resource
+
+    kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    _, maximum = resource.getrlimit(kind)
+    limit = limit if maximum == resource.RLIM_INFINITY else min(limit, maximum)
+    resource.setrlimit(kind, (limit, limit))
+
+
+def _listen(control, cancelled):
+    """Reads numbers of requests that are cancelled, until the server is gone."""
+    received = b""
+    try:
+        while True:
+            part = control.recv(4096)
+            if not part:
+                break
+            received += part
+            whole = len(received) - len(received) % 8
+            if whole:
+                cancelled.number = max(cancelled.number, *struct.unpack(f"<{whole // 8}Q", received[:whole]))
+                received = received[whole:]
+    except OSError:
+        pass
+    time.sleep(_FAREWELL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(data, control, install):
+    _settle()
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
+    # A repository that is looked at for changes is not to be changed by being run.
+    sys.dont_write_bytecode = True
+    cancelled = install("tensorferry_model")._cancelled
+    connection = Connection(data)
+    listening = threading.Thread(target=_listen, args=(control, cancelled), daemon=True)
+    worker = None
+    try:
+        connection.send(HELLO, 0, {"protocol": VERSION, "places": True})
+        listening.start()
+        kind, _, order, content = connection.frame()
+        if kind != LOAD:
+            raise Ended
+        try:
+            _limit_memory(order["memory_limit"])
+            try:
+                tensors = install("tensorferry_tensors")
+            except ImportError as error:
+                if error.name != "numpy":
+                    raise
+                raise Refused(f"its Python, {sys.executable}, has no numpy, which models in Python need: pip install numpy", 400)
+            worker = Worker(connection, tensors)
+            worker.load(order, bytes(content), install("tensorferry_forms").model_of)
+        except Refused as refusal:
+            connection.fail(0, refusal, refusal.status)
+            return
+        except SystemExit as error:
+            connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400)
+            return
+        except BaseException as error:
+            log_traceback(error)
+            connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}", 400)
+            return
+        worker.serve()
+    except (Ended, ConnectionError):
+        if worker is not None:
+            worker.finish()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What libraries do at the end of a process can hang.
+    os._exit(0)

@@ -1,0 +1,152 @@
+//! The two backends: `model.py`, and objects that were saved.
+
+use std::{path::PathBuf, process::Command, time::Duration};
+
+use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_types::{ModelConfig, ServiceError};
+use oip_worker::Isolation;
+
+use crate::{interpreter, program};
+
+/// The parameter of a model's configuration that names its interpreter.
+const PYTHON: &str = "python";
+
+/// How long a model may go on with a request that nobody waits for. A process costs seconds of imports, so a client that is
+/// impatient with a slow model must not cost the others a new one. Shorter than the engine's patience with an instance.
+const GRACE: Duration = Duration::from_secs(4);
+
+/// What Triton calls an environment for a model, which here has another form.
+const EXECUTION_ENV_PATH: &str = "EXECUTION_ENV_PATH";
+
+/// What the operator allows, and how models are run that do not say.
+///
+/// ```
+/// use backend_python::Settings;
+///
+/// let settings = Settings::default().with(|settings| {
+///     settings.is_allowed = true;
+///     settings.memory_limit = Some(1 << 30);
+/// });
+/// assert_eq!(settings.interpreter.to_str(), Some("python3"));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Whether models are run at all (no).
+    pub is_allowed: bool,
+    /// The interpreter of models whose configurations name none: a program, or the folder of an environment (`python3`).
+    pub interpreter: PathBuf,
+    /// Bytes that each process may use where a model's configuration does not say (as many as it likes).
+    pub memory_limit: Option<u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            is_allowed: false,
+            interpreter: "python3".into(),
+            memory_limit: None,
+        }
+    }
+}
+
+impl Settings {
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn load(
+        &self,
+        backend: &'static str,
+        source: &ModelSource,
+        cx: &LoadContext,
+    ) -> Result<Box<dyn Model>, ServiceError> {
+        let mut config = ModelConfig::clone(&cx.config);
+        if config.parameters.contains_key(EXECUTION_ENV_PATH) {
+            return Err(ServiceError::invalid(format!(
+                "the parameter '{EXECUTION_ENV_PATH}' of its configuration names a packed environment, which is not unpacked \
+                 here: unpack it, and name its folder with the parameter '{PYTHON}'"
+            )));
+        }
+        let named = config.parameters.remove(PYTHON);
+        let interpreter = match &named {
+            Some(named) => interpreter::of_model(&named.string_value, source),
+            None => interpreter::of_server(&self.interpreter),
+        }?;
+        let isolation = Isolation::new(move || {
+            let mut command = Command::new(&interpreter);
+            command.arg("-c").arg(program::BOOTSTRAP);
+            command
+        });
+        let cx = cx.clone().with_config(config.into());
+        isolation
+            .memory_limit(self.memory_limit)
+            .grace(GRACE)
+            .first_bytes(program::modules())
+            .load(backend, source, &cx)
+    }
+}
+
+/// Models that are a file of Python: `model.py` with a class `Model` or `TritonPythonModel`.
+pub struct PythonBackend(Settings);
+
+impl PythonBackend {
+    /// A backend that runs models, or refuses them, as is set.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self(settings)
+    }
+}
+
+impl Backend for PythonBackend {
+    fn name(&self) -> &'static str {
+        "python"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.py"]
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        if !self.0.is_allowed {
+            return Err(ServiceError::invalid(
+                "it is a Python program, which would run with the server's rights; --allow-python lets the server run it",
+            ));
+        }
+        self.0.load(self.name(), source, cx)
+    }
+}
+
+/// Estimators of scikit-learn that were saved with joblib or pickle.
+pub struct SavedObjectBackend(Settings);
+
+impl SavedObjectBackend {
+    /// A backend that loads objects, or refuses them, as is set.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self(settings)
+    }
+}
+
+impl Backend for SavedObjectBackend {
+    fn name(&self) -> &'static str {
+        "sklearn"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.joblib", "model.pkl"]
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        if !self.0.is_allowed {
+            return Err(ServiceError::invalid(
+                "it is a pickled object, which can run any code with the server's rights when it is read; --allow-pickle lets \
+                 the server read it",
+            ));
+        }
+        self.0.load(self.name(), source, cx)
+    }
+}

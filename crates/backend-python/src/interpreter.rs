@@ -1,0 +1,127 @@
+//! Which interpreter runs a model.
+
+use std::{
+    env,
+    path::{Component, Path, PathBuf},
+};
+
+use oip_service::ModelSource;
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+
+/// The interpreter that the server runs models with: a program, with or without a path, or an environment's folder.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
+    find(named).ok_or_else(|| {
+        ServiceError::invalid(format!(
+            "there is no Python at {}: --python names a program such as python3, or the folder of a venv or conda environment",
+            Quoted(&named.to_string_lossy())
+        ))
+    })
+}
+
+/// The interpreter that a model's configuration names. A relative path begins at the model's folder.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, ServiceError> {
+    let named = named.trim();
+    let below = model_folder(source).join(named);
+    let is_path = named.contains('/') || below.is_dir();
+    let wanted = if is_path { &below } else { Path::new(named) };
+    let found = (!named.is_empty()).then(|| find(wanted)).flatten();
+    found.ok_or_else(|| {
+        ServiceError::invalid(format!(
+            "the parameter 'python' of its configuration is {}, where there is no Python: expected the folder of a venv or conda \
+             environment or a program, as a path from the model's folder or an absolute one",
+            Quoted(named)
+        ))
+    })
+}
+
+/// The folder that has the model's configuration.
+fn model_folder(source: &ModelSource) -> PathBuf {
+    let versions = usize::from(!source.version.is_empty());
+    let folder = source.path.ancestors().nth(1 + versions).unwrap_or(Path::new(""));
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// A program, as it is named, in an environment, or where the system looks for programs.
+fn find(named: &Path) -> Option<PathBuf> {
+    let mut parts = named.components();
+    let is_plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    if named.is_dir() {
+        let programs = ["bin/python3", "bin/python"].into_iter();
+        return programs
+            .map(|program| named.join(program))
+            .find(|program| program.is_file());
+    }
+    if !is_plain {
+        return named.is_file().then(|| named.to_owned());
+    }
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders)
+        .map(|folder| folder.join(named))
+        .find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn source(folder: &Path) -> ModelSource {
+        ModelSource::new("m", "1", folder.join("m/1/model.py"), "".into())
+    }
+
+    #[test]
+    fn environments_stand_beside_the_configuration_or_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for environment in ["m/venv", "other", "m/only-python"] {
+            fs::create_dir_all(root.join(environment).join("bin")).unwrap();
+        }
+        for program in [
+            "m/venv/bin/python3",
+            "m/venv/bin/python",
+            "other/bin/python3",
+            "m/only-python/bin/python",
+        ] {
+            fs::write(root.join(program), "").unwrap();
+        }
+        fs::create_dir_all(root.join("m/1")).unwrap();
+        let find = |named: &str| of_model(named, &source(root)).map_err(|error| error.to_string());
+        assert_eq!(find("venv").unwrap(), root.join("m/venv/bin/python3"));
+        assert_eq!(
+            find(" ./venv/bin/python ").unwrap(),
+            root.join("m/./venv/bin/python")
+        );
+        assert_eq!(
+            find("only-python").unwrap(),
+            root.join("m/only-python/bin/python")
+        );
+        let other = root.join("other");
+        assert_eq!(find(other.to_str().unwrap()).unwrap(), other.join("bin/python3"));
+        assert_eq!(
+            find("nowhere/at/all").unwrap_err(),
+            "the parameter 'python' of its configuration is 'nowhere/at/all', where there is no Python: expected the folder of a \
+             venv or conda environment or a program, as a path from the model's folder or an absolute one"
+        );
+        for missing in ["", "1", "no-such-program-of-this-name"] {
+            assert!(find(missing).is_err(), "{missing:?}");
+        }
+        // Without versions the configuration stands beside the model.
+        let alone = ModelSource::new("m", "", root.join("m/model.py"), "".into());
+        assert_eq!(of_model("venv", &alone).unwrap(), root.join("m/venv/bin/python3"));
+    }
+
+    #[test]
+    fn programs_are_looked_for_as_the_system_does() {
+        assert!(of_server(Path::new("sh")).unwrap().ends_with("sh"));
+        let error = of_server(Path::new("/no/such/folder")).unwrap_err();
+        assert!(error.message().contains("--python"), "{error}");
+    }
+}

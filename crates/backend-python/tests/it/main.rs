@@ -1,0 +1,5 @@
+//! What both backends refuse, and what becomes of interpreters that are none. No test here needs Python; those that do are
+//! `cargo xtask python`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod refusals;

@@ -1,0 +1,25 @@
+//! Says what an ONNX model takes and gives, and which operators it has, without running it.
+//!
+//! ```sh
+//! cargo run --package fmt-onnx --example summary -- model.onnx
+//! ```
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use fmt_onnx::OnnxReader;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args().nth(1).ok_or("which file?")?;
+    let reader = OnnxReader::from_path(path)?;
+    let summary = reader.summary();
+    println!("{}, written by {}", summary.graph, summary.producer);
+    for input in &summary.inputs {
+        println!("takes {input:?}");
+    }
+    for output in &summary.outputs {
+        println!("gives {output:?}");
+    }
+    for ((domain, name), count) in &summary.operators {
+        println!("{count:>6} {domain} {name}");
+    }
+    Ok(())
+}

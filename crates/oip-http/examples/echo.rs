@@ -1,0 +1,64 @@
+//! A server of your own over HTTP and gRPC: one model, `echo`, which gives back what it gets. docs/crates.md shows this file.
+
+use std::sync::Arc;
+
+use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
+    ServerMetadata, ServiceError, TensorMetadata,
+};
+
+struct Echo(Arc<ModelMetadata>);
+
+impl InferenceService for Echo {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata::new("echo", "1.0")
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        let found = (model.name() == "echo").then(|| self.0.clone());
+        found.ok_or_else(|| ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist")))
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            let metadata = self.model_metadata(request.model())?;
+            metadata.check_request(&request)?;
+            let y = InferOutput::new("y", request.take_input("x")?);
+            Ok(InferResponse {
+                model_name: metadata.name.clone(),
+                model_version: None,
+                id: request.id,
+                parameters: Parameters::new(),
+                outputs: metadata.pick_outputs(&request.outputs, vec![y])?,
+            })
+        })
+    }
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let tensor = |name| vec![TensorMetadata::new(name, DataType::FP32, &[-1])];
+    let metadata = ModelMetadata::new("echo", "example", tensor("x"), tensor("y"));
+    let service = Arc::new(Echo(Arc::new(metadata)));
+    let (limits, shutdown) = (Limits::default(), Shutdown::new());
+    let rest = oip_http::router(service.clone(), Default::default());
+    let calls = oip_grpc::service(service, Default::default());
+    let http = listen(([127, 0, 0, 1], 8080).into())?;
+    let grpc = listen(([127, 0, 0, 1], 9000).into())?;
+    // `shutdown.drain()` ends both once open requests are answered, `shutdown.cut()` at once.
+    tokio::join!(
+        serve(http, Protocol::Http1, rest, limits.clone(), shutdown.clone()),
+        serve(grpc, Protocol::Http2, calls, limits, shutdown),
+    );
+    Ok(())
+}

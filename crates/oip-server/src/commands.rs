@@ -1,0 +1,173 @@
+//! What stands in front of the options: `oip-server check`, `init`, `completions` and `man`.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io::{Write, stdout},
+    iter::once,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Command, CommandFactory, FromArgMatches, Parser, error::ErrorKind};
+use clap_complete::Shell;
+
+use crate::{
+    check::{self, Check},
+    failure::Failure,
+    init::{self, Init},
+    options::{Options, one_line},
+};
+
+/// The name of the program.
+const PROGRAM: &str = "oip-server";
+
+/// Prints a script that completes options in your shell.
+#[derive(Debug, Parser)]
+#[command(name = "oip-server completions")]
+struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+/// Writes manual pages.
+#[derive(Debug, Parser)]
+#[command(name = "oip-server man")]
+struct Man {
+    /// The folder to write them to
+    folder: PathBuf,
+}
+
+/// What the command line asks for.
+pub(crate) enum Asked {
+    /// To serve.
+    Serve(Box<Options>),
+    /// Something that is done, with this code.
+    Done(ExitCode),
+}
+
+/// Reads the command line, and does what is not serving.
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<Asked, Failure> {
+    let arguments: Vec<OsString> = arguments.collect();
+    let rest = || arguments.iter().skip(1).cloned();
+    let done = match arguments.first().and_then(|first| first.to_str()) {
+        Some("check") => parse::<Check>("check", rest())?.map(check::run),
+        Some("init") => parse::<Init>("init", rest())?.map(|init| init::run(&init)),
+        Some("completions") => parse::<Completions>("completions", rest())?.map(|completions| {
+            let mut script = Vec::new();
+            clap_complete::generate(completions.shell, &mut whole(), PROGRAM, &mut script);
+            // A reader that has seen enough is no failure.
+            let _ = stdout().write_all(&script);
+            Ok(ExitCode::SUCCESS)
+        }),
+        Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
+        _ => return serve(&arguments),
+    };
+    Ok(Asked::Done(done.unwrap_or(Ok(ExitCode::SUCCESS))?))
+}
+
+fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
+    let all = once(OsString::from(PROGRAM)).chain(arguments.iter().cloned());
+    let parsed = whole()
+        .try_get_matches_from(all)
+        .and_then(|matches| Options::from_arg_matches(&matches));
+    match parsed {
+        Ok(options) => {
+            if let Some(path) = &options.path
+                && !path.exists()
+                && let Some(meant) = meant(path.as_os_str())
+            {
+                let shown = path.display();
+                return Err(Failure::usage(format!(
+                    "there is no file or folder '{shown}'; did you mean `{PROGRAM} {meant}`?"
+                )));
+            }
+            Ok(Asked::Serve(Box::new(options)))
+        }
+        Err(error) if error.use_stderr() => {
+            let first = arguments.first().filter(|_| arguments.len() > 1);
+            let is_of_words = matches!(
+                error.kind(),
+                ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand
+            );
+            let misspelt = first.filter(|_| is_of_words);
+            Err(Failure::usage(match misspelt.and_then(|first| meant(first)) {
+                Some(command) => format!("did you mean `{PROGRAM} {command}`? {}", one_line(&error)),
+                None => one_line(&error),
+            }))
+        }
+        // Help and version are no errors.
+        Err(error) => {
+            let _ = error.print();
+            Ok(Asked::Done(ExitCode::SUCCESS))
+        }
+    }
+}
+
+/// The arguments of a command; `None` when it was help that they asked for, which is printed.
+fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
+    let program = OsString::from(format!("{PROGRAM} {name}"));
+    match T::try_parse_from(once(program).chain(arguments)) {
+        Ok(parsed) => Ok(Some(parsed)),
+        Err(error) if error.use_stderr() => Err(Failure::usage(one_line(&error))),
+        Err(error) => {
+            let _ = error.print();
+            Ok(None)
+        }
+    }
+}
+
+/// The whole command line, for help, completions and manual pages. Commands are read by [`run`]: their options are those
+/// of the server, which would contain them again.
+fn whole() -> Command {
+    let commands = [
+        Check::command().name("check"),
+        Init::command().name("init"),
+        Completions::command().name("completions"),
+        Man::command().name("man"),
+    ];
+    Options::command()
+        .args_conflicts_with_subcommands(true)
+        .disable_help_subcommand(true)
+        .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))
+}
+
+fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(whole(), folder))
+        .map_err(|error| {
+            Failure::run(format!(
+                "the manual pages cannot be written to {}: {error}",
+                folder.display()
+            ))
+        })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command that a word may be a misspelling of.
+fn meant(text: &OsStr) -> Option<&'static str> {
+    let text = text.to_str()?;
+    let known = ["check", "init", "completions", "man"];
+    // One slip in a word of five letters, two in a long one, none in a short one.
+    let is_near = |known: &&str| strsim::osa_distance(known, text) <= (known.len() / 5).min(2);
+    known.into_iter().find(is_near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_command_line_is_sound() {
+        whole().debug_assert();
+    }
+
+    #[test]
+    fn misspelt_commands_are_known() {
+        let meant = |text: &str| super::meant(OsStr::new(text));
+        assert_eq!(meant("chek"), Some("check"));
+        assert_eq!(meant("completion"), Some("completions"));
+        for path in ["models", "min", "iris.onnx", "in"] {
+            assert_eq!(meant(path), None, "{path}");
+        }
+    }
+}

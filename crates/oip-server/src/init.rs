@@ -1,0 +1,121 @@
+//! `oip-server init`: writes an example repository that serves at once.
+
+use std::{
+    fs,
+    io::{self, Write, stdout},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use crate::failure::Failure;
+
+/// Writes an example repository: a network that reads digits, a tensor file, a pipeline of both, and a page that says how to go on.
+#[derive(Debug, Parser)]
+#[command(name = "oip-server init")]
+pub(crate) struct Init {
+    /// The folder to write it to: a new one, or one that is empty
+    #[arg(default_value = "models")]
+    folder: PathBuf,
+}
+
+/// What is written.
+const FILES: &[(&str, &[u8])] = &[
+    #[cfg(feature = "onnx")]
+    (
+        "digits/1/model.onnx",
+        include_bytes!("../examples/models/digits/1/model.onnx"),
+    ),
+    #[cfg(feature = "onnx")]
+    ("digits/config.pbtxt", DIGITS.as_bytes()),
+    #[cfg(feature = "tensors")]
+    (
+        "digit_means/1/model.safetensors",
+        include_bytes!("../examples/models/digit_means/1/model.safetensors"),
+    ),
+    #[cfg(all(feature = "onnx", feature = "tensors"))]
+    (
+        "digit_portrait/config.pbtxt",
+        include_bytes!("../examples/models/digit_portrait/config.pbtxt"),
+    ),
+    (
+        "one_digit.json",
+        include_bytes!("../examples/requests/one_digit.json"),
+    ),
+    ("README.md", README.as_bytes()),
+];
+
+const DIGITS: &str = "\
+# Everything in this file may be left out: inputs, outputs and batching are read from the model.
+
+# Rows of several requests run together, at most so many.
+max_batch_size: 64
+
+# Threads that run the model at the same time; --instances says it for all models.
+# instance_group [{ count: 2 }]
+
+# How long a request may wait for others to share its batch; without this it never waits.
+# dynamic_batching { max_queue_delay_microseconds: 500 }
+";
+
+const README: &str = "\
+# An example repository
+
+A model is a folder with versions: `<model>/<version>/model.onnx`. A booster (`model.ubj`, `model.txt`) or a tensor file
+(`model.safetensors`, `.npz`, `.gguf`, ...) takes the place of `model.onnx`; `config.pbtxt` beside the versions is optional.
+
+| model | what it does |
+|---|---|
+| `digits` | a neural network: 64 grey values of a handwritten digit in, its label and probabilities out |
+| `digit_means` | a tensor file: the mean image of each digit, whole or by rows |
+| `digit_portrait` | a pipeline: the label of `digits` looked up in `digit_means` |
+
+From the folder that holds this page:
+
+    oip-server check .                 # loads everything, says what would fail, opens no port
+    oip-server .                       # serves it; a console is at http://127.0.0.1:8080/
+    curl -s http://127.0.0.1:8080/v2/models/digits/infer -d @one_digit.json
+    tensor infer --model digit_means -i 'mean.rows=[3, 8]'
+
+`oip-server . --model-control-mode poll` loads what changes here while it runs.
+";
+
+/// Writes the files, and says what to do with them.
+pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
+    let folder = &init.folder;
+    let shown = folder.display();
+    if is_taken(folder).map_err(|error| Failure::run(format!("{shown}: {error}")))? {
+        return Err(Failure::run(format!(
+            "{shown} exists and is not an empty folder; name another one, and nothing is overwritten"
+        )));
+    }
+    for (name, content) in FILES {
+        write(&folder.join(name), content)
+            .map_err(|error| Failure::run(format!("{shown}/{name} cannot be written: {error}")))?;
+    }
+    let next = format!(
+        "wrote an example repository\n\n  oip-server {shown}\n\n{shown}/README.md says how to go on\n"
+    );
+    // When nobody can read it, it is not said.
+    let _ = stdout().write_all(next.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether something is there that is not an empty folder.
+fn is_taken(folder: &Path) -> io::Result<bool> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Never over a file that came in between.
+    fs::File::create_new(path)?.write_all(content)
+}

@@ -1,0 +1,81 @@
+//! `dims` in a configuration file fix sizes that an ONNX file leaves free, in the real program: the way out that refusals name.
+
+use std::{fs, path::Path};
+
+use serde_json::json;
+
+use crate::support::Server;
+
+/// A model that takes a width of 100 only, which nothing in its file says.
+fn one_width() -> Vec<u8> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-onnx/tests/fixtures");
+    fs::read(fixtures.join("one_width.onnx")).unwrap()
+}
+
+#[test]
+fn dims_in_config_pbtxt_fix_a_plan() {
+    const ISOLATED: &str = "parameters { key: \"isolation\" value { string_value: \"process\" } }";
+    let configs = [
+        ("nothing", String::new()),
+        (
+            "all",
+            "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1, 3, 100 ] }".to_owned(),
+        ),
+        (
+            "rows",
+            "max_batch_size: 4 input [ { name: \"x\" dims: [ 3, 100 ] } ]".to_owned(),
+        ),
+        (
+            "free_rows",
+            "max_batch_size: 0 input { name: \"x\" dims: [ -1, 3, 100 ] }".to_owned(),
+        ),
+        (
+            "one_row",
+            "max_batch_size: 1 input { name: \"x\" dims: 3 dims: 100 }".to_owned(),
+        ),
+        (
+            "isolated",
+            format!("input {{ name: \"x\" dims: [ 3, 100 ] }} {ISOLATED}"),
+        ),
+        (
+            "wrong",
+            "max_batch_size: 4 input { name: \"x\" dims: [ 1, 3, 100 ] }".to_owned(),
+        ),
+    ];
+    let repository = tempfile::tempdir().unwrap();
+    for (name, config) in &configs {
+        let folder = repository.path().join(name);
+        fs::create_dir_all(folder.join("1")).unwrap();
+        fs::write(folder.join("1/model.onnx"), one_width()).unwrap();
+        fs::write(folder.join("config.pbtxt"), config).unwrap();
+    }
+    let mut server = Server::start(repository.path(), &[]);
+    server.wait_until_loaded();
+    let index = server.request("POST", "/v2/repository/index", &[], b"{}").json();
+    let reason = |name: &str| {
+        let models = index.as_array().unwrap().iter();
+        let model = models.clone().find(|model| model["name"] == name).unwrap();
+        model["reason"].as_str().unwrap_or_default().to_owned()
+    };
+    assert!(
+        reason("nothing").contains("fix the free dimensions of 'x' ['n', 3, 'w'] in config.pbtxt"),
+        "{}",
+        reason("nothing")
+    );
+    assert!(!reason("wrong").is_empty());
+    let request = json!({"inputs": [
+        {"name": "x", "datatype": "FP32", "shape": [1, 3, 100], "data": vec![1.5; 300]},
+    ]});
+    for name in ["all", "rows", "free_rows", "one_row", "isolated"] {
+        assert_eq!(reason(name), "", "{name}");
+        let path = format!("/v2/models/{name}/infer");
+        let answer = server.request("POST", &path, &[], request.to_string().as_bytes());
+        assert_eq!(
+            answer.status,
+            200,
+            "{name}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
+        assert_eq!(answer.json()["outputs"][0]["shape"], json!([1, 300]), "{name}");
+    }
+}

@@ -1,0 +1,465 @@
+//! Requests to workers that want to know where tensors are rather than be sent REST bodies: behind the JSON, or, on Linux when
+//! they are large, in shared memory.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
+use tensor_core::{Quoted, Shape};
+
+use crate::protocol::{
+    Broken, Connection, Failed, Head, InputPlace, Kind, OutputPlace, Place, Results, Run, read_json,
+};
+#[cfg(target_os = "linux")]
+use crate::protocol::{NewRegion, Room};
+#[cfg(target_os = "linux")]
+use crate::region::{REGION_ALIGNMENT, Region};
+
+/// Bytes of inputs from which they are in a region: below, a second system call costs more than a second copy.
+#[cfg(target_os = "linux")]
+const LEAST_IN_REGION: u64 = 64 << 10;
+
+/// The places that one worker knows.
+#[derive(Default)]
+pub(crate) struct Places {
+    #[cfg(target_os = "linux")]
+    regions: Regions,
+}
+
+#[cfg(target_os = "linux")]
+#[derive(Default)]
+struct Regions {
+    inputs: Option<Region>,
+    outputs: Option<Region>,
+    /// The number of the last one.
+    last: u64,
+}
+
+/// A request's inputs, and where each begins.
+struct Sent<'r> {
+    request: &'r InferRequest,
+    offsets: Vec<u64>,
+}
+
+impl Places {
+    /// Runs one request. After an error of the connection the worker is of no use any more.
+    pub(crate) fn infer(
+        &mut self,
+        connection: &Connection,
+        number: u64,
+        request: &InferRequest,
+        max_answer_bytes: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Result<Vec<InferOutput>, ServiceError>, Broken> {
+        let parameters = match parameters(request) {
+            Ok(parameters) => parameters,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut sent = Sent::new(request, 1);
+        let region = self.put(connection, &mut sent, go_on);
+        let region = match region? {
+            Ok(region) => region,
+            Err(error) => return Ok(Err(error)),
+        };
+        let inputs = request.inputs.iter().zip(&sent.offsets);
+        let run = Run {
+            id: request.id.as_deref(),
+            parameters,
+            inputs: inputs
+                .map(|(input, offset)| InputPlace {
+                    name: &input.name,
+                    datatype: input.value.datatype().name(),
+                    shape: input.value.shape().dims(),
+                    offset: *offset,
+                    length: input.value.raw().len() as u64,
+                })
+                .collect(),
+            outputs: request
+                .outputs
+                .iter()
+                .map(|output| output.name.as_str())
+                .collect(),
+            region,
+        };
+        let binary: Vec<Bytes> = match region {
+            Some(_) => Vec::new(),
+            None => request
+                .inputs
+                .iter()
+                .map(|input| input.value.raw().clone())
+                .collect(),
+        };
+        connection.send(
+            Kind::Run,
+            number,
+            &oip_types::rest::json_body(&run),
+            &binary,
+            go_on,
+        )?;
+        let head = self.answer(connection, number, max_answer_bytes, go_on)?;
+        match head.kind {
+            Kind::Results => {
+                let length = u64::from(head.json).saturating_add(head.binary);
+                if head.binary > max_answer_bytes {
+                    return Err(too_long(length, max_answer_bytes));
+                }
+                let mut body = Bytes::from(connection.bytes(length, go_on)?);
+                let json = body.split_to(head.json as usize);
+                let results: Results = read_json(&json)?;
+                let outputs = self.take(&results, &body, &sent, max_answer_bytes)?;
+                self.finish(results.keeps_inputs);
+                Ok(Ok(outputs))
+            }
+            Kind::Failed if head.binary == 0 => {
+                let failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+                // An error may hold on to what the model was given.
+                self.finish(true);
+                Ok(Err(failed.into_error()))
+            }
+            _ => Err(Broken::wrong("a frame out of place")),
+        }
+    }
+
+    /// The outputs of an answer, which are bounded together and each within what it is in.
+    fn take(
+        &self,
+        results: &Results,
+        frame: &Bytes,
+        sent: &Sent<'_>,
+        max_answer_bytes: u64,
+    ) -> Result<Vec<InferOutput>, Broken> {
+        let lengths = results.outputs.iter().map(|output| output.length);
+        let whole = lengths.fold(0u64, u64::saturating_add);
+        if whole > max_answer_bytes {
+            return Err(too_long(whole, max_answer_bytes));
+        }
+        let outputs = results.outputs.iter().map(|output| {
+            let raw = self.bytes_at(output, frame, sent)?;
+            let value = value(output, raw).map_err(|error| {
+                let name = Quoted(&output.name);
+                Broken::wrong(format!("an output {name} that is malformed: {}", error.message()))
+            })?;
+            Ok(InferOutput::new(&output.name, value))
+        });
+        outputs.collect()
+    }
+
+    fn bytes_at(&self, output: &OutputPlace, frame: &Bytes, sent: &Sent<'_>) -> Result<Bytes, Broken> {
+        let (offset, length) = (output.offset, output.length);
+        let outside = || {
+            let name = Quoted(&output.name);
+            Broken::wrong(format!(
+                "an output {name} at a place that is not there: {length} bytes from {offset}"
+            ))
+        };
+        match output.place {
+            Place::Frame => slice(frame, offset, length).ok_or_else(outside),
+            Place::Request => sent.bytes_at(offset, length).ok_or_else(outside),
+            #[cfg(target_os = "linux")]
+            Place::Region | Place::Inputs => {
+                let region = match output.place {
+                    Place::Region => self.regions.outputs.as_ref(),
+                    _ => self.regions.inputs.as_ref(),
+                };
+                let read = region.ok_or_else(outside)?.read(offset, length);
+                read.map_err(|error| match error {
+                    rustix::io::Errno::INVAL => outside(),
+                    error => Broken::System(error.into()),
+                })
+            }
+            #[cfg(not(target_os = "linux"))]
+            Place::Region | Place::Inputs => Err(outside()),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Places {
+    /// Puts a request's inputs into a region, if they are large.
+    fn put(
+        &mut self,
+        connection: &Connection,
+        sent: &mut Sent<'_>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Result<Option<u64>, ServiceError>, Broken> {
+        let request = sent.request;
+        let inputs = &request.inputs;
+        let whole: u64 = inputs.iter().map(|input| input.value.raw().len() as u64).sum();
+        if whole < LEAST_IN_REGION {
+            return Ok(Ok(None));
+        }
+        *sent = Sent::new(request, REGION_ALIGNMENT);
+        let room = whole.saturating_add(REGION_ALIGNMENT * inputs.len() as u64);
+        if self
+            .regions
+            .inputs
+            .as_ref()
+            .is_none_or(|region| region.len() < room)
+        {
+            self.regions.inputs = None;
+            self.regions.inputs = Some(self.regions.make(connection, room, true, go_on)?);
+        }
+        let Some(region) = &self.regions.inputs else {
+            return Ok(Ok(None));
+        };
+        for (input, offset) in inputs.iter().zip(&sent.offsets) {
+            if let Err(error) = region.write(input.value.raw(), *offset) {
+                let error = ServiceError::new(
+                    ErrorCode::Overloaded,
+                    format!("there is no shared memory for its {whole} bytes of inputs: {error}"),
+                );
+                self.regions.inputs = None;
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(Some(region.number())))
+    }
+
+    /// The head of the answer. A worker whose outputs find no room is given it first.
+    fn answer(
+        &mut self,
+        connection: &Connection,
+        number: u64,
+        max_answer_bytes: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Head, Broken> {
+        for _ in 0..2 {
+            let head = next_head(connection, number, go_on)?;
+            if head.kind != Kind::Room {
+                return Ok(head);
+            }
+            if head.binary != 0 {
+                return Err(Broken::wrong("binary data where none belongs"));
+            }
+            let Room { bytes } = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+            // What begins at an aligned place may take a little more than its bytes.
+            if bytes > max_answer_bytes.saturating_add(64 << 10) {
+                return Err(too_long(bytes, max_answer_bytes));
+            }
+            self.regions.outputs = None;
+            self.regions.outputs = Some(self.regions.make(connection, bytes, false, go_on)?);
+        }
+        Err(Broken::wrong("that it wants room again and again"))
+    }
+
+    /// Lets go of what the next request cannot use, or is too large to be kept.
+    fn finish(&mut self, keeps_inputs: bool) {
+        let is_kept = |region: &Option<Region>| region.as_ref().is_some_and(Region::is_kept);
+        if keeps_inputs || !is_kept(&self.regions.inputs) {
+            self.regions.inputs = None;
+        }
+        if !is_kept(&self.regions.outputs) {
+            self.regions.outputs = None;
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Regions {
+    fn make(
+        &mut self,
+        connection: &Connection,
+        room: u64,
+        is_for_inputs: bool,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Region, Broken> {
+        use std::os::fd::AsFd;
+
+        self.last += 1;
+        let region = Region::new(self.last, room).map_err(|error| Broken::System(error.into()))?;
+        let message = NewRegion {
+            number: region.number(),
+            length: region.len(),
+            is_for_inputs,
+        };
+        connection.send_file(Kind::Region, &message, region.as_fd(), go_on)?;
+        Ok(region)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Places {
+    #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
+    fn put(
+        &mut self,
+        _: &Connection,
+        _: &mut Sent<'_>,
+        _: &mut dyn FnMut() -> bool,
+    ) -> Result<Result<Option<u64>, ServiceError>, Broken> {
+        Ok(Ok(None))
+    }
+
+    #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
+    fn answer(
+        &mut self,
+        connection: &Connection,
+        number: u64,
+        _: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Head, Broken> {
+        next_head(connection, number, go_on)
+    }
+
+    #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
+    fn finish(&mut self, _: bool) {}
+}
+
+impl<'r> Sent<'r> {
+    /// Inputs one behind the other, each at a multiple of `alignment`.
+    fn new(request: &'r InferRequest, alignment: u64) -> Self {
+        let mut end = 0u64;
+        let offsets = request.inputs.iter().map(|input| {
+            let offset = end.next_multiple_of(alignment);
+            end = offset + input.value.raw().len() as u64;
+            offset
+        });
+        Self {
+            offsets: offsets.collect(),
+            request,
+        }
+    }
+
+    /// A part of one of the inputs, without a copy.
+    fn bytes_at(&self, offset: u64, length: u64) -> Option<Bytes> {
+        let mut inputs = self.request.inputs.iter().zip(&self.offsets);
+        inputs.find_map(|(input, begin)| slice(input.value.raw(), offset.checked_sub(*begin)?, length))
+    }
+}
+
+fn next_head(connection: &Connection, number: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Head, Broken> {
+    let head = connection.head(go_on)?;
+    match head.number == number {
+        true => Ok(head),
+        false => Err(Broken::wrong("an answer to something else")),
+    }
+}
+
+fn slice(bytes: &Bytes, offset: u64, length: u64) -> Option<Bytes> {
+    let offset = usize::try_from(offset).ok()?;
+    let end = offset.checked_add(usize::try_from(length).ok()?)?;
+    (end <= bytes.len()).then(|| bytes.slice(offset..end))
+}
+
+fn value(output: &OutputPlace, raw: Bytes) -> Result<TensorValue, ServiceError> {
+    let datatype = DataType::from_name(&output.datatype)?;
+    let shape = Shape::new(&output.shape).map_err(|error| ServiceError::invalid(error.to_string()))?;
+    TensorValue::from_raw(datatype, shape, raw)
+}
+
+fn too_long(length: u64, max: u64) -> Broken {
+    Broken::wrong(format!("an answer of {length} bytes, more than {max}"))
+}
+
+/// A request's parameters as JSON has them.
+fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value>, ServiceError> {
+    let parameters = request.parameters.iter().map(|(name, value)| {
+        let value = match value {
+            ParameterValue::Bool(value) => (*value).into(),
+            ParameterValue::Int64(value) => (*value).into(),
+            ParameterValue::Uint64(value) => (*value).into(),
+            ParameterValue::Double(value) => match serde_json::Number::from_f64(*value) {
+                Some(number) => number.into(),
+                None => {
+                    let name = Quoted(name);
+                    return Err(ServiceError::invalid(format!(
+                        "the parameter {name} is {value}, which a model in a process of its own cannot be sent"
+                    )));
+                }
+            },
+            ParameterValue::String(value) => value.as_str().into(),
+            other => {
+                return Err(ServiceError::invalid(format!(
+                    "the parameter {} is {other}, which a model in a process of its own cannot be sent",
+                    Quoted(name)
+                )));
+            }
+        };
+        Ok((name.as_str(), value))
+    });
+    parameters.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::ModelRef;
+    use tensor_core::Tensor;
+
+    use super::*;
+
+    fn request() -> InferRequest {
+        let vector =
+            |len: usize| Tensor::from_vec(Shape::vector(len as u64), (0..len as u8).collect()).unwrap();
+        InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("a", vector(3))
+            .with_input("b", vector(100))
+    }
+
+    fn results(place: &str, offset: u64, length: u64) -> Results {
+        let json = format!(
+            r#"{{"outputs":[{{"name":"y","datatype":"UINT8","shape":[{length}],"place":"{place}","offset":{offset},"length":{length}}}]}}"#
+        );
+        read_json(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn outputs_that_are_inputs_are_not_copied() {
+        let request = request();
+        let sent = Sent::new(&request, 64);
+        assert_eq!(sent.offsets, [0, 64]);
+        let places = Places::default();
+        let take = |place: &str, offset, length| {
+            let outputs = places.take(
+                &results(place, offset, length),
+                &Bytes::from_static(b"frame"),
+                &sent,
+                1000,
+            );
+            outputs.map(|outputs| outputs[0].value.raw().clone())
+        };
+        let part = take("request", 70, 20).unwrap();
+        assert_eq!(part.as_ptr(), request.inputs[1].value.raw()[6..].as_ptr());
+        assert_eq!(take("frame", 1, 3).unwrap(), &b"ram"[..]);
+        for (place, offset, length) in [
+            ("request", 60, 5),
+            ("request", 2, 2),
+            ("request", 64, 101),
+            ("request", u64::MAX, 2),
+            ("frame", 3, 3),
+            ("frame", u64::MAX, u64::MAX),
+            ("region", 0, 0),
+            ("inputs", 0, 1),
+        ] {
+            let error = take(place, offset, length).unwrap_err();
+            assert!(matches!(error, Broken::Wrong(_)), "{place} {offset} {length}");
+        }
+    }
+
+    #[test]
+    fn answers_are_bounded_together() {
+        let request = request();
+        let sent = Sent::new(&request, 1);
+        let mut twice = results("request", 3, 100);
+        twice.outputs.extend(results("request", 3, 100).outputs);
+        let places = Places::default();
+        assert!(places.take(&twice, &Bytes::new(), &sent, 200).is_ok());
+        assert!(places.take(&twice, &Bytes::new(), &sent, 199).is_err());
+        let mut wrong = results("request", 3, 100);
+        wrong.outputs[0].shape = vec![7];
+        assert!(places.take(&wrong, &Bytes::new(), &sent, 200).is_err());
+        wrong.outputs[0].shape = vec![u64::MAX, u64::MAX];
+        assert!(places.take(&wrong, &Bytes::new(), &sent, 200).is_err());
+    }
+
+    #[test]
+    fn parameters_that_json_has_no_form_for_are_refused() {
+        let mut request = request();
+        request
+            .parameters
+            .insert("a".to_owned(), ParameterValue::Uint64(u64::MAX));
+        assert_eq!(parameters(&request).unwrap()["a"], u64::MAX);
+        request
+            .parameters
+            .insert("b".to_owned(), ParameterValue::Double(f64::NAN));
+        assert!(parameters(&request).is_err());
+    }
+}

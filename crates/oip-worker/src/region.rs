@@ -1,0 +1,141 @@
+//! Memory that the server shares with a worker: written and read by the server as a file, mapped by the worker.
+//!
+//! The server makes each region, of a size that nobody can change, and never maps one. So nothing that a worker does to a region
+//! can be more than wrong numbers.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bytes::Bytes;
+use rustix::{
+    buffer::spare_capacity,
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
+    io::{Errno, pread, pwrite},
+};
+
+/// Where tensors begin in a region: at multiples of this.
+pub(crate) const REGION_ALIGNMENT: u64 = 64;
+
+/// The largest region that is kept between two requests.
+const KEPT: u64 = 64 << 20;
+
+/// A region of shared memory.
+pub(crate) struct Region {
+    file: OwnedFd,
+    length: u64,
+    number: u64,
+}
+
+impl Region {
+    /// A region with room for so many bytes, of zeros that take no memory yet.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub(crate) fn new(number: u64, room: u64) -> Result<Self, Errno> {
+        let length = room
+            .max(1 << 20)
+            .checked_next_power_of_two()
+            .filter(|length| *length <= KEPT)
+            .unwrap_or(room);
+        let file = memfd_create("oip-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, length)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Self { file, length, number })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether it may stay for the next request.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.length <= KEPT
+    }
+
+    /// Writes bytes to a place.
+    ///
+    /// # Errors
+    /// When the system has no memory left for them.
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+        let (mut rest, mut at) = (bytes, offset);
+        while !rest.is_empty() {
+            match pwrite(&self.file, rest, at) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(written) => {
+                    rest = &rest[written..];
+                    at += written as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a place that is in it.
+    ///
+    /// # Errors
+    /// When there is no memory for it, or the place is not in the region.
+    pub(crate) fn read(&self, offset: u64, length: u64) -> Result<Bytes, Errno> {
+        let end = offset.checked_add(length).filter(|end| *end <= self.length);
+        if end.is_none() {
+            return Err(Errno::INVAL);
+        }
+        let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| Errno::NOMEM)?;
+        while bytes.len() < length {
+            let at = offset + bytes.len() as u64;
+            match pread(&self.file, spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // There may have been more room than was asked for.
+        bytes.truncate(length);
+        Ok(bytes.into())
+    }
+}
+
+impl AsFd for Region {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let region = Region::new(1, 100).unwrap();
+        assert_eq!((region.number(), region.len()), (1, 1 << 20));
+        region.write(b"abcdef", 64).unwrap();
+        assert_eq!(region.read(66, 3).unwrap(), &b"cde"[..]);
+        assert_eq!(region.read(0, 2).unwrap(), &[0, 0][..]);
+        assert!(region.read(0, 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn places_outside_are_refused_and_nobody_changes_the_size() {
+        let region = Region::new(1, 2 << 20).unwrap();
+        for (offset, length) in [(0, (2 << 20) + 1), (2 << 20, 1), (u64::MAX, 2), (1, u64::MAX)] {
+            assert_eq!(region.read(offset, length).unwrap_err(), Errno::INVAL);
+        }
+        assert!(region.write(&[1; 2], (2 << 20) - 1).is_err());
+        assert_eq!(ftruncate(&region, 1), Err(Errno::PERM));
+        assert_eq!(ftruncate(&region, 4 << 20), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn large_regions_are_as_large_as_asked_for_and_go_after_use() {
+        let region = Region::new(1, (64 << 20) + 1).unwrap();
+        assert_eq!((region.len(), region.is_kept()), ((64 << 20) + 1, false));
+        assert!(Region::new(2, 33 << 20).unwrap().is_kept());
+    }
+}

@@ -1,0 +1,233 @@
+//! What people ask of servers: `tensor ls`, `show`, `status`, `load`, `unload`; values on the command line, CSV and JSON.
+
+use std::{
+    fs,
+    process::Command,
+    sync::{Arc, atomic::Ordering},
+};
+
+use oip_service::testing::TestService;
+use serde_json::Value;
+
+use crate::{server::Server, support::Place};
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn models_are_listed_loaded_and_unloaded() {
+    let (place, server) = (Place::new(), Server::new());
+    for url in server.urls() {
+        let table = place.good(&["ls", "--url", url]);
+        assert!(table.starts_with("NAME"), "{table}");
+        assert!(
+            table.contains("matrix   1        UNAVAILABLE  unloaded"),
+            "{table}"
+        );
+        assert!(table.contains("never    -        not loaded"), "{table}");
+        let ready = lines(&place.good(&["ls", "--url", url, "--ready", "--json"]));
+        assert!(ready.iter().all(|model| model["state"] == "READY"), "{ready:?}");
+
+        assert_eq!(
+            place.good(&["load", "--url", url, "a", "b"]),
+            "loaded a\nloaded b\n"
+        );
+        let unloaded = place.good(&["unload", "--url", url, "--json", "a"]);
+        assert_eq!(lines(&unloaded)[0]["state"], "unloaded");
+        let all = lines(&place.good(&["ls", "--url", url, "--json"]));
+        let state = |name: &str| all.iter().find(|model| model["name"] == name).unwrap()["state"].clone();
+        assert_eq!((state("a"), state("b")), ("UNAVAILABLE".into(), "READY".into()));
+    }
+}
+
+#[test]
+fn a_model_is_shown_and_a_server_has_a_status() {
+    let service = Arc::new(TestService::default());
+    let (place, server) = (Place::new(), Server::of(service.clone()));
+    for url in server.urls() {
+        let shown = place.good(&["show", "--url", url, "matrix"]);
+        for expected in [
+            "model     matrix\n",
+            "input   a     FP32      [-1, 2]",
+            "output  sum   FP32      [-1]",
+        ] {
+            assert!(shown.contains(expected), "{shown}");
+        }
+        let json: Value =
+            serde_json::from_str(&place.good(&["show", "--url", url, "matrix", "--json"])).unwrap();
+        assert_eq!(json["metadata"]["inputs"][1]["datatype"], "INT64");
+        let status = place.good(&["status", "--url", url]);
+        assert!(status.contains(": test 1.2.3, ready\n"), "{status}");
+    }
+    service.is_not_ready.store(true, Ordering::SeqCst);
+    for url in server.urls() {
+        let run = place.run(&["status", "--url", url, "--json"]);
+        assert_eq!(run.code, 1, "{}", run.err);
+        assert_eq!(lines(&run.out)[0]["ready"], false);
+    }
+}
+
+#[test]
+fn the_environment_names_the_server() {
+    let (place, server) = (Place::new(), Server::new());
+    let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
+        .args(["show", "nan"])
+        .env("TENSOR_URL", &server.http)
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    assert!(place.good(&["show", "--help"]).contains("[env: TENSOR_URL="));
+}
+
+#[test]
+fn misspelt_models_are_known() {
+    let (place, server) = (Place::new(), Server::new());
+    for url in server.urls() {
+        let error = place.bad(&["infer", "--url", url, "--model", "matirx"]);
+        assert!(error.ends_with("did you mean 'matrix'?"), "{error}");
+        let error = place.bad(&["show", "--url", url, "something_else"]);
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+}
+
+#[test]
+fn values_are_given_on_the_command_line() {
+    let (place, server) = (Place::new(), Server::new());
+    for url in server.urls() {
+        let both = ["-i", "a=[[1, 2], [3.5, 4]]", "-i", "b=[7]", "--json"];
+        let json = place.good(&[&["infer", "--url", url, "--model", "matrix"], &both[..]].concat());
+        let answer: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(answer["outputs"][0]["data"], serde_json::json!([3.0, 7.5]));
+        assert_eq!(answer["outputs"][1]["data"], serde_json::json!([7]));
+        // A row without the dimension of the batch.
+        let flat = [
+            "infer",
+            "--url",
+            url,
+            "--model",
+            "matrix",
+            "-i",
+            "a=[1, 2]",
+            "-i",
+            "b=[7]",
+            "--outputs",
+            "sum",
+        ];
+        assert!(place.good(&flat).contains("sum   FP32      [1]    3."));
+        let error = place.bad(&[
+            "infer",
+            "--url",
+            url,
+            "--model",
+            "matrix",
+            "-i",
+            "a=[[1, 2], [3]]",
+            "-i",
+            "b=[7]",
+        ]);
+        assert!(error.contains("input 'a': the value: "), "{error}");
+        let texts = [
+            "infer",
+            "--url",
+            url,
+            "--model",
+            "identity_bytes",
+            "-i",
+            r#"x=["ü", "b"]"#,
+        ];
+        assert!(place.good(&texts).contains(r#""ü" "b""#));
+    }
+}
+
+#[test]
+fn rows_come_from_csv_and_go_into_it() {
+    let (place, server) = (Place::new(), Server::new());
+    fs::write(place.path("rows.csv"), "left,right\n1,2\n3.5,4\n").unwrap();
+    fs::write(
+        place.path("b.json"),
+        r#"{"inputs": [{"name": "b", "datatype": "INT64", "shape": [1], "data": [7]}]}"#,
+    )
+    .unwrap();
+    for url in server.urls() {
+        let asked = [
+            "infer",
+            "--url",
+            url,
+            "--model",
+            "matrix",
+            "-i",
+            "a=rows.csv",
+            "-i",
+            "b=b.json",
+        ];
+        let with = |more: &[&str]| place.good(&[&asked[..], more].concat());
+        assert_eq!(with(&["-o", "sum=sum.csv", "-o", "b=b_again.json"]), "");
+        assert_eq!(
+            fs::read_to_string(place.path("sum.csv")).unwrap(),
+            "sum\n3.0\n7.5\n"
+        );
+        let json: Value = serde_json::from_slice(&fs::read(place.path("b_again.json")).unwrap()).unwrap();
+        assert_eq!(json["outputs"].as_array().unwrap().len(), 1);
+        assert_eq!(json["outputs"][0]["data"], serde_json::json!([7]));
+        // What was written can be read.
+        let again = [
+            "infer",
+            "--url",
+            url,
+            "--model",
+            "identity_fp32",
+            "-i",
+            "x=sum.csv",
+        ];
+        assert!(
+            place.good(&again).contains("[2]    3. 7.5"),
+            "{}",
+            place.good(&again)
+        );
+        // Outputs of other numbers of rows are no table.
+        let error = place.bad(&[&asked[..], &["-o", "all.csv"]].concat());
+        assert!(error.contains("output 'sum' has 2 and 'b' 1"), "{error}");
+        assert!(!place.path("all.csv").exists());
+    }
+    let square = [
+        "infer",
+        "--url",
+        &server.http,
+        "--model",
+        "identity_fp32_matrix",
+        "-i",
+        "x=rows.csv",
+        "-o",
+        "y.csv",
+    ];
+    assert_eq!(place.good(&square), "");
+    assert_eq!(
+        fs::read_to_string(place.path("y.csv")).unwrap(),
+        "y_0,y_1\n1.0,2.0\n3.5,4.0\n"
+    );
+}
+
+#[test]
+fn measurements_have_a_chart() {
+    let (place, server) = (Place::new(), Server::new());
+    let bench = [
+        "bench",
+        "--url",
+        &server.http,
+        "--model",
+        "identity_fp32",
+        "--requests",
+        "50",
+        "--warm-up",
+        "0",
+        "--plot",
+    ];
+    let printed = place.good(&bench);
+    assert!(
+        printed.contains("latency up to  answers\n") && printed.contains('█'),
+        "{printed}"
+    );
+}

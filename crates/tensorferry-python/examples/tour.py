@@ -1,0 +1,82 @@
+"""A tour: tensors in four formats, a scikit-learn model and a model in Python, served and asked.
+
+    pip install tensorferry scikit-learn
+    python tour.py
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import joblib
+import numpy as np
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+
+from tensorferry import Client, load_file, save_file
+
+folder = Path(tempfile.mkdtemp())
+
+# Files: the name says the format when one is written, the content when it is read.
+weights = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.int64)}
+for name in ("weights.safetensors", "weights.zt", "weights.npz", "weights.gguf"):
+    save_file(weights, folder / name)
+    assert np.array_equal(load_file(folder / name)["w"], weights["w"])
+    print(name, (folder / name).stat().st_size, "bytes")
+
+# A repository with two models: an estimator as it was saved, and a program.
+models = folder / "models"
+(models / "iris" / "1").mkdir(parents=True)
+x, y = load_iris(return_X_y=True)
+joblib.dump(LogisticRegression(max_iter=1000).fit(x, y), models / "iris" / "1" / "model.joblib")
+
+(models / "words" / "1").mkdir(parents=True)
+(models / "words" / "1" / "model.py").write_text(
+    '''
+import numpy as np
+from tensorferry_model import InferenceError
+
+class Model:
+    inputs = {"text": ("BYTES", [-1])}
+    outputs = {"words": ("INT64", [-1])}
+
+    def infer(self, text):
+        if any(len(line) > 1000 for line in text):
+            raise InferenceError("a text has at most 1000 bytes")
+        # Requests that come together are one batch.
+        return {"words": np.array([len(line.split()) for line in text])}
+'''
+)
+
+# The server runs both with this Python.
+command = [sys.executable, "-m", "tensorferry", "serve", str(models), "--allow-python", "--allow-pickle"]
+addresses = ["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"]
+server = subprocess.Popen(command + addresses, stdout=subprocess.PIPE, text=True)
+url = None
+for line in server.stdout:
+    if "HTTP" in line and url is None:
+        url = line.split()[-1]
+        url = url if url.startswith("http") else f"http://{url}"
+    if " after " in line:
+        break
+
+client = Client(url)
+outputs = client.infer("iris", {"X": x[:3]})
+print("iris", outputs["predict"].tolist(), outputs["predict_proba"].round(2).tolist())
+
+with ThreadPoolExecutor(8) as pool:
+    lines = [f"{'word ' * count}".encode() for count in range(20)]
+    answers = pool.map(lambda line: client.infer("words", {"text": np.array([line])})["words"].item(), lines)
+    print("words", list(answers))
+
+# What a client without any library would do.
+body = json.dumps({"text": "plain JSON does as well"}).encode()
+with urllib.request.urlopen(f"{url}/v2/models/words/generate", body) as answer:
+    print("generate", json.load(answer))
+
+server.terminate()
+sys.exit(server.wait())

@@ -1,0 +1,614 @@
+"""Models in Python, served by the program of the wheel and run by the Python that has it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorferry import Client, InferenceError
+
+MIB = 1 << 20
+
+
+class Server:
+    """A server, its clients, and what it has logged."""
+
+    def __init__(self, repository, *options, allow=("--allow-python", "--allow-pickle"), env=None):
+        command = [sys.executable, "-m", "tensorferry", "serve", str(repository)]
+        command += ["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"]
+        self.log = []
+        self.process = subprocess.Popen(
+            command + [*allow, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.urls = {}
+        for line in self.process.stdout:
+            address = line.rsplit(" ", 1)[-1].strip().removeprefix("http://")
+            if "HTTP" in line and "http" not in self.urls:
+                self.urls["http"] = f"http://{address}"
+            elif "gRPC" in line and "grpc" not in self.urls:
+                self.urls["grpc"] = f"grpc://{address}"
+            if len(self.urls) == 2 and " after " in line:
+                break
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self.client = Client(self.urls["http"])
+
+    def _listen(self):
+        for line in self.process.stderr:
+            self.log.append(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(30) == 0, "".join(self.log[-50:])
+
+    def told(self, model, **request):
+        """The answer to a request with more than inputs, over HTTP as it is."""
+        body = urllib.request.Request(f"{self.urls['http']}/v2/models/{model}/infer", json.dumps(request).encode())
+        outputs = json.load(urllib.request.urlopen(body))["outputs"]
+        return {output["name"]: output["data"] for output in outputs}
+
+    def reason(self, model):
+        return {entry["name"]: entry.get("reason", "") for entry in self.client.models()}[model]
+
+    def logged(self, text):
+        for _ in range(300):
+            if any(text in line for line in self.log):
+                return True
+            time.sleep(0.01)
+        return False
+
+    def workers(self, model):
+        """The processes of a model."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                parent, state = None, None
+                for line in (entry / "status").read_text().splitlines():
+                    if line.startswith("PPid:"):
+                        parent = int(line.split()[1])
+                    elif line.startswith("State:"):
+                        state = line.split()[1]
+            except OSError:
+                continue
+            if parent == self.process.pid and state != "Z" and f"{model}/1".encode() in command:
+                found.append(int(entry.name))
+        return found
+
+
+def write(repository, name, source, config=None):
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(source)
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+    return folder
+
+
+IDENTITY = """
+class Model:
+    inputs = {"x": ("FP32", [-1, -1])}
+    outputs = {"y": ("FP32", [-1, -1])}
+
+    def infer(self, x):
+        return {"y": x}
+"""
+
+OWN = '''
+import asyncio
+import os
+
+import numpy as np
+
+import beside
+from tensorferry_model import InferenceError
+
+
+class Model:
+    inputs = {
+        "x": ("FP32", [-1, 3]),
+        "input.1": {"datatype": "INT64", "shape": [-1], "optional": True},
+    }
+    outputs = {"y": (np.float32, [-1, 3]), "text": (str, [-1]), "told": ("BYTES", [-1])}
+    max_batch_size = 0
+
+    def __init__(self, context):
+        self.context = context
+        self.lines = beside.read(context.folder)
+        print("made in", context.name, context.version)
+
+    async def infer(self, x, request, input_1=None):
+        await asyncio.sleep(0)
+        assert not x.flags.writeable
+        if input_1 is not None and input_1[0] < 0:
+            raise InferenceError(f"{input_1[0]} is negative", status=429)
+        if input_1 is not None and input_1[0] == 8:
+            return {"text": np.array([3], dtype=object)}
+        if input_1 is not None and input_1[0] == 9:
+            raise InferenceError("\\udc80 no text", status="x")
+        if input_1 is not None and input_1[0] == 7:
+            raise ValueError("seven\\nis not liked")
+        print("asked", request.id)
+        told = [self.context.parameters["greeting"], request.parameters.get("who", "nobody"), *self.lines]
+        return {
+            "y": x.astype(np.float64) * 2,
+            "text": np.array(["a", "bc", "h\\u00e9\\0"], dtype=object),
+            "told": told,
+        }
+'''
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    repository = tmp_path_factory.mktemp("own")
+    folder = write(repository, "own", OWN, 'parameters { key: "greeting" value { string_value: "hello" } }')
+    (folder / "beside.py").write_text("def read(folder):\n    return open(folder + '/lines.txt').read().split()\n")
+    (folder / "lines.txt").write_text("one two")
+    write(repository, "identity", IDENTITY)
+    config = 'max_batch_size: 4 input { name: "s" data_type: TYPE_STRING dims: [ 2 ] } output { name: "n" data_type: TYPE_INT32 dims: [ 2 ] }'
+    source = "class Model:\n    def infer(self, s):\n        import numpy as np\n        return np.vectorize(len, otypes=[int])(s)\n"
+    write(repository, "lengths", source, config)
+    with Server(repository) as server:
+        server.folder = folder
+        yield server
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_our_own_form(own, transport):
+    client = Client(own.urls[transport])
+    info = client.model("own")
+    assert [(tensor.name, tensor.shape) for tensor in info.outputs] == [("y", (-1, 3)), ("text", (-1,)), ("told", (-1,))]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    outputs = client.infer("own", {"x": x})
+    assert np.array_equal(outputs["y"], x * 2) and outputs["y"].dtype == np.float32
+    assert outputs["text"].tolist() == [b"a", b"bc", "h\u00e9\0".encode()]
+    assert outputs["told"].tolist() == [b"hello", b"nobody", b"one", b"two"]
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]
+    assert own.told("own", id="7", parameters={"who": "me"}, inputs=inputs)["told"][1] == "me"
+    assert list(client.infer("own", {"x": x}, outputs=["text"])) == ["text"]
+    assert own.logged("made in own 1") and own.logged("asked 7")
+
+
+def test_nothing_is_written_to_the_repository(own):
+    assert sorted(path.name for path in own.folder.iterdir()) == ["beside.py", "lines.txt", "model.py"]
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_refusals_and_failures(own, transport):
+    client = Client(own.urls[transport])
+    x = np.zeros((1, 3), np.float32)
+    with pytest.raises(InferenceError, match="-1 is negative") as error:
+        client.infer("own", {"x": x, "input.1": np.array([-1])})
+    assert error.value.code == "Overloaded"
+    with pytest.raises(InferenceError, match="its model.py failed: ") as error:
+        client.infer("own", {"x": x, "input.1": np.array([7])})
+    assert error.value.code == "Internal" and "Traceback" not in str(error.value)
+    assert own.logged("raise ValueError(")
+    pid = own.workers("own")
+    for number, expected in ((8, "an element of a BYTES tensor is int"), (9, "no text")):
+        with pytest.raises(InferenceError, match=expected) as error:
+            client.infer("own", {"x": x, "input.1": np.array([number])})
+        assert error.value.code == "Internal"
+    assert own.workers("own") == pid
+    with pytest.raises(InferenceError) as error:
+        client.infer("own", {"x": x[:, :2]})
+    assert error.value.code == "InvalidArgument"
+
+
+def test_strings_and_a_configuration_that_describes_everything(own):
+    info = own.client.model("lengths")
+    assert info.inputs[0].shape == (-1, 2) and info.inputs[0].datatype == "BYTES"
+    s = np.array([[b"", b"ab"], ["xyz", b"\0"]], dtype=object)
+    assert own.client.infer("lengths", {"s": s})["n"].tolist() == [[0, 2], [3, 1]]
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+@pytest.mark.parametrize("shape", [(0, 4), (1, 16), (1, 16 << 10), (1, 16385), (64, 65536), (3, 1234567)])
+def test_what_goes_in_comes_out(own, transport, shape):
+    client = Client(own.urls[transport])
+    for seed in range(3):
+        x = np.random.default_rng(seed).random(shape, dtype=np.float32)
+        assert np.array_equal(client.infer("identity", {"x": x})["y"], x)
+
+
+def test_requests_at_once_are_joined_and_answered_each(own):
+    results = {}
+
+    def call(index):
+        x = np.full((1 + index % 3, 5), index, np.float32)
+        results[index] = np.array_equal(own.client.infer("identity", {"x": x})["y"], x)
+
+    threads = [threading.Thread(target=call, args=(index,)) for index in range(64)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(results) == 64 and all(results.values())
+
+
+LARGE = '''
+import numpy as np
+
+class Model:
+    inputs = {"x": ("FP32", [-1])}
+    outputs = {"part": ("FP32", [-1]), "doubled": ("FP32", [-1]), "backwards": ("FP32", [-1]), "kept": ("FP32", [-1])}
+    max_batch_size = 0
+
+    def __init__(self):
+        self.kept = []
+
+    def infer(self, x):
+        # What a model keeps must stay as it is, whatever comes next.
+        self.kept = [*self.kept[-2:], x]
+        return {"part": x[10:-10], "doubled": x * 2, "backwards": x[::-1], "kept": np.array([x[0] for x in self.kept])}
+'''
+
+
+def test_large_tensors_in_shared_memory(tmp_path):
+    write(tmp_path, "large", LARGE)
+    with Server(tmp_path) as server:
+        sizes = [20000, 1 << 20, 30000, 5 << 20, 17000, 5 << 20]
+        for number, size in enumerate(sizes):
+            x = np.random.default_rng(number).random(size, dtype=np.float32)
+            x[0] = number
+            outputs = server.client.infer("large", {"x": x})
+            assert np.array_equal(outputs["part"], x[10:-10])
+            assert np.array_equal(outputs["doubled"], x * 2)
+            assert np.array_equal(outputs["backwards"], x[::-1])
+            assert outputs["kept"].tolist() == list(range(max(0, number - 2), number + 1))
+
+
+TRITON = '''
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config):
+        auto_complete_model_config.add_input({"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [4]})
+        auto_complete_model_config.add_input({"name": "INPUT1", "data_type": "TYPE_FP32", "dims": [4]})
+        auto_complete_model_config.add_output({"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [4]})
+        auto_complete_model_config.add_output({"name": "OUTPUT1", "data_type": "TYPE_STRING", "dims": [1]})
+        auto_complete_model_config.set_max_batch_size(0)
+        return auto_complete_model_config
+
+    def initialize(self, args):
+        self.model_config = model_config = json.loads(args["model_config"])
+        config = pb_utils.get_output_config_by_name(model_config, "OUTPUT0")
+        self.dtype = pb_utils.triton_string_to_numpy(config["data_type"])
+        assert pb_utils.triton_string_to_numpy("TYPE_STRING") is np.object_
+        assert not pb_utils.using_decoupled_model_transaction_policy(model_config)
+        self.name = args["model_name"] + "/" + args["model_version"]
+        pb_utils.Logger.log_warn("initialized " + self.name)
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            in_0 = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            in_1 = pb_utils.get_input_tensor_by_name(request, "INPUT1")
+            assert pb_utils.get_input_tensor_by_name(request, "INPUT2") is None
+            array = in_0.as_numpy()
+            if array[0] < 0:
+                error = pb_utils.TritonError("negative", pb_utils.TritonError.NOT_FOUND)
+                responses.append(pb_utils.InferenceResponse(output_tensors=[], error=error))
+                continue
+            if array[0] == 7:
+                pb_utils.InferenceRequest(model_name="other", requested_output_names=["x"], inputs=[])
+            array += in_1.as_numpy()
+            text = f"{self.name} {request.request_id()} {json.loads(request.parameters()).get('who')}"
+            responses.append(
+                pb_utils.InferenceResponse(
+                    output_tensors=[
+                        pb_utils.Tensor("OUTPUT0", array.astype(self.dtype)),
+                        pb_utils.Tensor("OUTPUT1", np.array([text.encode()], dtype=np.object_)),
+                    ]
+                )
+            )
+        return responses
+
+    def finalize(self):
+        print("finalized " + self.name)
+'''
+
+SENDER = '''
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x + 1)]), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return None
+'''
+
+SENDER_CONFIG = '''
+backend: "python"
+max_batch_size: 8
+input { name: "X" data_type: TYPE_INT32 dims: [ 2 ] }
+output { name: "Y" data_type: TYPE_INT32 dims: [ 2 ] }
+'''
+
+
+def test_files_of_tritons_python_backend(tmp_path):
+    write(tmp_path, "add", TRITON, 'name: "add" backend: "python"')
+    write(tmp_path, "sender", SENDER, SENDER_CONFIG)
+    with Server(tmp_path) as server:
+        for transport in ("http", "grpc"):
+            client = Client(server.urls[transport])
+            a, b = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
+            outputs = client.infer("add", {"INPUT0": a, "INPUT1": b})
+            assert outputs["OUTPUT0"].tolist() == [10, 11, 12, 13]
+            assert outputs["OUTPUT1"].tolist()[0].startswith(b"add/1 ") and outputs["OUTPUT1"].tolist()[0].endswith(b" None")
+            with pytest.raises(InferenceError, match="negative") as error:
+                client.infer("add", {"INPUT0": a - 5, "INPUT1": b})
+            assert error.value.code == "NotFound"
+            with pytest.raises(InferenceError, match=r"BLS\) is not supported"):
+                client.infer("add", {"INPUT0": a + 7, "INPUT1": b})
+            x = np.array([[1, 2], [3, 4]], np.int32)
+            assert np.array_equal(client.infer("sender", {"X": x})["Y"], x + 1)
+        inputs = [{"name": f"INPUT{i}", "datatype": "FP32", "shape": [4], "data": [i, 2, 3, 4]} for i in (0, 1)]
+        answer = server.told("add", id="an id", parameters={"who": "me"}, inputs=inputs)
+        assert answer["OUTPUT1"] == ["add/1 an id me"]
+        assert server.logged("initialized add/1")
+    assert server.logged("finalized add/1")
+
+
+def test_saved_estimators(tmp_path):
+    joblib = pytest.importorskip("joblib")
+    import pickle
+
+    from sklearn.datasets import load_iris
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    x, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    classifier = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, names)
+    regressor = LinearRegression().fit(x[:, :2], x[:, 2])
+    scaler = StandardScaler().fit(x)
+    for name in ("classifier", "regressor", "scaler"):
+        (tmp_path / name / "1").mkdir(parents=True)
+    joblib.dump(classifier, tmp_path / "classifier/1/model.joblib")
+    (tmp_path / "regressor/1/model.pkl").write_bytes(pickle.dumps(regressor))
+    joblib.dump(scaler, tmp_path / "scaler/1/model.joblib")
+    with Server(tmp_path) as server:
+        outputs = server.client.infer("classifier", {"X": x})
+        assert [name.decode() for name in outputs["predict"]] == classifier.predict(x).tolist()
+        assert np.array_equal(outputs["predict_proba"], classifier.predict_proba(x))
+        assert np.array_equal(server.client.infer("regressor", {"X": x[:, :2]})["predict"], regressor.predict(x[:, :2]))
+        assert np.array_equal(server.client.infer("scaler", {"X": x})["transform"], scaler.transform(x))
+        with pytest.raises(InferenceError, match="X"):
+            server.client.infer("regressor", {"X": x})
+
+
+BAD = {
+    "syntax": ("class Model(:\n", "SyntaxError"),
+    "import": ("import no_such_module_at_all\n", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+    "empty": ("x = 1\n", "neither a class Model nor a class TritonPythonModel"),
+    "no_infer": ("class Model:\n    inputs = outputs = {}\n", "has no method infer"),
+    "undescribed": ("class Model:\n    def infer(self, x): ...\n", "neither the class Model of its model.py has inputs"),
+    "raises": (IDENTITY + "\n    def __init__(self): raise RuntimeError('not today')\n", "RuntimeError: not today"),
+    "exits": ("raise SystemExit(3)\n", "ended the process: SystemExit: 3"),
+    "dies": ("import os\nos._exit(5)\n", "it ended with code 5"),
+    "datatype": (IDENTITY.replace('"FP32"', '"FP31"'), "'FP31' is no datatype"),
+    "parameter": (IDENTITY.replace("self, x", "self, z"), "infer() of its model.py has no parameter for the input 'x'"),
+    "stream": (IDENTITY.replace("return", "yield"), "gives several answers (yield)"),
+}
+
+
+def test_models_that_cannot_be_loaded_say_why(tmp_path):
+    for name, (source, _) in BAD.items():
+        write(tmp_path, name, source)
+    write(tmp_path, "good", IDENTITY)
+    write(tmp_path, "elsewhere", IDENTITY, 'parameters { key: "python" value { string_value: "no/such/venv" } }')
+    bare = subprocess.run([sys.executable, "-c", "import sys; print(sys._base_executable)"], capture_output=True, text=True)
+    write(tmp_path, "bare", IDENTITY, f'parameters {{ key: "python" value {{ string_value: "{bare.stdout.strip()}" }} }}')
+    with Server(tmp_path) as server:
+        for name, (_, expected) in BAD.items():
+            assert expected in server.reason(name), name
+        assert "where there is no Python" in server.reason("elsewhere")
+        if subprocess.run([bare.stdout.strip(), "-c", "import numpy"], capture_output=True).returncode != 0:
+            assert "has no numpy" in server.reason("bare")
+        x = np.ones((1, 2), np.float32)
+        assert np.array_equal(server.client.infer("good", {"x": x})["y"], x)
+        assert server.logged("import no_such_module_at_all")
+
+
+def test_nothing_runs_without_the_operators_word(tmp_path):
+    trace = tmp_path / "trace"
+    repository = tmp_path / "models"
+    write(repository, "program", f"open({str(trace)!r}, 'w')\n")
+    (repository / "object" / "1").mkdir(parents=True)
+    (repository / "object" / "1" / "model.pkl").write_bytes(b"cos\nsystem\n(S'touch %b'\ntR." % str(trace).encode())
+    with Server(repository, allow=()) as server:
+        assert "--allow-python" in server.reason("program")
+        assert "--allow-pickle" in server.reason("object")
+    assert not trace.exists()
+
+
+MISBEHAVING = '''
+import os
+import signal
+import time
+
+import numpy as np
+
+
+class Model:
+    inputs = {"x": ("INT64", [1])}
+    outputs = {"y": ("INT64", [1])}
+
+    def __init__(self):
+        self.leaked = []
+
+    def infer(self, x):
+        match int(x[0]):
+            case 1:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case 2:
+                while True:
+                    pass
+            case 3:
+                self.leaked.append(np.ones(16 << 20, np.uint8))
+            case 4:
+                np.ones(1 << 40, np.uint8)
+            case 5:
+                os._exit(9)
+            case 6:
+                raise SystemExit(4)
+            case 7:
+                time.sleep(1000)
+        return np.array([os.getpid()])
+'''
+
+LIMITED = 'parameters { key: "memory_limit" value { string_value: "1GiB" } }'
+
+
+@pytest.fixture
+def misbehaving(tmp_path):
+    write(tmp_path, "bad", MISBEHAVING, LIMITED)
+    write(tmp_path, "good", IDENTITY)
+    with Server(tmp_path, "--request-timeout", "20s") as server:
+
+        def ask(deed):
+            return int(server.client.infer("bad", {"x": np.array([deed])})["y"][0])
+
+        server.ask = ask
+        yield server
+
+
+@pytest.mark.parametrize("deed, expected", [(1, "it was ended by SIGSEGV"), (5, "it ended with code 9"), (6, "it ended with code 4")])
+def test_a_death_takes_one_request(misbehaving, deed, expected):
+    first = misbehaving.ask(0)
+    with pytest.raises(InferenceError, match=expected):
+        misbehaving.ask(deed)
+    second = misbehaving.ask(0)
+    assert first != second and misbehaving.workers("bad") == [second]
+
+
+def test_a_kill_from_outside_takes_nothing(misbehaving):
+    first = misbehaving.ask(0)
+    os.kill(first, signal.SIGKILL)
+    for _ in range(500):
+        if misbehaving.workers("bad") not in ([], [first]):
+            break
+        time.sleep(0.01)
+    assert misbehaving.ask(0) != first
+
+
+@pytest.mark.parametrize("deed", [2, 7])
+def test_a_hang_ends_with_its_request(misbehaving, deed):
+    first = misbehaving.ask(0)
+    impatient = Client(misbehaving.urls["grpc"], timeout=1)
+    with pytest.raises(InferenceError):
+        impatient.infer("bad", {"x": np.array([deed])})
+    # Four seconds of grace, and the start of a process.
+    assert misbehaving.ask(0) != first
+    assert first not in misbehaving.workers("bad")
+
+
+def test_a_leak_ends_at_its_limit(misbehaving):
+    first = misbehaving.ask(0)
+    for _ in range(80):
+        try:
+            assert misbehaving.ask(3) == first
+        except InferenceError as error:
+            assert "memory" in str(error), error
+            assert "may use 1 GiB of memory" in str(error), error
+            break
+    else:
+        pytest.fail("1.25 GiB were taken under a limit of 1 GiB")
+    assert misbehaving.ask(0) != first
+
+
+def test_one_allocation_that_is_too_large_is_an_error(misbehaving):
+    first = misbehaving.ask(0)
+    with pytest.raises(InferenceError, match="MemoryError"):
+        misbehaving.ask(4)
+    assert misbehaving.ask(0) == first
+
+
+def test_a_neighbour_notices_nothing(misbehaving):
+    failures = []
+    is_over = threading.Event()
+
+    def good():
+        client = Client(misbehaving.urls["http"])
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        while not is_over.is_set():
+            try:
+                if not np.array_equal(client.infer("good", {"x": x})["y"], x):
+                    failures.append("wrong")
+            except InferenceError as error:
+                failures.append(error)
+
+    thread = threading.Thread(target=good)
+    thread.start()
+    for deed in (1, 5, 1, 0):
+        try:
+            misbehaving.ask(deed)
+        except InferenceError:
+            pass
+    is_over.set()
+    thread.join()
+    assert not failures
+
+
+def test_processes_end_with_the_server(tmp_path):
+    write(tmp_path, "identity", IDENTITY, "instance_group { count: 2 }")
+    server = Server(tmp_path)
+    workers = server.workers("identity")
+    assert len(workers) == 1
+    server.process.kill()
+    server.process.wait()
+    for _ in range(500):
+        if not any(Path(f"/proc/{pid}").exists() for pid in workers):
+            break
+        time.sleep(0.01)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_a_client_cannot_choose_the_interpreter(tmp_path):
+    write(tmp_path, "identity", IDENTITY)
+    with Server(tmp_path, "--model-control-mode", "explicit", "--load-model", "identity") as server:
+
+        def load(config):
+            body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+            request = urllib.request.Request(f"{server.urls['http']}/v2/repository/models/identity/load", body)
+            return urllib.request.urlopen(request)
+
+        with pytest.raises(urllib.error.HTTPError) as error:
+            load({"parameters": {"python": {"string_value": sys.executable}}})
+        assert b"parameters.python is for configurations in the repository" in error.value.read()
+        assert load({"parameters": {"other": {"string_value": "x"}}}).status == 200
+
+
+def test_the_tour():
+    pytest.importorskip("joblib")
+    tour = Path(__file__).parent.parent / "examples" / "tour.py"
+    shown = subprocess.run([sys.executable, str(tour)], capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0, shown.stderr
+    assert "iris [0, 0, 0]" in shown.stdout and f"words {list(range(20))}" in shown.stdout, shown.stdout
+    assert "'words': 5" in shown.stdout, shown.stdout

@@ -1,0 +1,72 @@
+//! The console in a real browser: every control is used, and each page is photographed.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{cargo, python, workspace};
+
+/// Which browser, and which server.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that the virtual environment is made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+    /// The browser [default: chromium or google-chrome, whichever is installed]
+    #[arg(long, value_name = "PROGRAM")]
+    chromium: Option<PathBuf>,
+    /// A server that is already built, instead of building one
+    #[arg(long, value_name = "PROGRAM")]
+    server: Option<PathBuf>,
+}
+
+/// What the script imports: it drives the browser that is installed, and downloads none.
+const REQUIREMENTS: &[&str] = &["playwright==1.55.0"];
+
+/// Where screenshots go.
+const SHOTS: &str = "target/browser";
+
+/// Uses the console, and fails when a control does not do what it should, or the page reports an error.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let chromium = match &options.chromium {
+        Some(chromium) => chromium.clone(),
+        None => installed()
+            .context("no Chromium is installed: apt-get install chromium, or --chromium PROGRAM")?,
+    };
+    let root = workspace::root();
+    let python = python::environment(&options.python, &root.join("target/browser-venv"), REQUIREMENTS)?;
+    let server = match &options.server {
+        Some(server) => server.clone(),
+        None => {
+            cargo::run(&["build", "--package", "oip-server"], &[])?;
+            root.join("target/debug/oip-server")
+        }
+    };
+    let status = Command::new(python)
+        .arg(root.join("xtask/browser/console.py"))
+        .arg("--server")
+        .arg(server)
+        .arg("--chromium")
+        .arg(chromium)
+        .arg("--models")
+        .arg(root.join("crates/oip-server/examples/models"))
+        .arg("--shots")
+        .arg(root.join(SHOTS))
+        .status()
+        .context("starting the script")?;
+    ensure!(status.success(), "the console does not do what it should");
+    println!("screenshots are in {SHOTS}");
+    Ok(())
+}
+
+fn installed() -> Option<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let path = std::env::var_os("PATH")?;
+    let found = names.iter().find_map(|name| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(name))
+            .find(|file| file.is_file())
+    });
+    found
+}

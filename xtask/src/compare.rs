@@ -1,0 +1,71 @@
+//! This server beside others that run a model of scikit-learn: how much is installed, how soon they answer, what a request costs.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{cargo, python, workspace};
+
+/// What to compare with, and how.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that virtual environments are made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+    /// A server that is already built, instead of building a release
+    #[arg(long, value_name = "PROGRAM")]
+    server: Option<PathBuf>,
+    /// Requests that are measured
+    #[arg(long, default_value_t = 2000, value_name = "N")]
+    requests: u32,
+}
+
+/// The model, and what runs it in the other servers.
+const MODEL: &[&str] = &["scikit-learn==1.9.1", "joblib"];
+
+/// The other servers, each in an environment of its own.
+const SERVERS: [(&str, &[&str]); 2] = [
+    ("mlserver", &["mlserver==1.7.1", "mlserver-sklearn==1.7.1"]),
+    ("kserve", &["kserve==0.21.0"]),
+];
+
+/// Measures all of them, and prints a table.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let root = workspace::root();
+    let folder = root.join("target/compare");
+    let server = match &options.server {
+        Some(server) => server.clone(),
+        None => {
+            cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
+            root.join("target/release/oip-server")
+        }
+    };
+    let mut script = None;
+    let mut arguments = Vec::new();
+    for (name, requirements) in SERVERS {
+        let requirements = match name {
+            // MLServer chooses its own scikit-learn.
+            "mlserver" => requirements.to_vec(),
+            _ => [requirements, MODEL].concat(),
+        };
+        let python = python::environment(&options.python, &folder.join(name), &requirements)?;
+        arguments.push(format!("--{name}={}", python.display()));
+        script.get_or_insert(python);
+    }
+    let python = script.context("no other server")?;
+    let status = Command::new(python)
+        .arg(root.join("xtask/compare/compare.py"))
+        .args(arguments)
+        .arg("--server")
+        .arg(server)
+        .arg("--models")
+        .arg(root.join("crates/oip-server/examples/models"))
+        .args(["--requests", &options.requests.to_string()])
+        .arg("--folder")
+        .arg(folder.join("run"))
+        .status()
+        .context("starting the script")?;
+    ensure!(status.success(), "not every server could be measured");
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! What a program is made of: every crate that is linked into it, with version, licence and checksum.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+use serde_json::{Value, json};
+
+use crate::workspace;
+
+/// The crates of some programs, for one target.
+pub(crate) struct Components {
+    metadata: Metadata,
+    roots: Vec<PackageId>,
+    /// Each crate and those it needs.
+    graph: BTreeMap<PackageId, BTreeSet<PackageId>>,
+    checksums: BTreeMap<(String, String), String>,
+}
+
+/// The version of this workspace.
+pub(crate) fn version() -> Result<String> {
+    let manifest = fs::read_to_string(workspace::root().join("Cargo.toml"))?;
+    let line = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("version = \""));
+    let version = line.and_then(|line| line.strip_suffix('"'));
+    Ok(version.context("Cargo.toml has no version")?.to_owned())
+}
+
+/// All crates that are linked into the packages' programs: neither those of tests nor those that only build them.
+pub(crate) fn of(packages: &[&str], target: &str) -> Result<Components> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(workspace::root().join("Cargo.toml"))
+        // What is packaged was built, so everything is there.
+        .other_options([
+            "--filter-platform".into(),
+            target.into(),
+            "--locked".into(),
+            "--offline".into(),
+        ])
+        .exec()?;
+    let resolve = metadata.resolve.as_ref().context("cargo resolved nothing")?;
+    let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
+    let is_root = |package: &&Package| packages.contains(&package.name.as_str());
+    let roots: Vec<PackageId> = metadata
+        .workspace_packages()
+        .into_iter()
+        .filter(is_root)
+        .map(|package| package.id.clone())
+        .collect();
+    let mut graph = BTreeMap::new();
+    let mut left = roots.clone();
+    while let Some(id) = left.pop() {
+        if graph.contains_key(&id) {
+            continue;
+        }
+        let node = nodes.get(&id).context("cargo's graph lacks a crate")?;
+        let is_linked = |kinds: &[cargo_metadata::DepKindInfo]| {
+            kinds.iter().any(|info| info.kind == DependencyKind::Normal)
+        };
+        let needs: BTreeSet<PackageId> = node
+            .deps
+            .iter()
+            .filter(|needed| is_linked(&needed.dep_kinds))
+            .map(|needed| needed.pkg.clone())
+            .collect();
+        left.extend(needs.iter().cloned());
+        graph.insert(id, needs);
+    }
+    let checksums = checksums(&fs::read_to_string(workspace::root().join("Cargo.lock"))?);
+    Ok(Components {
+        metadata,
+        roots,
+        graph,
+        checksums,
+    })
+}
+
+impl Components {
+    fn packages(&self) -> impl Iterator<Item = &Package> {
+        self.graph.keys().map(|id| &self.metadata[id])
+    }
+
+    /// Those of others.
+    fn foreign(&self) -> impl Iterator<Item = &Package> {
+        self.packages().filter(|package| package.source.is_some())
+    }
+
+    /// Each licence once, with the crates that are under it, as these ask for.
+    pub(crate) fn licences(&self) -> Result<String> {
+        let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut list = String::new();
+        for package in self.foreign() {
+            let name = format!("{} {}", package.name, package.version);
+            let licence = package.license.as_deref().unwrap_or("see its text");
+            list += &format!("{name}: {licence}\n");
+            let folder = package
+                .manifest_path
+                .parent()
+                .context("a crate without a folder")?;
+            for text in texts_in(folder.as_std_path())? {
+                let of = texts.entry(text).or_default();
+                if !of.contains(&name) {
+                    of.push(name.clone());
+                }
+            }
+        }
+        let mut page =
+            format!("The programs contain these crates, under these licences.\n\n{list}\nTheir texts:\n");
+        for (text, names) in &texts {
+            page += &format!(
+                "\n{}\n{}\n\n{}\n",
+                "=".repeat(100),
+                names.join(", "),
+                text.trim_end()
+            );
+        }
+        Ok(page)
+    }
+
+    /// A bill of materials in CycloneDX 1.5.
+    pub(crate) fn sbom(&self) -> Result<String> {
+        let reference = |package: &Package| format!("pkg:cargo/{}@{}", package.name, package.version);
+        let components: Vec<Value> = self
+            .packages()
+            .map(|package| {
+                let key = (package.name.to_string(), package.version.to_string());
+                let mut component = json!({
+                    "type": if self.roots.contains(&package.id) { "application" } else { "library" },
+                    "bom-ref": reference(package),
+                    "name": package.name.as_str(),
+                    "version": package.version.to_string(),
+                    "purl": reference(package),
+                });
+                if let Some(licence) = &package.license {
+                    // Cargo once allowed a slash for OR.
+                    component["licenses"] = json!([{"expression": licence.replace('/', " OR ")}]);
+                }
+                if let Some(sum) = self.checksums.get(&key) {
+                    component["hashes"] = json!([{"alg": "SHA-256", "content": sum}]);
+                }
+                component
+            })
+            .collect();
+        let dependencies: Vec<Value> = self
+            .graph
+            .iter()
+            .map(|(id, needs)| {
+                let needs: Vec<String> = needs.iter().map(|id| reference(&self.metadata[id])).collect();
+                json!({"ref": reference(&self.metadata[id]), "dependsOn": needs})
+            })
+            .collect();
+        let version = version()?;
+        let bill = json!({
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.5",
+            "version": 1,
+            "metadata": {"component": {"type": "application", "name": "tensorferry", "version": version}},
+            "components": components,
+            "dependencies": dependencies,
+        });
+        Ok(format!("{bill:#}\n"))
+    }
+}
+
+/// The texts of the licences and notices in a crate's folder.
+fn texts_in(folder: &Path) -> Result<Vec<String>> {
+    let mut texts = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().to_uppercase();
+        let is_licence = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"]
+            .iter()
+            .any(|start| name.starts_with(start));
+        if is_licence && entry.file_type()?.is_file() {
+            texts.push(String::from_utf8_lossy(&fs::read(entry.path())?).replace("\r\n", "\n"));
+        }
+    }
+    texts.sort();
+    Ok(texts)
+}
+
+/// Checksums by name and version, of a lock file.
+fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
+    let mut checksums = BTreeMap::new();
+    for package in lock.split("[[package]]").skip(1) {
+        let field = |name: &str| {
+            let start = format!("{name} = \"");
+            let line = package.lines().find_map(|line| line.strip_prefix(&start));
+            line.and_then(|line| line.strip_suffix('"')).map(str::to_owned)
+        };
+        if let (Some(name), Some(version), Some(sum)) = (field("name"), field("version"), field("checksum")) {
+            checksums.insert((name, version), sum);
+        }
+    }
+    checksums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_the_lock_file() {
+        let lock = "version = 4\n\n[[package]]\nname = \"a\"\nversion = \"1.0.0\"\nsource = \"x\"\nchecksum = \"ff\"\n\n[[package]]\nname = \"own\"\nversion = \"0.1.0\"\n";
+        let sums = checksums(lock);
+        assert_eq!(sums.len(), 1);
+        assert_eq!(sums[&("a".to_owned(), "1.0.0".to_owned())], "ff");
+    }
+
+    /// Everything that is linked is listed, and nothing of tests.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn programs_are_made_of_what_they_link() {
+        let components = of(
+            &["oip-server"],
+            &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+        )
+        .unwrap();
+        let names: BTreeSet<&str> = components
+            .packages()
+            .map(|package| package.name.as_str())
+            .collect();
+        assert!(
+            names.contains("oip-engine") && names.contains("tokio"),
+            "{names:?}"
+        );
+        assert!(
+            !names.contains("tempfile") && !names.contains("tonic-prost-build"),
+            "{names:?}"
+        );
+        let bill: Value = serde_json::from_str(&components.sbom().unwrap()).unwrap();
+        assert_eq!(bill["components"].as_array().unwrap().len(), names.len());
+    }
+}

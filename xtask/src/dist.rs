@@ -1,0 +1,255 @@
+//! Archives of the programs, ready to be unpacked: stripped programs, completions, man pages, the licences of what is in them, a
+//! software bill of materials, and checksums.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use sha2::{Digest, Sha256};
+
+use crate::{cargo, components, workspace};
+
+/// For which processors, and from what.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// A target to build for; can be repeated [default: all of Linux that this machine can build for]
+    #[arg(long = "target", value_name = "TRIPLE")]
+    targets: Vec<String>,
+    /// Package programs that are already built, for one target, rather than building them
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
+    /// Where the archives go
+    #[arg(long, default_value = "target/dist", value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+/// A target of releases, and the C compiler and `strip` that it needs, which also link.
+struct Target {
+    triple: &'static str,
+    compiler: &'static str,
+    strip: &'static str,
+}
+
+const TARGETS: &[Target] = &[
+    Target {
+        triple: "x86_64-unknown-linux-gnu",
+        compiler: "cc",
+        strip: "strip",
+    },
+    Target {
+        triple: "x86_64-unknown-linux-musl",
+        compiler: "musl-gcc",
+        strip: "strip",
+    },
+    Target {
+        triple: "aarch64-unknown-linux-gnu",
+        compiler: "aarch64-linux-gnu-gcc",
+        strip: "aarch64-linux-gnu-strip",
+    },
+];
+
+/// The packages that are shipped, with their programs.
+const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
+
+/// What goes along from the top of the repository.
+const PAGES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "docs/CHANGELOG.md"];
+
+const SHELLS: [(&str, &str); 3] = [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")];
+
+/// Makes the archives and a file with their checksums.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let chosen = chosen(options)?;
+    let folder = workspace::root().join(&options.folder);
+    fs::create_dir_all(&folder)?;
+    let mut archives = Vec::new();
+    for target in chosen {
+        let programs = match &options.programs {
+            Some(programs) => programs.clone(),
+            None => build(target)?,
+        };
+        archives.push(pack(target, &programs, &folder)?);
+    }
+    let mut sums = String::new();
+    for archive in &archives {
+        let name = archive.file_name().unwrap_or_default().to_string_lossy();
+        sums += &format!("{}  {name}\n", digest(&fs::read(archive)?));
+        let size = fs::metadata(archive)?.len();
+        println!("{} ({:.1} MB)", workspace::display(archive), size as f64 / 1e6);
+    }
+    let sums_file = folder.join("SHA256SUMS");
+    fs::write(&sums_file, sums)?;
+    println!("{}", workspace::display(&sums_file));
+    Ok(())
+}
+
+/// The targets that are wanted, or all that can be built here; each that cannot is named with what is missing.
+fn chosen(options: &Options) -> Result<Vec<&'static Target>> {
+    let is_wanted = |target: &Target| {
+        options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target.triple)
+    };
+    let known: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
+    if let Some(unknown) = options
+        .targets
+        .iter()
+        .find(|wanted| !known.contains(&wanted.as_str()))
+    {
+        anyhow::bail!(
+            "no releases are made for {unknown}, only for {}",
+            known.join(", ")
+        );
+    }
+    let mut chosen = Vec::new();
+    for target in TARGETS.iter().filter(|target| is_wanted(target)) {
+        match (missing(target)?, options.programs.is_some()) {
+            (None, _) | (Some(_), true) => chosen.push(target),
+            (Some(missing), false) if options.targets.is_empty() => {
+                println!("skipped: {} needs {missing}", target.triple);
+            }
+            (Some(missing), false) => anyhow::bail!("{} needs {missing}", target.triple),
+        }
+    }
+    ensure!(!chosen.is_empty(), "no target can be built on this machine");
+    ensure!(
+        options.programs.is_none() || chosen.len() == 1,
+        "--programs needs one --target"
+    );
+    Ok(chosen)
+}
+
+fn missing(target: &Target) -> Result<Option<String>> {
+    if !cargo::has_target(target.triple)? {
+        return Ok(Some(format!(
+            "its standard library (rustup target add {})",
+            target.triple
+        )));
+    }
+    let has_compiler = Command::new(target.compiler).arg("--version").output().is_ok();
+    Ok((!has_compiler).then(|| format!("the C compiler {}", target.compiler)))
+}
+
+fn build(target: &Target) -> Result<PathBuf> {
+    let mut arguments = vec!["build", "--release", "--locked", "--target", target.triple];
+    for (package, _) in PROGRAMS {
+        arguments.extend(["--package", package]);
+    }
+    let name = target.triple.replace('-', "_");
+    let compiler = format!("CC_{name}");
+    let linker = format!("CARGO_TARGET_{}_LINKER", name.to_uppercase());
+    let flags = without_paths();
+    cargo::run(
+        &arguments,
+        &[
+            (&compiler, target.compiler),
+            (&linker, target.compiler),
+            ("CARGO_ENCODED_RUSTFLAGS", &flags),
+        ],
+    )?;
+    Ok(workspace::root()
+        .join("target")
+        .join(target.triple)
+        .join("release"))
+}
+
+/// Flags that keep the folders of this machine out of the programs: panics name places in the code.
+fn without_paths() -> String {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let known = [
+        Some((workspace::root(), "tensorferry")),
+        home.map(|home| (home, "cargo")),
+    ];
+    let flags = known
+        .into_iter()
+        .flatten()
+        .map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
+    // The separator that cargo has for flags with blanks in them.
+    flags.collect::<Vec<_>>().join("\x1f")
+}
+
+/// Puts one archive together, and returns it.
+fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
+    let name = format!("tensorferry-{}-{}", components::version()?, target.triple);
+    let tree = folder.join(&name);
+    if tree.exists() {
+        fs::remove_dir_all(&tree)?;
+    }
+    for part in ["bin", "completions", "man"] {
+        fs::create_dir_all(tree.join(part))?;
+    }
+    for (_, program) in PROGRAMS {
+        let packed = tree.join("bin").join(program);
+        let built = programs.join(program);
+        fs::copy(&built, &packed).with_context(|| format!("copying {}", built.display()))?;
+        call(Command::new(target.strip).arg(&packed))?;
+        describe(program, &runnable(target, programs, program)?, &tree)?;
+    }
+    for page in PAGES {
+        let page = workspace::root().join(page);
+        fs::copy(&page, tree.join(page.file_name().unwrap_or_default()))?;
+    }
+    let packages: Vec<&str> = PROGRAMS.iter().map(|(package, _)| *package).collect();
+    let components = components::of(&packages, target.triple)?;
+    fs::write(tree.join("THIRD-PARTY-LICENSES.txt"), components.licences()?)?;
+    fs::write(tree.join("sbom.cdx.json"), components.sbom()?)?;
+
+    let archive = folder.join(format!("{name}.tar.gz"));
+    // In one order and with one time, so that the same files make the same archive.
+    call(
+        Command::new("tar")
+            .args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0"])
+            .args(["--numeric-owner", "--mtime=@0", "--file"])
+            .arg(&archive)
+            .arg("--directory")
+            .arg(folder)
+            .arg(&name)
+            .env("GZIP", "-n"),
+    )?;
+    fs::remove_dir_all(&tree)?;
+    Ok(archive)
+}
+
+/// A program that this machine can run, of the same sources: that of the target, or one of this machine.
+fn runnable(target: &Target, programs: &Path, program: &str) -> Result<PathBuf> {
+    if target.triple.starts_with(std::env::consts::ARCH) {
+        return Ok(programs.join(program));
+    }
+    let mut arguments = vec!["build", "--quiet"];
+    for (package, _) in PROGRAMS {
+        arguments.extend(["--package", package]);
+    }
+    cargo::run(&arguments, &[])?;
+    Ok(workspace::root().join("target/debug").join(program))
+}
+
+/// Writes a program's completions and man pages.
+fn describe(program: &str, run: &Path, tree: &Path) -> Result<()> {
+    for (shell, extension) in SHELLS {
+        let output = Command::new(run).args(["completions", shell]).output()?;
+        ensure!(
+            output.status.success() && !output.stdout.is_empty(),
+            "{program} completions {shell}: {}",
+            output.status
+        );
+        let file = tree.join("completions").join(format!("{program}.{extension}"));
+        fs::write(file, output.stdout)?;
+    }
+    call(Command::new(run).arg("man").arg(tree.join("man")))
+}
+
+fn call(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("starting {program}"))?;
+    ensure!(status.success(), "{program} failed: {status}");
+    Ok(())
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

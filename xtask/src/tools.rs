@@ -1,0 +1,177 @@
+//! Checks by tools that are not part of Rust: each runs where its tool is installed, and says how to install it where not.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{cargo, workspace};
+
+/// A tool that cargo finds by its name.
+struct Tool {
+    /// The subcommand of cargo.
+    name: &'static str,
+    install: &'static str,
+}
+
+const DENY: Tool = Tool {
+    name: "deny",
+    install: "cargo install cargo-deny",
+};
+const HACK: Tool = Tool {
+    name: "hack",
+    install: "cargo install cargo-hack",
+};
+const SEMVER: Tool = Tool {
+    name: "semver-checks",
+    install: "cargo install cargo-semver-checks",
+};
+
+impl Tool {
+    fn is_installed(&self) -> bool {
+        let mut ask = Command::new(env!("CARGO"));
+        ask.args([self.name, "--version"]);
+        ask.output().is_ok_and(|output| output.status.success())
+    }
+
+    /// Runs it; an error where it is not installed.
+    fn run(&self, arguments: &[&str]) -> Result<()> {
+        ensure!(
+            self.is_installed(),
+            "cargo-{} is not installed: {}",
+            self.name,
+            self.install
+        );
+        let arguments: Vec<&str> = [self.name].into_iter().chain(arguments.iter().copied()).collect();
+        cargo::run(&arguments, &[])
+    }
+}
+
+/// Licences, sources and known faults of the dependencies, by deny.toml. Needs a network for the list of faults.
+pub(crate) fn deny() -> Result<()> {
+    DENY.run(&["--workspace", "--all-features", "check"])
+}
+
+/// The part of it that needs no network, for CI. Says so where the tool is not installed.
+pub(crate) fn deny_offline() -> Result<()> {
+    if !DENY.is_installed() {
+        println!("   skipped: cargo-deny is not installed ({})", DENY.install);
+        return Ok(());
+    }
+    DENY.run(&[
+        "--workspace",
+        "--all-features",
+        "--offline",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ])
+}
+
+/// Each library with each of its features alone, with none and with all.
+pub(crate) fn features() -> Result<()> {
+    HACK.run(&[
+        "check",
+        "--workspace",
+        "--exclude",
+        "xtask",
+        "--each-feature",
+        "--no-dev-deps",
+        "--lib",
+        "--quiet",
+    ])
+}
+
+/// The public interfaces against those of a commit or tag. Nothing is released yet, so there is no other baseline.
+pub(crate) fn semver(baseline: &str) -> Result<()> {
+    SEMVER.run(&["check-release", "--workspace", "--baseline-rev", baseline])
+}
+
+/// The minimum supported Rust version, `rust-version` of Cargo.toml, compiles everything that users depend on.
+pub(crate) fn msrv() -> Result<()> {
+    let version = minimum_version()?;
+    let toolchain = format!("+{version}");
+    let has = Command::new("rustup")
+        .args(["run", &version, "rustc", "--version"])
+        .output();
+    ensure!(
+        has.is_ok_and(|output| output.status.success()),
+        "Rust {version} is not installed: rustup toolchain install {version} --profile minimal"
+    );
+    let status = Command::new("rustup")
+        .args([
+            "run",
+            &version,
+            "cargo",
+            "check",
+            "--workspace",
+            "--exclude",
+            "xtask",
+        ])
+        .args(["--lib", "--bins", "--quiet", "--locked"])
+        .arg("--target-dir")
+        .arg(workspace::root().join("target/msrv"))
+        // `env!("CARGO")` and these would lead to the toolchain that runs this task.
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env_remove("CARGO")
+        .env_remove("RUSTC")
+        .current_dir(workspace::root())
+        .status()
+        .context("starting rustup")?;
+    ensure!(status.success(), "`cargo {toolchain} check` failed");
+    Ok(())
+}
+
+fn minimum_version() -> Result<String> {
+    let manifest = fs::read_to_string(workspace::root().join("Cargo.toml"))?;
+    let line = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \""));
+    let version = line.and_then(|line| line.strip_suffix('"'));
+    Ok(version.context("Cargo.toml has no rust-version")?.to_owned())
+}
+
+/// Builds all fuzz targets, as a program without a fuzzer's instrumentation: that they compile, which is what changes of public
+/// interfaces break. `cargo fuzz run` needs a nightly compiler and cargo-fuzz.
+pub(crate) fn fuzz() -> Result<()> {
+    let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
+    let manifest = manifest.to_str().context("the folder's name is no UTF-8")?;
+    cargo::run(
+        &[
+            "check",
+            "--manifest-path",
+            manifest,
+            "--bins",
+            "--quiet",
+            "--locked",
+        ],
+        &[],
+    )
+}
+
+/// Packages every crate as a registry would get it. Without a registry's account this is all that can be tried.
+pub(crate) fn package(verify: bool) -> Result<()> {
+    let mut arguments = vec!["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
+    if !verify {
+        arguments.push("--no-verify");
+    }
+    cargo::run(&arguments, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minimum_version_is_read_and_stated() {
+        let version = minimum_version().unwrap();
+        assert!(version.starts_with("1."), "{version}");
+        for page in ["README.md", "docs/crates.md"] {
+            let text = fs::read_to_string(workspace::root().join(page)).unwrap();
+            assert!(
+                text.contains(&version),
+                "{page} states another minimum version than {version}"
+            );
+        }
+    }
+}

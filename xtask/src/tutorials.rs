@@ -1,0 +1,303 @@
+//! The tutorials of docs/tutorials, run as they stand: each block of a page is run in turn, and what it prints is held against the
+//! block of text behind it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+
+use crate::{cargo, python, workspace};
+
+/// Which pages, and with what.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that virtual environments are made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+    /// Run only this page: scikit-learn, boosters, pytorch, huggingface or tensorflow
+    #[arg(long, value_name = "PAGE")]
+    only: Option<String>,
+    /// A folder with the programs oip-server and tensor, instead of building them
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
+}
+
+/// The versions that the pages were last run with; what is not listed is the newest.
+const VERSIONS: &[(&str, &str)] = &[
+    ("lightgbm", "4.7.0"),
+    ("numpy", "2.4.6"),
+    ("onnx", "1.23.2"),
+    ("onnxscript", "0.7.2"),
+    ("scikit-learn", "1.9.1"),
+    ("skl2onnx", "1.20.0"),
+    ("tensorflow-cpu", "2.21.0"),
+    ("tf2onnx", "1.17.0"),
+    ("torch", "2.15.0"),
+    ("transformers", "5.23.0"),
+    ("xgboost-cpu", "3.2.0"),
+];
+
+/// Where the pages say that the server is.
+const ADDRESS: &str = "127.0.0.1:8080";
+
+/// How long a server may take to be ready: a debug build plans slowly.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the pages, and fails when a command does or prints something else than the page says.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let root = workspace::root();
+    let mut pages: Vec<PathBuf> = fs::read_dir(root.join("docs/tutorials"))?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    pages.sort();
+    if let Some(only) = &options.only {
+        pages.retain(|page| page.file_stem().is_some_and(|stem| stem == only.as_str()));
+        ensure!(!pages.is_empty(), "docs/tutorials has no page {only}");
+    }
+    let programs = match &options.programs {
+        Some(programs) => fs::canonicalize(programs)?,
+        None => {
+            cargo::run(
+                &["build", "--package", "oip-server", "--package", "tensor-cli"],
+                &[],
+            )?;
+            root.join("target/debug")
+        }
+    };
+    for page in pages {
+        let start = Instant::now();
+        let name = workspace::display(&page);
+        run_page(&page, &options.python, &programs).with_context(|| name.clone())?;
+        println!("{name}: as it says, after {:.0} s", start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+fn run_page(page: &Path, python: &str, programs: &Path) -> Result<()> {
+    let blocks = blocks(&fs::read_to_string(page)?);
+    let name = page.file_stem().unwrap_or_default().to_string_lossy();
+    let kept = workspace::root().join("target/tutorials");
+    let requirements = requirements(&blocks);
+    let requirements: Vec<&str> = requirements.iter().map(String::as_str).collect();
+    let python = python::environment(python, &kept.join(format!("{name}-venv")), &requirements)?;
+    let folder = kept.join(&*name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir_all(&folder)?;
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let page = Page {
+        folder,
+        address: format!("127.0.0.1:{port}"),
+        path: std::env::join_paths(
+            [
+                programs.to_owned(),
+                python.parent().unwrap_or(Path::new("")).to_owned(),
+            ]
+            .into_iter()
+            .chain(std::env::split_paths(
+                &std::env::var_os("PATH").unwrap_or_default(),
+            )),
+        )?,
+    };
+
+    let mut server = None;
+    let mut blocks = blocks.iter().peekable();
+    while let Some(block) = blocks.next() {
+        let printed = match block.language.as_str() {
+            "sh" if block.text.starts_with("pip install ") => continue,
+            "sh server" => {
+                server = Some(page.serve(block)?);
+                continue;
+            }
+            "sh" => page.run("bash", &["-euo", "pipefail", "-c"], block)?,
+            "python" => page.run("python", &["-c"], block)?,
+            _ => continue,
+        };
+        if let Some(expected) = blocks.peek().filter(|next| next.language == "text") {
+            ensure!(
+                printed.trim() == expected.text.trim(),
+                "the block at line {} printed {printed:?}, the page says {:?}",
+                block.line,
+                expected.text
+            );
+        }
+    }
+    ensure!(server.is_some(), "no block starts a server (```sh server)");
+    Ok(())
+}
+
+/// Where the blocks of a page run.
+struct Page {
+    folder: PathBuf,
+    address: String,
+    path: std::ffi::OsString,
+}
+
+impl Page {
+    /// Runs a block to its end, and returns what it printed.
+    fn run(&self, program: &str, arguments: &[&str], block: &Block) -> Result<String> {
+        let output = self
+            .command(program)
+            .args(arguments)
+            .arg(self.text(block))
+            .output()?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            output.status.success(),
+            "the block at line {} failed: {}\n{printed}{}",
+            block.line,
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(printed)
+    }
+
+    /// Starts the server of a block, and waits until it is ready.
+    fn serve(&self, block: &Block) -> Result<Running> {
+        let text = format!("exec {}", self.text(block).trim());
+        let mut command = self.command("bash");
+        command.args(["-c", &text]).stdout(Stdio::null());
+        let mut server = Running(command.spawn()?);
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Some(status) = server.0.try_wait()? {
+                bail!("the server of line {} ended: {status}", block.line);
+            }
+            if is_ready(&self.address).unwrap_or(false) {
+                return Ok(server);
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        bail!(
+            "the server of line {} is not ready after {PATIENCE:?}",
+            block.line
+        );
+    }
+
+    fn text(&self, block: &Block) -> String {
+        block.text.replace(ADDRESS, &self.address)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .current_dir(&self.folder)
+            .env("PATH", &self.path)
+            .env("TENSOR_URL", format!("http://{}", self.address))
+            .env("OIP_HTTP_ADDRESS", &self.address)
+            .env("OIP_GRPC_ADDRESS", "127.0.0.1:0")
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+/// A server, which ends with the page.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_ready(address: &str) -> Result<bool> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.starts_with("HTTP/1.1 200"))
+}
+
+/// A fenced block of a page.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    /// What stands behind the fence.
+    language: String,
+    text: String,
+    line: usize,
+}
+
+fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut is_open = false;
+    for (index, line) in page.lines().enumerate() {
+        match (line.strip_prefix("```"), is_open) {
+            (Some(language), false) => blocks.push(Block {
+                language: language.trim().to_owned(),
+                text: String::new(),
+                line: index + 1,
+            }),
+            (None, true) => {
+                if let Some(block) = blocks.last_mut() {
+                    block.text += line;
+                    block.text.push('\n');
+                }
+                continue;
+            }
+            (None, false) => continue,
+            (Some(_), true) => {}
+        }
+        is_open = !is_open;
+    }
+    blocks
+}
+
+/// What the page installs, with the versions it was last run with.
+fn requirements(blocks: &[Block]) -> Vec<String> {
+    let lines = blocks
+        .iter()
+        .filter(|block| block.language == "sh")
+        .flat_map(|block| block.text.lines());
+    let names = lines
+        .filter_map(|line| line.strip_prefix("pip install "))
+        .flat_map(str::split_whitespace);
+    let pinned = names.map(|name| match VERSIONS.iter().find(|(known, _)| *known == name) {
+        Some((_, version)) => format!("{name}=={version}"),
+        None => name.to_owned(),
+    });
+    pinned.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_know_their_language_and_line() {
+        let page = "# T\n\n```sh\npip install scikit-learn other\n```\ntext\n```sh server\noip-server m\n```\n```text\n1\n\n2\n```\n";
+        let blocks = blocks(page);
+        let languages: Vec<&str> = blocks.iter().map(|block| block.language.as_str()).collect();
+        assert_eq!(languages, ["sh", "sh server", "text"]);
+        assert_eq!((blocks[1].line, blocks[1].text.as_str()), (7, "oip-server m\n"));
+        assert_eq!(blocks[2].text, "1\n\n2\n");
+        assert_eq!(requirements(&blocks), ["scikit-learn==1.9.1", "other"]);
+    }
+
+    /// A page that starts no server, or checks nothing, would pass without running anything.
+    #[test]
+    fn each_page_serves_and_checks() {
+        let pages = fs::read_dir(workspace::root().join("docs/tutorials")).unwrap();
+        let mut count = 0;
+        for page in pages {
+            let page = page.unwrap().path();
+            let blocks = blocks(&fs::read_to_string(&page).unwrap());
+            let of = |language: &str| blocks.iter().filter(|block| block.language == language).count();
+            assert_eq!(of("sh server"), 1, "{}", page.display());
+            assert!(of("text") > 0 && of("python") > 0, "{}", page.display());
+            assert!(!requirements(&blocks).is_empty(), "{}", page.display());
+            count += 1;
+        }
+        assert_eq!(count, 5);
+    }
+}
