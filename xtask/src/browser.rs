@@ -63,10 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn installed() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let path = std::env::var_os("PATH")?;
-    let found = names.iter().find_map(|name| {
+    names.iter().find_map(|name| {
         std::env::split_paths(&path)
             .map(|folder| folder.join(name))
             .find(|file| file.is_file())
-    });
-    found
+    })
 }

@@ -122,7 +122,7 @@ impl Components {
         Ok(page)
     }
 
-    /// A bill of materials in CycloneDX 1.5.
+    /// A bill of materials in `CycloneDX` 1.5.
     pub(crate) fn sbom(&self) -> Result<String> {
         let reference = |package: &Package| format!("pkg:cargo/{}@{}", package.name, package.version);
         let components: Vec<Value> = self

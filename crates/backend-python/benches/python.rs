@@ -84,7 +84,7 @@ fn main() {
         let mut comparison = Comparison::new(format!("{calls} requests of {bytes} bytes, and as much back"));
         for (label, model) in &models {
             let (request, cancel) = (&request, &cancel);
-            comparison.add(label, move || {
+            comparison.add(*label, move || {
                 (0..calls).for_each(|_| drop(model.infer(request.clone(), cancel).unwrap()));
             });
         }

@@ -5,11 +5,15 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
+use std::{path::Path, sync::Arc};
+
+use fmt_core::{FileSource, ReadOptions};
 use fmt_onnx::OnnxReader;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which file?")?;
-    let reader = OnnxReader::from_path(path)?;
+    let source = FileSource::open(Path::new(&path))?;
+    let reader = OnnxReader::open(Arc::new(source), &ReadOptions::default())?;
     let summary = reader.summary();
     println!("{}, written by {}", summary.graph, summary.producer);
     for input in &summary.inputs {

@@ -31,11 +31,11 @@ impl Example {
             .iter()
             .try_fold(0u64, |all, (_, dims)| all.checked_add(elements(dims)?))?;
         let is_printable = |name: &String| name.chars().all(|char| char.is_ascii_graphic() || char == ' ');
-        let mut names = inputs
-            .iter()
-            .map(|(input, _)| &input.name)
-            .chain([&metadata.name]);
-        let is_fine = !inputs.is_empty() && total <= MOST && names.all(is_printable);
+        let is_fine = {
+            let names = inputs.iter().map(|(input, _)| &input.name);
+            let mut names = names.chain([&metadata.name]);
+            !inputs.is_empty() && total <= MOST && names.all(is_printable)
+        };
         let model = metadata.name.clone();
         is_fine.then_some(Self { model, inputs })
     }

@@ -73,7 +73,6 @@ impl Backend for IsolatedBackend {
             source,
             cx,
             config,
-            input_dims: cx.input_dims.clone(),
             memory_limit,
         )
     }
@@ -126,6 +125,7 @@ fn start(
         backend,
         source: source.clone(),
         config,
+        input_dims: cx.input_dims.clone(),
         tensors: cx.tensors.clone(),
         memory_limit,
         patience: cx

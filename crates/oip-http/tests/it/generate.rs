@@ -104,8 +104,9 @@ async fn what_cannot_be_asked_is_refused_as_elsewhere() {
             assert!(error.contains(expected), "{model}: {error}");
         }
     }
+    let app = app();
     let answer = send(
-        &app(),
+        &app,
         Method::POST,
         "/v2/models/identity_bytes/generate",
         Body::from("{\"x\": "),

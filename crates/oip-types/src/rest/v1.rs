@@ -413,7 +413,7 @@ impl<'v> Printed<'v> {
             TensorValue::Bytes(tensor) => Elements::Texts(Box::new(tensor.iter())),
             TensorValue::Fixed(tensor) => {
                 let flat = tensor_core::Shape::vector(tensor.shape().element_count());
-                let flat = tensor.reshape(flat).map_err(internal)?;
+                let flat = tensor.reshape(flat).map_err(|error| internal(&error))?;
                 Elements::Fixed(flat, 0)
             }
         };
@@ -449,7 +449,7 @@ impl<'v> Printed<'v> {
         match &mut self.elements {
             Elements::Texts(texts) => write_texts(writer, texts.take(len as usize)),
             Elements::Fixed(tensor, start) => {
-                let part = tensor.rows(*start..*start + len).map_err(internal)?;
+                let part = tensor.rows(*start..*start + len).map_err(|error| internal(&error))?;
                 *start += len;
                 write_data(writer, &TensorValue::Fixed(part), self.non_finite)
             }
@@ -460,10 +460,10 @@ impl<'v> Printed<'v> {
         match &mut self.elements {
             Elements::Texts(texts) => match texts.next() {
                 Some(text) => write_text(writer, text, 0),
-                None => Err(internal("a tensor has fewer elements than its shape says")),
+                None => Err(internal(&"a tensor has fewer elements than its shape says")),
             },
             Elements::Fixed(tensor, start) => {
-                let part = tensor.rows(*start..*start + 1).map_err(internal)?;
+                let part = tensor.rows(*start..*start + 1).map_err(|error| internal(&error))?;
                 *start += 1;
                 let mut single = Writer::with_capacity(64);
                 write_data(&mut single, &TensorValue::Fixed(part), self.non_finite)?;
@@ -485,7 +485,7 @@ fn no_memory() -> ServiceError {
     )
 }
 
-fn internal(error: impl ToString) -> ServiceError {
+fn internal(error: &impl ToString) -> ServiceError {
     ServiceError::internal(error.to_string())
 }
 

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 
-use oip_client::InferenceClient;
 use oip_types::{
     LoadOptions, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, TensorMetadata, UnloadOptions,
 };
