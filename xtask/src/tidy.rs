@@ -145,6 +145,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tonic", "prost"],
     },
     Arrows {
+        from: "oip-auth",
+        to: &["tensor-core", "oip-types", "oip-service"],
+        never: &["axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-listen",
         to: &[],
         never: &["axum", "tonic"],
@@ -254,6 +259,7 @@ const ARROWS: &[Arrows] = &[
             "oip-types",
             "oip-service",
             "oip-worker",
+            "oip-auth",
             "oip-listen",
             "oip-shm",
             "oip-console",

@@ -3,7 +3,7 @@
 use crate::{Builder, ClientError, ErrorKind, InferenceClient, endpoint::Transport};
 
 impl Builder<Box<dyn InferenceClient>> {
-    /// The client that the URL's scheme asks for: `http://` or `grpc://`.
+    /// The client that the URL's scheme asks for: `http://`, `https://`, `grpc://` or `grpcs://`.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is malformed, or it asks for something unsupported.
@@ -15,7 +15,7 @@ impl Builder<Box<dyn InferenceClient>> {
             Transport::Http => Ok(Box::new(crate::HttpClient::new(endpoint, settings)?)),
             #[cfg(feature = "grpc")]
             Transport::Grpc => Ok(Box::new(crate::GrpcClient::new(endpoint, settings)?)),
-            Transport::Open => wrong("expected http:// or grpc:// before the host"),
+            Transport::Open => wrong("expected http://, https://, grpc:// or grpcs:// before the host"),
             #[cfg(not(all(feature = "http", feature = "grpc")))]
             _ => wrong("this program was built without that transport"),
         }

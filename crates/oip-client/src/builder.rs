@@ -4,6 +4,7 @@ use crate::{
     ClientError, ErrorKind, RetryPolicy,
     endpoint::Endpoint,
     settings::{Compression, Settings, TensorForm},
+    tls::Identity,
 };
 use http::{HeaderName, HeaderValue, header::USER_AGENT};
 
@@ -120,9 +121,30 @@ impl<C> Builder<C> {
         self
     }
 
+    /// Believes servers whose certificates these authorities have signed (PEM), and no others (those that the system
+    /// knows). For `https://` and `grpcs://`.
+    pub fn authorities(mut self, pem: impl AsRef<[u8]>) -> Self {
+        self.settings.tls.authorities = Some(pem.as_ref().into());
+        self
+    }
+
+    /// Shows servers that ask for it this certificate, with those behind it that lead to its authority, which goes with
+    /// this key (PEM, without a password). For `https://` and `grpcs://`.
+    pub fn certificate(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Self {
+        self.settings.tls.identity = Some(Identity {
+            certificate: certificate.as_ref().into(),
+            key: key.as_ref().into(),
+        });
+        self
+    }
+
     /// Where the server is, and how it is to be talked to.
     pub(crate) fn finish(mut self) -> Result<(Endpoint, Settings), ClientError> {
         let endpoint = Endpoint::parse(&self.url)?;
+        if !endpoint.is_encrypted && !self.settings.tls.is_empty() {
+            let message = "expected https:// or grpcs:// with certificates: this connection is not encrypted";
+            return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
+        }
         let headers = &mut self.settings.headers;
         headers.insert(
             USER_AGENT,

@@ -8,13 +8,25 @@ use hyper_util::{
 };
 use oip_types::causes;
 
-use crate::{ClientError, ErrorKind, settings::Settings};
+use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, settings::Settings, tls};
 
 /// Connections that nobody uses are closed after this long, before most servers would.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// What a pool of connections is made with.
-pub(crate) fn pool(settings: &Settings) -> (legacy::Builder, HttpConnector) {
+///
+/// # Errors
+/// When certificates or keys cannot be used.
+pub(crate) fn pool(
+    endpoint: &Endpoint,
+    settings: &Settings,
+    protocol: &[u8],
+) -> Result<(legacy::Builder, Connector), ClientError> {
+    let tls = endpoint
+        .is_encrypted
+        .then(|| settings.tls.config(protocol))
+        .transpose();
+    let tls = tls.map_err(|error| error.at(&endpoint.url))?;
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
@@ -23,7 +35,7 @@ pub(crate) fn pool(settings: &Settings) -> (legacy::Builder, HttpConnector) {
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE);
-    (builder, connector)
+    Ok((builder, Connector::new(connector, tls)))
 }
 
 /// What it means that a request got no answer. `hint` says what else may speak there; it is given when what came is not of
@@ -40,7 +52,15 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
             .downcast_ref::<legacy::Error>()
             .is_some_and(legacy::Error::is_connect)
     });
-    let (kind, message) = if is_connect && hyper().next().is_none() {
+    let (kind, message) = if let Some(reason) = of_tls(&*error) {
+        // What the server sends first may come after the client's first request.
+        let kind = if is_connect {
+            ErrorKind::Connect
+        } else {
+            ErrorKind::Broken
+        };
+        (kind, format!("TLS: {reason}"))
+    } else if is_connect && hyper().next().is_none() {
         let message = match io_kind {
             Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),
             Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
@@ -61,6 +81,16 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
         (ErrorKind::Broken, message)
     };
     ClientError::new(kind, message).caused_by(error)
+}
+
+/// What is wrong with the encryption, if that is it.
+fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
+    let found = causes(error).find_map(|cause| {
+        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        inner.or_else(|| cause.downcast_ref::<rustls::Error>())
+    });
+    found.map(tls::explain)
 }
 
 /// What it means that an answer has no end. `place` says how far it went.

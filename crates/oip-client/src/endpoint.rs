@@ -8,6 +8,7 @@ pub(crate) struct Endpoint {
     /// As the user wrote it, for messages.
     pub(crate) url: String,
     pub(crate) transport: Transport,
+    pub(crate) is_encrypted: bool,
     pub(crate) authority: Authority,
     /// What stands before every path, without a slash at its end.
     #[cfg_attr(
@@ -27,7 +28,7 @@ pub(crate) enum Transport {
 }
 
 impl Endpoint {
-    /// Reads `http://host:port/prefix`, `grpc://host:port` or `host:port`.
+    /// Reads `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`, or `host:port`.
     pub(crate) fn parse(url: &str) -> Result<Self, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message).at(url);
         let (scheme, rest) = match url.split_once("://") {
@@ -35,16 +36,13 @@ impl Endpoint {
             None => (String::new(), url),
         };
         let transport = match &*scheme {
-            "http" => Transport::Http,
-            "grpc" => Transport::Grpc,
+            "http" | "https" => Transport::Http,
+            "grpc" | "grpcs" => Transport::Grpc,
             "" => Transport::Open,
-            "https" | "grpcs" => {
-                let plain = scheme.trim_end_matches('s');
-                return Err(wrong(format!(
-                    "TLS is not supported; expected {plain}://, with a proxy in front that speaks TLS if need be"
-                )));
+            other => {
+                let expected = "expected http://, https://, grpc:// or grpcs://";
+                return Err(wrong(format!("{expected}, found {other}://")));
             }
-            other => return Err(wrong(format!("expected http:// or grpc://, found {other}://"))),
         };
         // The crate knows URIs by schemes of its own.
         let uri = format!("http://{rest}").parse::<Uri>();
@@ -76,9 +74,17 @@ impl Endpoint {
         Ok(Self {
             url: url.to_owned(),
             transport,
+            is_encrypted: matches!(&*scheme, "https" | "grpcs"),
             authority,
             prefix,
         })
+    }
+}
+
+impl Endpoint {
+    /// The scheme of its requests.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.is_encrypted { "https" } else { "http" }
     }
 }
 
@@ -100,6 +106,16 @@ mod tests {
             |transport, authority: &str, prefix: &str| (transport, authority.to_owned(), prefix.to_owned());
         assert_eq!(parsed("http://a:8000"), expected(Transport::Http, "a:8000", ""));
         assert_eq!(parsed("HTTP://a/"), expected(Transport::Http, "a", ""));
+        assert_eq!(parsed("https://a"), expected(Transport::Http, "a", ""));
+        assert_eq!(parsed("grpcs://a:1"), expected(Transport::Grpc, "a:1", ""));
+        for (url, is_encrypted) in [
+            ("http://a", false),
+            ("HTTPS://a", true),
+            ("grpcs://a", true),
+            ("a", false),
+        ] {
+            assert_eq!(Endpoint::parse(url).unwrap().is_encrypted, is_encrypted, "{url}");
+        }
         assert_eq!(
             parsed("http://a/serving/x/"),
             expected(Transport::Http, "a", "/serving/x")
@@ -118,9 +134,10 @@ mod tests {
     #[test]
     fn what_is_no_url_is_refused_with_a_reason() {
         for (url, reason) in [
-            ("https://a", "TLS is not supported; expected http://"),
-            ("grpcs://a:1", "TLS is not supported; expected grpc://"),
-            ("ftp://a", "expected http:// or grpc://, found ftp://"),
+            (
+                "ftp://a",
+                "expected http://, https://, grpc:// or grpcs://, found ftp://",
+            ),
             ("http://", "expected a URL such as"),
             ("http://a b", "expected a URL such as"),
             ("http://a:99999", "expected a port up to 65535"),

@@ -35,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! It needs a Tokio runtime with timers and I/O. TLS is not built in: `https://` is an error that says so.
+//! It needs a Tokio runtime with timers and I/O. `https://` and `grpcs://` are TLS 1.2 and 1.3 by rustls.
 //!
 //! # What is safe to try again
 //!
@@ -54,6 +54,7 @@ mod any_transport;
 mod builder;
 mod client;
 mod connect;
+mod connector;
 mod endpoint;
 mod error;
 #[cfg(feature = "grpc")]
@@ -62,6 +63,7 @@ mod grpc;
 mod http;
 mod retry;
 mod settings;
+mod tls;
 
 #[cfg(feature = "http")]
 pub use self::http::HttpClient;

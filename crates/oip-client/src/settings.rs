@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use oip_types::Limits;
 
-use crate::RetryPolicy;
+use crate::{RetryPolicy, tls::TlsSettings};
 
 /// In which form tensors travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) max_answer_bytes: usize,
     pub(crate) limits: Limits,
     pub(crate) retry: RetryPolicy,
+    pub(crate) tls: TlsSettings,
     #[cfg(feature = "http")]
     pub(crate) non_finite: oip_types::rest::NonFinite,
 }
@@ -60,6 +61,7 @@ impl Default for Settings {
             max_answer_bytes,
             limits: Limits::default().with(|limits| limits.tensor_bytes = max_answer_bytes),
             retry: RetryPolicy::default(),
+            tls: TlsSettings::default(),
             #[cfg(feature = "http")]
             non_finite: oip_types::rest::NonFinite::Error,
         }

@@ -72,4 +72,7 @@ pub mod proto;
 pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 
 #[cfg(feature = "server")]
-pub use server::{GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, service};
+pub use server::{GrpcConfig, GrpcOutput, GrpcService, MODEL_STREAM_INFER, error_response, service};
+/// The body of an answer.
+#[cfg(feature = "server")]
+pub use tonic::body::Body;

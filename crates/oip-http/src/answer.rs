@@ -35,7 +35,7 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> Response {
 }
 
 /// The answer to a request that failed: `{"error": ...}`, whatever went wrong.
-pub(crate) fn error(error: &ServiceError) -> Response {
+pub fn error(error: &ServiceError) -> Response {
     if error.code() == ErrorCode::Internal {
         tracing::error!(error = error.report(), "a request failed");
     }

@@ -1,12 +1,13 @@
 //! The endpoints of the protocol's extensions.
 
 use axum::{
+    Extension,
     body::Bytes,
     extract::{Request, State},
     http::StatusCode,
     response::Response,
 };
-use oip_service::{InferenceService, Lease, extensions};
+use oip_service::{Grant, InferenceService, Lease, extensions};
 use oip_types::{
     ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -24,11 +25,12 @@ use crate::{
 const MAX_BODY: usize = 1 << 20;
 
 /// The names of the models in the repository, each once.
-pub(crate) async fn models(State(app): State<App>) -> Response {
+pub(crate) async fn models(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     let service = app.service.clone();
     let listed = elsewhere(&app, move || {
         let index = extensions::index(&*service, false)?;
         let mut names: Vec<String> = index.into_iter().map(|entry| entry.name).collect();
+        names.retain(|name| may_see(grant.as_deref(), name));
         names.dedup();
         Ok(ok(&json!({ "models": names })))
     });
@@ -41,10 +43,15 @@ pub(crate) async fn repository_index(State(app): State<App>, request: Request) -
 
 async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
     extensions::repository(&*app.service)?;
+    let grant = request.extensions().get::<Grant>().cloned();
     let body = small_body(app, request).await?;
     let is_ready_only = decode_index_request(&body, &app.config.limits)?;
     let service = app.service.clone();
-    let list = move || extensions::index(&*service, is_ready_only).map(|index| ok(&index));
+    let list = move || {
+        let mut index = extensions::index(&*service, is_ready_only)?;
+        index.retain(|entry| may_see(grant.as_ref(), &entry.name));
+        Ok(ok(&index))
+    };
     elsewhere(app, list).await
 }
 
@@ -88,16 +95,29 @@ pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Re
 }
 
 pub(crate) async fn model_statistics(State(app): State<App>, path: PathParams) -> Response {
-    respond(with_model(path, |model| statistics(&*app.service, Some(model))))
+    respond(with_model(path, |model| {
+        statistics(&*app.service, Some(model), None)
+    }))
 }
 
-pub(crate) async fn all_statistics(State(app): State<App>) -> Response {
+pub(crate) async fn all_statistics(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     let service = app.service.clone();
-    respond(elsewhere(&app, move || statistics(&*service, None)).await)
+    let list = move || statistics(&*service, None, grant.as_deref());
+    respond(elsewhere(&app, list).await)
 }
 
-fn statistics(service: &dyn InferenceService, model: Option<ModelRef<'_>>) -> Result<Response, ServiceError> {
-    let statistics = extensions::statistics(service)?.model_statistics(model)?;
+/// Whether a client may know of a model.
+fn may_see(grant: Option<&Grant>, model: &str) -> bool {
+    grant.is_none_or(|grant| grant.check_model(model).is_ok())
+}
+
+fn statistics(
+    service: &dyn InferenceService,
+    model: Option<ModelRef<'_>>,
+    grant: Option<&Grant>,
+) -> Result<Response, ServiceError> {
+    let mut statistics = extensions::statistics(service)?.model_statistics(model)?;
+    statistics.retain(|statistics| may_see(grant, &statistics.name));
     Ok(ok(&json!({ "model_stats": statistics })))
 }
 

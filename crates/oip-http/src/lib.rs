@@ -57,6 +57,7 @@ mod read_body;
 mod routes;
 mod v1;
 
+pub use answer::error as error_response;
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
 pub use description::OPENAPI;

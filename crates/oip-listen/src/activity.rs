@@ -92,6 +92,13 @@ impl Activity {
         }))
     }
 
+    /// The handshake is over, and the client has said nothing yet.
+    pub(crate) fn opened(&self, protocol: Protocol) {
+        let mut state = self.lock();
+        state.protocol = protocol;
+        state.idle_since = Instant::now();
+    }
+
     /// Waits until it is asked to make room.
     pub(crate) async fn asked_to_close(&self) {
         self.0.asked_to_close.notified().await;

@@ -10,6 +10,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    runtime::Handle,
     time::{Instant, Sleep, sleep_until},
 };
 
@@ -32,6 +33,8 @@ pin_project! {
         start: Start,
         // Over HTTP/2.
         frames: Option<Frames>,
+        // Whether what is read is what the client says, and not an encryption of it.
+        is_plain: bool,
         // What was read since others had their turn, in bytes.
         work: usize,
         // When it last had more to read than a turn's worth, if that was not long ago.
@@ -69,7 +72,7 @@ const FRAME: usize = 256;
 
 /// A client that closes its side has gone, or has just said all it wants to say: nobody can tell. For so long a request
 /// in work is given the benefit of the doubt; then it is given up.
-const END_GRACE: Duration = Duration::from_millis(50);
+pub(crate) const END_GRACE: Duration = Duration::from_millis(50);
 
 /// For so long the rest of a request that was answered early is read and thrown away.
 const LINGER: Duration = Duration::from_secs(1);
@@ -94,13 +97,24 @@ enum Lingering {
 
 impl WatchedStream {
     pub(crate) fn new(stream: Stream, protocol: Protocol, activity: Activity) -> Self {
+        let frames = (protocol == Protocol::Http2).then(|| Frames::new(Instant::now()));
+        Self::with(Socket::new(stream), frames, true, activity)
+    }
+
+    /// What an encrypted connection goes through, accepted on this runtime. What it says is reported by whoever decrypts it.
+    pub(crate) fn below_tls(stream: Stream, home: Handle, activity: Activity) -> Self {
+        Self::with(Socket::with_home(stream, home), None, false, activity)
+    }
+
+    fn with(socket: Socket, frames: Option<Frames>, is_plain: bool, activity: Activity) -> Self {
         let now = Instant::now();
         let (stall, linger, end_grace) = (sleep_until(now), sleep_until(now), sleep_until(now));
         Self {
-            socket: Socket::new(stream),
+            socket,
             activity,
             start: Start::default(),
-            frames: (protocol == Protocol::Http2).then(|| Frames::new(now)),
+            frames,
+            is_plain,
             work: 0,
             busy_since: None,
             is_write_whole: true,
@@ -112,6 +126,23 @@ impl WatchedStream {
             end_grace,
             has_ended: false,
         }
+    }
+
+    /// Looks at what has come, and leaves it there.
+    pub(crate) fn poll_peek(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        start: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.project();
+        this.socket
+            .get(this.activity)?
+            .poll_peek(cx, &mut ReadBuf::new(start))
+    }
+
+    /// So many frames of HTTP/2 were in what was read last.
+    pub(crate) fn count_frames(self: Pin<&mut Self>, count: usize) {
+        *self.project().work += count * FRAME;
     }
 
     /// Reads until the bytes tell what the client speaks, and keeps them for who reads next. `None` if the client ends before.
@@ -220,7 +251,9 @@ impl AsyncRead for WatchedStream {
             result?;
             let read = buf.filled().len() - before;
             if read > 0 || buf.remaining() == 0 {
-                this.activity.read(read);
+                if *this.is_plain {
+                    this.activity.read(read);
+                }
                 *this.work += read;
                 if let Some(frames) = this.frames {
                     let Ok(count) = frames.read(&buf.filled()[before..], Instant::now()) else {

@@ -20,6 +20,7 @@
 //! | sends and does not wait for what it sent to be read | [`Limits::windows`] |
 //! | floods a connection with frames of HTTP/2 that carry nothing | the connection is closed with `ENHANCE_YOUR_CALM` |
 //! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and moves to threads where it cannot hold up others ([`Limits::lanes`]) |
+//! | begins a TLS handshake and does not end it, or only makes handshakes | [`Limits::head_timeout`]; handshakes have the threads of busy connections |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
 //!
 //! Connections come over TCP ([`listen`]) or Unix sockets ([`listen_unix`]), with HTTP/1, HTTP/2 or either of them
@@ -47,6 +48,9 @@
 //! # }
 //! ```
 //!
+//! [`serve_tls`] does the same over TLS 1.2 and 1.3 ([`Tls`]), with certificates of clients where they are wanted
+//! ([`ClientCertificate`] is an extension of their requests then), and with HTTP/2 for clients that ask for it.
+//!
 //! A request body that is ended for being slow fails with an [`std::io::Error`] of kind `TimedOut`, for the service to
 //! answer with 408 or its like.
 
@@ -66,6 +70,7 @@ mod shares;
 mod shutdown;
 mod stream;
 mod tasks;
+mod tls;
 
 pub use body::{RequestBody, ResponseBody};
 pub use connections::ConnectionCap;
@@ -75,6 +80,7 @@ pub use limits::Limits;
 pub use listener::listen_unix;
 pub use listener::{Address, Listener, Peer, listen};
 pub use protocol::Protocol;
-pub use serve::{serve, serve_each};
+pub use serve::{serve, serve_each, serve_tls};
 pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;
+pub use tls::{CertificateName, ClientCertificate, Tls, TlsError, TlsFile, TlsFiles};

@@ -20,13 +20,14 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    runtime::Handle,
     task::{JoinSet, yield_now},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tower_service::Service;
 
 use crate::{
-    Limits, Listener, Peer, Protocol, RequestBody, ResponseBody, Shutdown,
+    ClientCertificate, Limits, Listener, Peer, Protocol, RequestBody, ResponseBody, Shutdown, Tls,
     activity::{Activity, Verdict},
     body::Report,
     connections::Place,
@@ -35,6 +36,7 @@ use crate::{
     leftover::Leftover,
     stream::Stream,
     tasks::Tasks,
+    tls::{Refused, Secured, Transport, secure},
 };
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
@@ -56,13 +58,51 @@ where
     B::Data: Buf + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    serve_each(listener, protocol, move |_| service.clone(), limits, shutdown).await
+    serve_each(
+        listener,
+        protocol,
+        None,
+        move |_| service.clone(),
+        limits,
+        shutdown,
+    )
+    .await
 }
 
-/// The same, with a service for each connection, made when it begins by a function that is told who its client is.
+/// The same over TLS. Clients of [`Protocol::Http1`] that ask for HTTP/2 are served that too, by the limits for it; they stay
+/// on the threads for work. Connections over Unix sockets are not encrypted.
+pub async fn serve_tls<S, B>(
+    listener: impl Into<Listener>,
+    protocol: Protocol,
+    tls: Tls,
+    service: S,
+    limits: Limits,
+    shutdown: Shutdown,
+) -> usize
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    B::Data: Buf + Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    serve_each(
+        listener,
+        protocol,
+        Some(tls),
+        move |_| service.clone(),
+        limits,
+        shutdown,
+    )
+    .await
+}
+
+/// The same, encrypted or not, with a service for each connection, made when it begins by a function that is told who its
+/// client is.
 pub async fn serve_each<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
+    tls: Option<Tls>,
     make_service: impl Fn(&Peer) -> S,
     limits: Limits,
     shutdown: Shutdown,
@@ -74,17 +114,27 @@ where
     B::Data: Buf + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    let encryption = tls.map(|tls| Encryption {
+        tls,
+        home: Handle::current(),
+    });
     let listener = listener.into();
     let mut connections = JoinSet::new();
     let start = |connections: &mut JoinSet<Option<bool>>, (stream, peer): (Stream, Peer), room| {
-        let connection = Connection::new(protocol, limits.clone(), shutdown.clone());
+        let encryption = encryption.clone().filter(|_| stream.is_tcp());
+        let is_encrypted = encryption.is_some();
+        let connection = Connection::new(protocol, encryption, limits.clone(), shutdown.clone());
         let place = limits
             .connections
             .enter(room, Arc::new(connection.activity.clone()));
-        if protocol != Protocol::Http2 && begins_work(&stream) {
+        if !is_encrypted && protocol != Protocol::Http2 && begins_work(&stream) {
             connection.activity.go_to(Lane::Work);
         }
         let lane = connection.activity.lane();
+        if is_encrypted {
+            // From where it comes back after the handshake.
+            connection.activity.go_to(Lane::Busy);
+        }
         let tasks = Tasks::new(&connection.activity);
         let serving = connection.serve(stream, make_service(&peer), place, tasks.clone());
         let served = tasks.drive(lane, serving);
@@ -177,18 +227,27 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
+/// What connections are encrypted with, and the runtime that accepts them.
+#[derive(Clone)]
+struct Encryption {
+    tls: Tls,
+    home: Handle,
+}
+
 /// One connection and its patience.
 struct Connection {
     protocol: Protocol,
+    encryption: Option<Encryption>,
     limits: Limits,
     shutdown: Shutdown,
     activity: Activity,
 }
 
 impl Connection {
-    fn new(protocol: Protocol, limits: Limits, shutdown: Shutdown) -> Self {
+    fn new(protocol: Protocol, encryption: Option<Encryption>, limits: Limits, shutdown: Shutdown) -> Self {
         Self {
             protocol,
+            encryption,
             activity: Activity::new(protocol, &limits),
             limits,
             shutdown,
@@ -206,17 +265,73 @@ impl Connection {
     {
         // Answers are written in one piece; waiting for more to send would only delay them.
         stream.set_nodelay();
-        let mut stream = Box::pin(WatchedStream::new(stream, self.protocol, self.activity.clone()));
-        if self.protocol == Protocol::Either {
-            match self.detect(stream.as_mut()).await {
-                Ok(protocol) => self.protocol = protocol,
-                Err(is_served) => return is_served,
+        let Some(encryption) = self.encryption.take() else {
+            let mut stream = Box::pin(WatchedStream::new(stream, self.protocol, self.activity.clone()));
+            if self.protocol == Protocol::Either {
+                match self.detect(stream.as_mut()).await {
+                    Ok(protocol) => self.protocol = protocol,
+                    Err(is_served) => return is_served,
+                }
+                // As if its server was called there.
+                if self.protocol == Protocol::Http2 {
+                    self.activity.go_to(Lane::Work);
+                }
             }
-            // As if its server was called there.
-            if self.protocol == Protocol::Http2 {
-                self.activity.go_to(Lane::Work);
+            return self
+                .serve_on(Transport::Plain(stream), None, service, tasks)
+                .await;
+        };
+        let stream = WatchedStream::below_tls(stream, encryption.home, self.activity.clone());
+        let secured = {
+            let activity = self.activity.clone();
+            let securing = secure(&encryption.tls, Box::pin(stream), self.protocol, &activity);
+            tokio::select! {
+                secured = timeout(self.limits.head_timeout, securing) => secured,
+                () = self.activity.asked_to_close() => return true,
+                () = self.shutdown.cutting() => return false,
             }
-        }
+        };
+        let Secured {
+            transport,
+            protocol,
+            certificate,
+        } = match secured {
+            Ok(Ok(secured)) => secured,
+            Ok(Err(Refused::Gone)) => return true,
+            Ok(Err(refused)) => {
+                encryption.tls.note_refused(&refused);
+                return true;
+            }
+            Err(_) => {
+                encryption.tls.note_refused(&"it came too slowly");
+                return true;
+            }
+        };
+        // As if its server was called on the threads for work.
+        let is_upgraded = protocol == Protocol::Http2 && self.protocol != protocol;
+        self.protocol = protocol;
+        self.activity.opened(protocol);
+        self.activity
+            .go_to(if is_upgraded { Lane::Work } else { Lane::Front });
+        yield_now().await;
+        self.serve_on(transport, certificate, service, tasks).await
+    }
+
+    /// Serves what is spoken on a connection to its end.
+    async fn serve_on<S, B>(
+        self,
+        transport: Transport,
+        certificate: Option<ClientCertificate>,
+        service: S,
+        tasks: Tasks,
+    ) -> bool
+    where
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send,
+        B: Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
         let (activity, limits, shutdown) =
             (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
         let protocol = self.protocol;
@@ -230,7 +345,10 @@ impl Connection {
             let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
             let started = room.map(|room| {
                 let report = Report::new(&activity, room);
-                let (head, body) = request.into_parts();
+                let (mut head, body) = request.into_parts();
+                if let Some(certificate) = &certificate {
+                    head.extensions.insert(certificate.clone());
+                }
                 let is_http1 = head.version < Version::HTTP_2;
                 // Over HTTP/2, and behind a body that has ended, the next request does not wait for this one.
                 let leftover = (is_http1 && !body.is_end_stream()).then(Leftover::default);
@@ -272,7 +390,7 @@ impl Connection {
                     // The watchdog has timers for heads that this one would only double.
                     .header_read_timeout(None)
                     .max_buf_size(self.limits.max_head_bytes)
-                    .serve_connection(TokioIo::new(stream), service);
+                    .serve_connection(TokioIo::new(transport), service);
                 self.watch(connection, http1::Connection::graceful_shutdown).await
             }
             Protocol::Http2 => {
@@ -287,7 +405,7 @@ impl Connection {
                     .initial_stream_window_size(window.of_stream())
                     .initial_connection_window_size(window.of_connection())
                     .max_frame_size(window.frame())
-                    .serve_connection(TokioIo::new(stream), service);
+                    .serve_connection(TokioIo::new(transport), service);
                 let is_served = self.watch(connection, http2::Connection::graceful_shutdown).await;
                 drop(window);
                 is_served

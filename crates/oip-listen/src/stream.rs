@@ -33,6 +33,20 @@ macro_rules! with {
 }
 
 impl Stream {
+    /// Whether it comes over a network, as far as this machine can tell.
+    pub(crate) fn is_tcp(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
+    /// Looks at what has come, and leaves it there. A Unix socket's cannot be looked at so.
+    pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Tcp(stream) => stream.poll_peek(cx, buf),
+            #[cfg(unix)]
+            Self::Unix(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+
     /// Lets small writes leave at once. A Unix socket's always do.
     pub(crate) fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use hyper::rt::Executor;
-use tokio::task::JoinSet;
+use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
@@ -19,6 +19,8 @@ use crate::{activity::Activity, lanes::Lane, stream::Stream};
 pub(crate) struct Socket {
     stream: Option<Stream>,
     lane: Lane,
+    /// The runtime it was accepted on, where it comes back to that.
+    home: Option<Handle>,
 }
 
 impl Socket {
@@ -27,6 +29,15 @@ impl Socket {
         Self {
             stream: Some(stream),
             lane: Lane::Front,
+            home: None,
+        }
+    }
+
+    /// A socket that was accepted on this runtime and may come back to it.
+    pub(crate) fn with_home(stream: Stream, home: Handle) -> Self {
+        Self {
+            home: Some(home),
+            ..Self::new(stream)
         }
     }
 
@@ -36,7 +47,8 @@ impl Socket {
         if lane != self.lane {
             self.lane = lane;
             let lanes = activity.limits().lanes.as_ref();
-            if let Some(runtime) = lanes.and_then(|lanes| lanes.runtime(lane))
+            let runtime = lanes.and_then(|lanes| lanes.runtime(lane)).or(self.home.as_ref());
+            if let Some(runtime) = runtime
                 && let Some(stream) = self.stream.take()
             {
                 let _context = runtime.enter();

@@ -136,7 +136,7 @@ pub(crate) enum At {
 
 impl At {
     /// Whether only programs on this machine reach it.
-    fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(addresses) => addresses.iter().all(|address| address.ip().is_loopback()),
             Self::Unix(_) => true,
@@ -226,6 +226,17 @@ impl Addresses {
             unix_socket_mode,
             from_variable: None,
         })
+    }
+
+    /// Where an option of its own says, in the forms of the others.
+    pub(crate) fn read_one(option: &'static str, text: &str) -> Result<Option<Place>, Failure> {
+        let reader = Reader {
+            option,
+            port_option: None,
+            speaks: Speaks::Both,
+            host: None,
+        };
+        reader.read(Some(text), None, None)
     }
 
     /// Whether HTTP is answered, if at all, to programs on this machine only.

@@ -10,8 +10,9 @@ use std::{
 };
 
 use axum::Router;
+use oip_auth::{Gate, Guard};
 use oip_engine::{Engine, Repository};
-use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, listen, serve_each};
+use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, Tls, listen, serve_each};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
 use oip_types::ModelState;
@@ -21,8 +22,10 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
+use tower::{Layer, util::Either};
 
 use crate::{
+    access_options,
     addresses::{At, Place, Speaks},
     config::Config,
     failure::Failure,
@@ -36,8 +39,12 @@ use crate::{
     report,
     signals::{Signals, Wish},
     telemetry::{self, Log, LogEnd},
+    tls_options,
     traffic::{AccessLog, Load, Observed, Totals, Traffic, Transport},
 };
+
+/// How often files of certificates and identities are looked at.
+const FILES_PERIOD: Duration = Duration::from_secs(5);
 
 /// The code a second signal ends the process with.
 const INTERRUPTED: i32 = 130;
@@ -72,21 +79,31 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
     let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
     runtime.spawn(lanes.clone().keep_awake());
     config.connections.lanes = Some(lanes);
+    let tls = tls_options::read(config.tls.take())?;
+    let guard = config.access.guard()?;
     let mut bound = Vec::new();
-    for place in &config.addresses.places {
+    let admin = config.access.admin.iter().map(|place| (place, true));
+    for (place, is_admin) in config
+        .addresses
+        .places
+        .iter()
+        .map(|place| (place, false))
+        .chain(admin)
+    {
         // Connections of gRPC are accepted where they stay.
         let at = match place.speaks {
             Speaks::Grpc => work.handle(),
             Speaks::Http | Speaks::Both => runtime.handle(),
         };
         let _context = at.enter();
-        bound.push(bind(place, config.addresses.unix_socket_mode)?);
+        bound.push(bind(place, is_admin, config.addresses.unix_socket_mode)?);
     }
+    let doors = Doors { bound, tls, guard };
 
     let (shutdown_delay, drain_timeout) = (config.shutdown_delay, config.drain_timeout);
     let app = {
         let _context = runtime.enter();
-        App::start(config, repository, log, bound, work.handle(), start)?
+        App::start(config, doors, repository, log, work.handle(), start)?
     };
     let is_clean = runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end));
     // A thread that hangs must not keep the process.
@@ -128,9 +145,20 @@ struct Bound {
     listener: Listener,
     address: Address,
     speaks: Speaks,
+    /// Whether it is the address for what changes the server.
+    is_admin: bool,
+    /// Whether only programs on this machine reach it.
+    is_local: bool,
 }
 
-fn bind(place: &Place, unix_socket_mode: u32) -> Result<Bound, Failure> {
+/// Where clients come in, and with what their connections are encrypted.
+struct Doors {
+    bound: Vec<Bound>,
+    tls: Option<Tls>,
+    guard: Guard,
+}
+
+fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<Bound, Failure> {
     let listener = match &place.at {
         At::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
         #[cfg(unix)]
@@ -145,6 +173,8 @@ fn bind(place: &Place, unix_socket_mode: u32) -> Result<Bound, Failure> {
             address: listener.address()?,
             listener,
             speaks: place.speaks,
+            is_admin,
+            is_local: place.at.is_local(),
         })
     });
     bound.map_err(|error| {
@@ -187,9 +217,9 @@ impl App {
     /// Starts the transports, which answer at once, and loading models, which goes on in the background.
     fn start(
         config: Config,
+        doors: Doors,
         repository: Repository,
         log: &Log,
-        bound: Vec<Bound>,
         work: &Handle,
         start: Instant,
     ) -> Result<Self, Failure> {
@@ -198,6 +228,7 @@ impl App {
                 "the system does not let the server catch signals: {error}"
             ))
         })?;
+        let Doors { bound, tls, guard } = doors;
         let access_log =
             AccessLog::start(config.access_log, config.access_log_file.clone()).map_err(|error| {
                 let file = config
@@ -210,7 +241,9 @@ impl App {
                 ))
             })?;
         let answering = |other: Speaks| -> Vec<Address> {
-            let bound = bound.iter().filter(|bound| bound.speaks != other);
+            let bound = bound
+                .iter()
+                .filter(|bound| bound.speaks != other && !bound.is_admin);
             bound.map(|bound| bound.address.clone()).collect()
         };
         let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
@@ -218,6 +251,11 @@ impl App {
         let addresses = report::Addresses {
             http: http.clone(),
             grpc: grpc.clone(),
+            admin: bound
+                .iter()
+                .find(|bound| bound.is_admin)
+                .map(|bound| bound.address.clone()),
+            is_encrypted: tls.is_some(),
             has_console: config.allow_console,
         };
         if is_text {
@@ -242,6 +280,20 @@ impl App {
         if let Some(file) = config.log_file {
             let control = log.control.clone();
             reloads.add("log", move || telemetry::reload(&control, &file));
+        }
+        if let Some(tls) = tls.clone() {
+            reloads.add("certificates", move || match tls.reload() {
+                Ok(true) => Ok("new connections are shown the changed certificate".to_owned()),
+                Ok(false) => Ok("nothing has changed".to_owned()),
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        if let Some(path) = guard.path().map(|path| path.display().to_string()) {
+            let guard = guard.clone();
+            reloads.add("identities", move || match guard.reload() {
+                Ok(_) => Ok(path.clone()),
+                Err(error) => Err(error.to_string()),
+            });
         }
 
         let misplaced = repository.misplaced_files();
@@ -301,34 +353,57 @@ impl App {
             }
         });
         let limits = config.connections;
-        let both = OnePort::new(rest.clone(), calls.clone());
         let conversing = limits
             .clone()
             .with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+        work.spawn(guard.clone().watch(FILES_PERIOD));
+        if let Some(tls) = &tls {
+            work.spawn(tls.clone().watch(FILES_PERIOD));
+        }
+        let access = config.access;
         let serving = bound.into_iter().map(|bound| {
-            let (listener, speaks, shutdown) = (bound.listener, bound.speaks, shutdown.clone());
-            let traffic = traffic.clone();
+            let Bound {
+                listener,
+                speaks,
+                is_admin,
+                is_local,
+                ..
+            } = bound;
+            let (tls, traffic, shutdown) = (tls.clone(), traffic.clone(), shutdown.clone());
+            let rest = {
+                let door = access.door(false, is_admin, is_local);
+                let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
+                match &access.cors {
+                    // Before the gate: browsers ask whether they may send a token without sending it.
+                    Some(cors) => Either::Left(cors.layer(gate)),
+                    None => Either::Right(gate),
+                }
+            };
+            let door = access.door(true, is_admin, is_local);
+            let calls = Gate::new(calls.clone(), guard.clone(), door, access_options::GRPC);
             match speaks {
                 Speaks::Http => {
-                    let service = rest.clone();
-                    let make =
-                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let make = move |peer: &Peer| Observed::new(rest.clone(), traffic.clone(), speaks, peer);
                     let limits = limits.clone();
-                    tokio::spawn(serve_each(listener, Protocol::Http1, make, limits, shutdown))
+                    tokio::spawn(serve_each(listener, Protocol::Http1, tls, make, limits, shutdown))
                 }
                 Speaks::Grpc => {
-                    let service = calls.clone();
-                    let make =
-                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let make = move |peer: &Peer| Observed::new(calls.clone(), traffic.clone(), speaks, peer);
                     let limits = conversing.clone();
-                    work.spawn(serve_each(listener, Protocol::Http2, make, limits, shutdown))
+                    work.spawn(serve_each(listener, Protocol::Http2, tls, make, limits, shutdown))
                 }
                 Speaks::Both => {
-                    let service = both.clone();
-                    let make =
-                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let both = OnePort::new(rest, calls);
+                    let make = move |peer: &Peer| Observed::new(both.clone(), traffic.clone(), speaks, peer);
                     let limits = conversing.clone();
-                    tokio::spawn(serve_each(listener, Protocol::Either, make, limits, shutdown))
+                    tokio::spawn(serve_each(
+                        listener,
+                        Protocol::Either,
+                        tls,
+                        make,
+                        limits,
+                        shutdown,
+                    ))
                 }
             }
         });

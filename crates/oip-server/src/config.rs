@@ -4,13 +4,14 @@ use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
-use oip_listen::{ConnectionCap, Limits};
+use oip_listen::{ConnectionCap, Limits, TlsFiles};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
 use crate::{
+    access_options::Access,
     addresses::Addresses,
     backends::BackendConfig,
     config_file::read_file,
@@ -38,6 +39,10 @@ pub(crate) struct Config {
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
+    /// The server's certificate, if connections are encrypted.
+    pub(crate) tls: Option<TlsFiles>,
+    /// Who may do what, and where.
+    pub(crate) access: Access,
     /// For how long the server still takes requests when it was told to stop.
     pub(crate) shutdown_delay: Duration,
     pub(crate) drain_timeout: Duration,
@@ -112,6 +117,9 @@ impl Config {
                 limits.connections = ConnectionCap::new(cap.max(1));
             }
         });
+        let tls = options.tls.files()?;
+        let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
+        let access = options.access.resolve(knows_clients)?;
         Ok(Self {
             model_repository,
             model_name: options.model_name,
@@ -166,6 +174,8 @@ impl Config {
                 regions
             }),
             connections,
+            tls,
+            access,
             shutdown_delay: duration(options.addresses.shutdown_delay, Duration::ZERO),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),

@@ -3,6 +3,7 @@
 //! The binary only puts libraries together: options become a configuration, the configuration an engine and two
 //! transports, and those run until a signal ends them.
 
+mod access_options;
 mod addresses;
 mod allocator;
 mod app;
@@ -29,6 +30,7 @@ mod reload;
 mod report;
 mod signals;
 mod telemetry;
+mod tls_options;
 mod traffic;
 mod units;
 

@@ -2,39 +2,37 @@
 
 use std::{
     convert::Infallible,
-    error::Error,
     pin::Pin,
     task::{Context, Poll},
 };
 
 use axum::{
-    Router,
-    body::{Body, HttpBody},
+    body::Body,
     http::{Request, Response},
 };
-use bytes::Bytes;
-use oip_grpc::GrpcService;
 use tower_service::Service;
 
 use crate::traffic::is_grpc;
 
 /// Both services, of which each request has one.
 #[derive(Clone)]
-pub(crate) struct OnePort {
-    http: Router,
-    grpc: GrpcService,
+pub(crate) struct OnePort<H, G> {
+    http: H,
+    grpc: G,
 }
 
-impl OnePort {
-    pub(crate) fn new(http: Router, grpc: GrpcService) -> Self {
+impl<H, G> OnePort<H, G> {
+    pub(crate) fn new(http: H, grpc: G) -> Self {
         Self { http, grpc }
     }
 }
 
-impl<B> Service<Request<B>> for OnePort
+impl<B, H, G> Service<Request<B>> for OnePort<H, G>
 where
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
+    H: Service<Request<B>, Response = Response<Body>, Error = Infallible>,
+    H::Future: Send + 'static,
+    G: Service<Request<B>, Response = Response<oip_grpc::Body>, Error = Infallible>,
+    G::Future: Send + 'static,
 {
     type Response = Response<Body>;
     type Error = Infallible;

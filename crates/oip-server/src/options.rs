@@ -9,8 +9,10 @@ use toml::de::DeTable;
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
 use crate::{
+    access_options::AccessOptions,
     addresses::AddressOptions,
     in_place::InPlaceOptions,
+    tls_options::TlsOptions,
     traffic::TrafficOptions,
     units::{ByteSize, HumanDuration},
 };
@@ -213,6 +215,14 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MODEL_MEMORY_LIMIT", hide_env = true, value_name = "SIZE")]
     pub(crate) model_memory_limit: Option<ByteSize>,
 
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) tls: TlsOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) access: AccessOptions,
+
     #[cfg(feature = "python")]
     #[command(flatten)]
     #[serde(skip)]
@@ -311,6 +321,8 @@ impl Options {
         Ok(Self {
             addresses: toml::from_str(text)?,
             traffic: toml::from_str(text)?,
+            tls: toml::from_str(text)?,
+            access: toml::from_str(text)?,
             in_place: toml::from_str(text)?,
             #[cfg(feature = "python")]
             python: toml::from_str(text)?,
@@ -364,6 +376,8 @@ impl Options {
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
             isolate_models: self.isolate_models.or(other.isolate_models),
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
+            tls: self.tls.or(other.tls),
+            access: self.access.or(other.access),
             #[cfg(feature = "python")]
             python: self.python.or(other.python),
             log_format: self.log_format.or(other.log_format),

@@ -55,10 +55,18 @@ impl Look {
 pub(crate) struct Addresses {
     pub(crate) http: Vec<Address>,
     pub(crate) grpc: Vec<Address>,
+    /// Where what changes the server is answered, if not everywhere.
+    pub(crate) admin: Option<Address>,
+    pub(crate) is_encrypted: bool,
     pub(crate) has_console: bool,
 }
 
 impl Addresses {
+    /// What URLs of ports begin with.
+    fn scheme(&self) -> &'static str {
+        if self.is_encrypted { "https://" } else { "http://" }
+    }
+
     /// A URL that works where the server runs, if HTTP has a port: nothing can connect to the address that stands for all of
     /// them.
     fn url(&self) -> Option<String> {
@@ -73,7 +81,7 @@ impl Addresses {
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        Some(format!("http://{address}"))
+        Some(format!("{}{address}", self.scheme()))
     }
 
     /// What `curl` takes in place of a URL where HTTP has a Unix socket.
@@ -91,15 +99,22 @@ impl Addresses {
 /// Says where the server listens, before it loads anything.
 pub(crate) fn listening(addresses: &Addresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
+    let scheme = |address: &Address| match address {
+        Address::Tcp(_) => addresses.scheme(),
+        _ => "",
+    };
     for address in &addresses.http {
-        let scheme = match address {
-            Address::Tcp(_) => "http://",
-            _ => "",
-        };
-        let _ = writeln!(text, "  HTTP     {scheme}{address}");
+        let _ = writeln!(text, "  HTTP     {}{address}", scheme(address));
     }
     for address in &addresses.grpc {
-        let _ = writeln!(text, "  gRPC     {address}");
+        let scheme = match address {
+            Address::Tcp(_) if addresses.is_encrypted => "grpcs://",
+            _ => "",
+        };
+        let _ = writeln!(text, "  gRPC     {scheme}{address}");
+    }
+    if let Some(admin) = &addresses.admin {
+        let _ = writeln!(text, "  admin    {}{admin}", scheme(admin));
     }
     if let Some(url) = addresses.url().filter(|_| addresses.has_console) {
         let _ = writeln!(text, "  console  {url}/");
@@ -108,12 +123,7 @@ pub(crate) fn listening(addresses: &Addresses) {
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(
-    models: &[ModelStatus],
-    misplaced: &[String],
-    addresses: &Addresses,
-    elapsed: Duration,
-) {
+pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], addresses: &Addresses, elapsed: Duration) {
     let mut text = summary(models, misplaced, elapsed, Look::of_stdout());
     text += &next_steps(models, addresses);
     print(&text);
@@ -138,7 +148,11 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
             }
         }
         (None, Some(model), Some(curl_url)) => {
-            let _ = writeln!(text, "\ntry:\n  curl -s {curl_url}/v2/models/{}", in_url(&model.name));
+            let _ = writeln!(
+                text,
+                "\ntry:\n  curl -s {curl_url}/v2/models/{}",
+                in_url(&model.name)
+            );
         }
         (_, None, _) if models.is_empty() => {
             let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
@@ -454,6 +468,8 @@ broken 3: it is cut off
         let addresses = |http: &str| Addresses {
             http: vec![Address::Tcp(http.parse().unwrap())],
             grpc: Vec::new(),
+            admin: None,
+            is_encrypted: false,
             has_console: true,
         };
         let text = next_steps(std::slice::from_ref(&ready), &addresses("0.0.0.0:8080"));

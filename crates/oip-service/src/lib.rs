@@ -72,6 +72,7 @@ mod cpu_pool;
 mod delivery;
 mod extended;
 pub mod extensions;
+mod grant;
 mod lease;
 mod memory;
 mod model;
@@ -96,6 +97,7 @@ pub use cpu_pool::CpuPool;
 pub use delivery::answer;
 pub use extended::Extended;
 
+pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use memory::available_memory;
 pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};

@@ -14,6 +14,10 @@ use std::{error::Error, fmt, time::Duration};
 pub enum ErrorCode {
     /// The request is malformed or does not fit the model. Sending it again will not help.
     InvalidArgument,
+    /// The client has not said who it is, or not in a way that is believed.
+    Unauthenticated,
+    /// The client may not do this.
+    PermissionDenied,
     /// There is no such model, version or resource.
     NotFound,
     /// The body or message is larger than the server accepts.
@@ -38,8 +42,10 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::InvalidArgument,
+        Self::Unauthenticated,
+        Self::PermissionDenied,
         Self::NotFound,
         Self::TooLarge,
         Self::UnsupportedEncoding,
@@ -74,6 +80,8 @@ impl ErrorCode {
     const fn row(self) -> (u16, i32) {
         match self {
             Self::InvalidArgument => (400, 3),      // INVALID_ARGUMENT
+            Self::Unauthenticated => (401, 16),     // UNAUTHENTICATED
+            Self::PermissionDenied => (403, 7),     // PERMISSION_DENIED
             Self::NotFound => (404, 5),             // NOT_FOUND
             Self::TooLarge => (413, 8),             // RESOURCE_EXHAUSTED
             Self::UnsupportedEncoding => (415, 12), // UNIMPLEMENTED

@@ -48,12 +48,12 @@ impl GrpcClient {
             return Err(wrong("expected grpc://, since this is a client for gRPC"));
         }
         let origin = Uri::builder()
-            .scheme("http")
+            .scheme(endpoint.scheme())
             .authority(endpoint.authority.clone())
             .path_and_query(PathAndQuery::from_static("/"))
             .build()
             .map_err(|error| wrong("expected a URL such as grpc://host:8001").caused_by(error))?;
-        let mut client = GrpcInferenceServiceClient::with_origin(Watched::new(&settings), origin)
+        let mut client = GrpcInferenceServiceClient::with_origin(Watched::new(&endpoint, &settings)?, origin)
             .max_decoding_message_size(settings.max_answer_bytes)
             .max_encoding_message_size(usize::MAX);
         if settings.accepts_compressed {

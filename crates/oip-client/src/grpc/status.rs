@@ -55,6 +55,8 @@ fn code(status: &tonic::Status) -> Option<ErrorCode> {
     Some(match status.code() {
         // OVMS gives the second for malformed requests.
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => ErrorCode::InvalidArgument,
+        Code::Unauthenticated => ErrorCode::Unauthenticated,
+        Code::PermissionDenied => ErrorCode::PermissionDenied,
         Code::NotFound => ErrorCode::NotFound,
         Code::ResourceExhausted if is_too_large => ErrorCode::TooLarge,
         Code::ResourceExhausted => ErrorCode::Overloaded,

@@ -15,11 +15,14 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
+use hyper_util::client::legacy::Client;
 use oip_types::ErrorCode;
 use tower_service::Service;
 
-use crate::{BoxFuture, ClientError, ErrorKind, Status, connect, settings::Settings};
+use crate::{
+    BoxFuture, ClientError, ErrorKind, Status, connect, connector::Connector, endpoint::Endpoint,
+    settings::Settings,
+};
 
 const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
 
@@ -70,20 +73,20 @@ impl Error for Recorded {}
 
 /// A pool of HTTP/2 connections whose failures are recorded.
 #[derive(Clone, Debug)]
-pub(super) struct Watched(Client<HttpConnector, tonic::body::Body>);
+pub(super) struct Watched(Client<Connector, tonic::body::Body>);
 
 impl Watched {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(endpoint: &Endpoint, settings: &Settings) -> Result<Self, ClientError> {
         /// Large tensors are else throttled to a window for each round trip.
         const WINDOW: u32 = 16 << 20;
-        let (mut builder, connector) = connect::pool(settings);
+        let (mut builder, connector) = connect::pool(endpoint, settings, b"h2")?;
         let client = builder
             .http2_only(true)
             .http2_initial_stream_window_size(WINDOW)
             .http2_initial_connection_window_size(WINDOW)
             .http2_max_frame_size(1 << 20)
             .build(connector);
-        Self(client)
+        Ok(Self(client))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
-use hyper_util::client::legacy::{Client, connect::HttpConnector};
+use hyper_util::client::legacy::Client;
 use oip_types::{
     InferRequest, InferResponse, ModelRef, ParameterValue, ServiceError,
     rest::{EncodedBody, HEADER_LENGTH, RequestEncoding, decode_response, encode_request},
@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 use self::{answer::Answer, body::Parts};
 use crate::{
     Builder, ClientError, ErrorKind, Result, TensorForm, connect,
+    connector::Connector,
     endpoint::{Endpoint, Transport},
     retry::Call,
     settings::Settings,
@@ -31,7 +32,7 @@ use crate::{
 /// Paths are the protocol's and Triton's; model names may have any characters.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
-    client: Client<HttpConnector, Parts>,
+    client: Client<Connector, Parts>,
     shared: Arc<Shared>,
 }
 
@@ -112,7 +113,7 @@ impl HttpClient {
             let message = "expected http://, since this is a client for HTTP";
             return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
         }
-        let (builder, connector) = connect::pool(&settings);
+        let (builder, connector) = connect::pool(&endpoint, &settings, b"http/1.1")?;
         Ok(Self {
             client: builder.build(connector),
             shared: Arc::new(Shared { endpoint, settings }),
@@ -148,7 +149,7 @@ impl HttpClient {
     async fn send(&self, message: Message) -> Result<Answer> {
         let Shared { endpoint, settings } = &*self.shared;
         let uri = Uri::builder()
-            .scheme("http")
+            .scheme(endpoint.scheme())
             .authority(endpoint.authority.clone())
             .path_and_query(format!("{}{}", endpoint.prefix, message.path))
             .build()

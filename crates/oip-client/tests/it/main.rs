@@ -10,3 +10,4 @@ mod retries;
 mod round_trips;
 mod streams;
 mod support;
+mod tls;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oip_service::{
-    InferenceService,
+    Grant, InferenceService,
     extensions::{self, offered},
 };
 use oip_types::{ErrorCode, ServerMetadata, ServiceError};
@@ -36,6 +36,16 @@ fn answer<T>(result: Result<T, ServiceError>) -> Answer<T> {
     result
         .map(Response::new)
         .map_err(|error| status::from_error(&error))
+}
+
+/// What a client may do, if that was limited.
+fn grant<T>(request: &Request<T>) -> Option<Grant> {
+    request.extensions().get::<Grant>().cloned()
+}
+
+/// Whether a client may ask about a model.
+fn allow<T>(request: &Request<T>, model: &str) -> Result<(), ServiceError> {
+    grant(request).map_or(Ok(()), |grant| grant.check_model(model))
 }
 
 /// `GrpcService` answers inference before `tonic` sees it.
@@ -73,15 +83,18 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+        let allowed = allow(&request, &request.get_ref().name);
         let ModelReadyRequest { name, version } = request.into_inner();
         answer(
-            convert::model(&name, &version).and_then(|model| match self.0.service.model_ready(model) {
-                Ok(()) => Ok(ModelReadyResponse { ready: true }),
-                Err(error) if error.code() == ErrorCode::Unavailable => {
-                    Ok(ModelReadyResponse { ready: false })
-                }
-                Err(error) => Err(error),
-            }),
+            allowed
+                .and_then(|()| convert::model(&name, &version))
+                .and_then(|model| match self.0.service.model_ready(model) {
+                    Ok(()) => Ok(ModelReadyResponse { ready: true }),
+                    Err(error) if error.code() == ErrorCode::Unavailable => {
+                        Ok(ModelReadyResponse { ready: false })
+                    }
+                    Err(error) => Err(error),
+                }),
         )
     }
 
@@ -96,8 +109,10 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
+        let allowed = allow(&request, &request.get_ref().name);
         let ModelMetadataRequest { name, version } = request.into_inner();
-        let metadata = convert::model(&name, &version).and_then(|model| self.0.service.model_metadata(model));
+        let model = allowed.and_then(|()| convert::model(&name, &version));
+        let metadata = model.and_then(|model| self.0.service.model_metadata(model));
         answer(metadata.map(|metadata| convert::write_metadata(&metadata)))
     }
 
@@ -115,14 +130,18 @@ impl GrpcInferenceService for Calls {
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
-        answer(model_config::config(&*self.0.service, request.get_ref()))
+        let allowed = allow(&request, &request.get_ref().name);
+        answer(allowed.and_then(|()| model_config::config(&*self.0.service, request.get_ref())))
     }
 
     async fn model_statistics(
         &self,
         request: Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
-        let list = move |service: &dyn InferenceService| statistics::statistics(service, request.get_ref());
+        let grant = grant(&request);
+        let list = move |service: &dyn InferenceService| {
+            statistics::statistics(service, request.get_ref(), grant.as_ref())
+        };
         answer(self.0.list(list).await)
     }
 
@@ -130,7 +149,10 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        let list = move |service: &dyn InferenceService| repository::index(service, request.get_ref());
+        let grant = grant(&request);
+        let list = move |service: &dyn InferenceService| {
+            repository::index(service, request.get_ref(), grant.as_ref())
+        };
         answer(self.0.list(list).await)
     }
 
@@ -138,7 +160,8 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<RepositoryModelLoadRequest>,
     ) -> Answer<RepositoryModelLoadResponse> {
-        let loaded = repository::load(&*self.0.service, request.into_inner()).await;
+        let grant = grant(&request);
+        let loaded = repository::load(&*self.0.service, request.into_inner(), grant.as_ref()).await;
         answer(loaded.map(|()| RepositoryModelLoadResponse {}))
     }
 
@@ -146,7 +169,8 @@ impl GrpcInferenceService for Calls {
         &self,
         request: Request<RepositoryModelUnloadRequest>,
     ) -> Answer<RepositoryModelUnloadResponse> {
-        let unloaded = repository::unload(&*self.0.service, request.into_inner()).await;
+        let grant = grant(&request);
+        let unloaded = repository::unload(&*self.0.service, request.into_inner(), grant.as_ref()).await;
         answer(unloaded.map(|()| RepositoryModelUnloadResponse {}))
     }
 

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    InferenceService, Lease, Phase, RequestContext, SharedInputs,
+    Grant, InferenceService, Lease, Phase, RequestContext, SharedInputs,
     compression::{Compression, inflate},
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, ServiceError};
@@ -82,6 +82,7 @@ impl Inference {
         self: &Arc<Self>,
         message: Message,
         wanted: Wanted,
+        grant: Option<&Grant>,
     ) -> Result<Vec<Bytes>, Failed> {
         let lease = message.lease.clone();
         let mut laps = lease.laps();
@@ -99,6 +100,9 @@ impl Inference {
             Envelope::Stream => Echo::of_request(&request),
         };
         let answered = async {
+            if let Some(grant) = grant {
+                grant.check_model(request.model().name())?;
+            }
             let model = request.model().to_string();
             let cx = RequestContext::for_request(&request, &lease, wanted.timeout, &self.config.time)?;
             let inference = oip_service::answer(&self.service, &self.config.cpu, request, cx);

@@ -23,3 +23,4 @@ mod unary;
 
 pub use config::{GrpcConfig, GrpcOutput};
 pub use service::{GrpcService, MODEL_STREAM_INFER, service};
+pub use status::error_response;

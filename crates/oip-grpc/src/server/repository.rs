@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use oip_service::{
-    InferenceService,
+    Grant, InferenceService,
     extensions::{self, check_repository_name},
 };
 use oip_types::{ModelIndexEntry, ParameterValue, Parameters, ServiceError};
@@ -18,6 +18,7 @@ use crate::proto::{
 pub(crate) fn index(
     service: &dyn InferenceService,
     request: &RepositoryIndexRequest,
+    grant: Option<&Grant>,
 ) -> Result<RepositoryIndexResponse, ServiceError> {
     let index = extensions::index(service, request.ready)?;
     check_repository_name(&request.repository_name)?;
@@ -27,26 +28,33 @@ pub(crate) fn index(
         state: entry.state.map(|state| state.to_string()).unwrap_or_default(),
         reason: entry.reason,
     };
+    let index = index
+        .into_iter()
+        .filter(|entry| grant.is_none_or(|grant| grant.check_model(&entry.name).is_ok()));
     Ok(RepositoryIndexResponse {
-        models: index.into_iter().map(entry).collect(),
+        models: index.map(entry).collect(),
     })
 }
 
 pub(crate) async fn load(
     service: &dyn InferenceService,
     request: RepositoryModelLoadRequest,
+    grant: Option<&Grant>,
 ) -> Result<(), ServiceError> {
     extensions::repository(service)?;
     let model = model_name(&request.repository_name, &request.model_name)?;
+    grant.map_or(Ok(()), |grant| grant.check_model(model))?;
     extensions::load(service, model, read_parameters(request.parameters)?).await
 }
 
 pub(crate) async fn unload(
     service: &dyn InferenceService,
     request: RepositoryModelUnloadRequest,
+    grant: Option<&Grant>,
 ) -> Result<(), ServiceError> {
     extensions::repository(service)?;
     let model = model_name(&request.repository_name, &request.model_name)?;
+    grant.map_or(Ok(()), |grant| grant.check_model(model))?;
     extensions::unload(service, model, read_parameters(request.parameters)?).await
 }
 

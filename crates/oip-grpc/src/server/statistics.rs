@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oip_service::{InferenceService, extensions};
+use oip_service::{Grant, InferenceService, extensions};
 use oip_types::{ModelRef, ServiceError};
 
 use crate::proto;
@@ -10,14 +10,21 @@ use crate::proto;
 pub(crate) fn statistics(
     service: &dyn InferenceService,
     request: &proto::ModelStatisticsRequest,
+    grant: Option<&Grant>,
 ) -> Result<proto::ModelStatisticsResponse, ServiceError> {
     let statistics = extensions::statistics(service)?;
     let is_of_all = request.name.is_empty() && request.version.is_empty();
     let model = match is_of_all {
         true => None,
-        false => Some(ModelRef::new(&request.name, Some(&request.version))?),
+        false => {
+            grant.map_or(Ok(()), |grant| grant.check_model(&request.name))?;
+            Some(ModelRef::new(&request.name, Some(&request.version))?)
+        }
     };
-    let models = statistics.model_statistics(model)?;
+    let mut models = statistics.model_statistics(model)?;
+    if let Some(grant) = grant {
+        models.retain(|model| grant.check_model(&model.name).is_ok());
+    }
     Ok(proto::ModelStatisticsResponse {
         model_stats: models.into_iter().map(write_model).collect(),
     })

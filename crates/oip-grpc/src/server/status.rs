@@ -25,6 +25,12 @@ pub(crate) fn from_error(error: &ServiceError) -> Status {
     status
 }
 
+/// The answer to a call that failed before its message was read.
+#[must_use]
+pub fn error_response(error: &ServiceError) -> Response<tonic::body::Body> {
+    from_error(error).into_http()
+}
+
 /// A status as the trailers of an answer.
 pub(crate) fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();

@@ -17,7 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::RequestNotes;
+use oip_service::{Grant, RequestNotes};
 use oip_types::{ErrorCode, ParameterValue, Parameters, ServiceError};
 use tokio::{
     sync::{mpsc, watch},
@@ -84,6 +84,7 @@ where
         messages: Messages::new(body, compression, &inference.config),
         inference,
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        grant: head.extensions.get::<Grant>().cloned(),
         notes: head.extensions.get().cloned(),
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
@@ -163,6 +164,8 @@ struct Driver<B> {
     is_draining: watch::Receiver<bool>,
     /// Of the call as a whole.
     deadline: Option<Instant>,
+    /// What the client may do.
+    grant: Option<Grant>,
     closes_on_error: bool,
     /// Of all its requests together.
     notes: Option<Arc<RequestNotes>>,
@@ -235,11 +238,15 @@ where
             envelope: Envelope::Stream,
             compression: None,
         };
-        let inference = self.inference.clone();
+        let (inference, grant) = (self.inference.clone(), self.grant.clone());
         self.running.push_back(Task::start(async move {
             // If the stream ends, this future is dropped, and what works for the request ends.
             let guard = message.lease.guard();
-            let answer = inference.infer(message, wanted).await;
+            if let Some(Err(error)) = grant.as_ref().map(Grant::take_turn) {
+                guard.disarm();
+                return Err(Failed::Request(Echo::default(), error));
+            }
+            let answer = inference.infer(message, wanted, grant.as_ref()).await;
             guard.disarm();
             answer
         }));

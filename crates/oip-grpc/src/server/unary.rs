@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::{Lease, Phase, RequestNotes};
+use oip_service::{Grant, Lease, Phase, RequestNotes};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::time::timeout;
 use tonic::Status;
@@ -52,6 +52,7 @@ where
         envelope: Envelope::Call,
         compression: encoding::of_answer(&head.headers, own),
     };
+    let grant = head.extensions.get::<Grant>().cloned();
     let notes = head.extensions.get::<Arc<RequestNotes>>().cloned();
     // The message may be long in coming, and headers are counted nowhere.
     drop(head);
@@ -76,7 +77,7 @@ where
             )))
         })?;
     laps.end(Phase::Read);
-    let pieces = inference.infer(message, wanted).await?;
+    let pieces = inference.infer(message, wanted, grant.as_ref()).await?;
     guard.disarm();
     let mut response = Response::new(tonic::body::Body::new(Answered {
         pieces: pieces.into(),

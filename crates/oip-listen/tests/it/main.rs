@@ -8,5 +8,6 @@ mod either;
 mod lanes;
 mod patience;
 mod support;
+mod tls;
 #[cfg(unix)]
 mod unix;

@@ -15,7 +15,10 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use oip_listen::{Address, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, listen, serve};
+use oip_listen::{
+    Address, ClientCertificate, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, Tls,
+    listen, serve, serve_tls,
+};
 use tokio::runtime::Runtime;
 
 /// What the timeouts of the tests are.
@@ -47,7 +50,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(protocol: Protocol, limits: Limits) -> Self {
-        Self::start_on(protocol, limits, || {
+        Self::start_with(protocol, limits, None)
+    }
+
+    /// The same, over TLS where that is wanted.
+    pub(crate) fn start_with(protocol: Protocol, limits: Limits, tls: Option<Tls>) -> Self {
+        Self::start_at(protocol, limits, tls, || {
             let anywhere = "127.0.0.1:0".parse().unwrap();
             listen(anywhere).unwrap().into()
         })
@@ -55,6 +63,15 @@ impl Server {
 
     /// The same on a listener that is made within the server's runtime.
     pub(crate) fn start_on(protocol: Protocol, limits: Limits, listener: impl FnOnce() -> Listener) -> Self {
+        Self::start_at(protocol, limits, None, listener)
+    }
+
+    fn start_at(
+        protocol: Protocol,
+        limits: Limits,
+        tls: Option<Tls>,
+        listener: impl FnOnce() -> Listener,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -71,7 +88,17 @@ impl Server {
             let abandoned = abandoned.clone();
             move |request| answer(request, abandoned.clone())
         });
-        let task = runtime.spawn(serve(listener, protocol, service, limits, shutdown.clone()));
+        let task = match tls {
+            None => runtime.spawn(serve(listener, protocol, service, limits, shutdown.clone())),
+            Some(tls) => runtime.spawn(serve_tls(
+                listener,
+                protocol,
+                tls,
+                service,
+                limits,
+                shutdown.clone(),
+            )),
+        };
         Self {
             address,
             shutdown,
@@ -113,7 +140,7 @@ impl Server {
     }
 }
 
-/// `/hello` answers at once, `/echo` with the body, `/thread` with the name of the thread that has read it and an exclamation mark, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
+/// `/hello` answers at once, `/echo` with the body, `/who` with the names of the client's certificate in brackets, `/thread` with the name of the thread that has read it and an exclamation mark, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
 /// counted when it is freed, `/slow` after five times the patience, `/refused` without reading the body.
 async fn answer(
     request: Request<RequestBody>,
@@ -135,6 +162,12 @@ async fn answer(
     };
     let body = match head.uri.path() {
         "/echo" => body,
+        "/who" => {
+            let certificate = head.extensions.get::<ClientCertificate>();
+            let names = certificate.map_or(&[][..], ClientCertificate::names);
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            Bytes::from(format!("[{}]", names.join(" ")))
+        }
         "/thread" => Bytes::from(thread::current().name().unwrap_or("?").to_owned() + "!"),
         "/big" => Bytes::from_owner(Counted(vec![b'x'; 32 << 20], CountDrop(abandoned))),
         "/small" => Bytes::from_owner(Counted(vec![b'x'; 50 << 10], CountDrop(abandoned))),

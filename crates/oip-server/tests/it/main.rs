@@ -1,6 +1,8 @@
 //! The server as its users meet it: a process, its sockets, its exit codes; and both transports side by side.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(feature = "tensors")]
+mod access;
 mod addresses;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod attacks;
@@ -32,5 +34,6 @@ mod pressure;
 mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
+mod tls;
 #[cfg(feature = "tensors")]
 mod traffic;

@@ -199,6 +199,8 @@ fn every_code_has_its_status_in_both_transports() {
         table,
         [
             (InvalidArgument, 400, tonic::Code::InvalidArgument),
+            (Unauthenticated, 401, tonic::Code::Unauthenticated),
+            (PermissionDenied, 403, tonic::Code::PermissionDenied),
             (NotFound, 404, tonic::Code::NotFound),
             (TooLarge, 413, tonic::Code::ResourceExhausted),
             (UnsupportedEncoding, 415, tonic::Code::Unimplemented),

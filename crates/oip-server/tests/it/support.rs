@@ -49,7 +49,8 @@ impl Server {
                 "the server ended before it listened"
             );
             if let Some(address) = line.trim().strip_prefix(transport) {
-                return address.trim().trim_start_matches("http://").parse().unwrap();
+                let address = address.trim().rsplit("://").next();
+                return address.unwrap().parse().unwrap();
             }
         };
         let (http, grpc) = (address("HTTP"), address("gRPC"));
@@ -105,6 +106,20 @@ impl Server {
             printed += &line;
             if line.contains(text) {
                 return printed;
+            }
+        }
+    }
+
+    /// Waits for a line that says where else the server listens, and returns the address.
+    pub(crate) fn wait_for_line(&mut self, name: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.stdout.read_line(&mut line).unwrap() > 0,
+                "the server ended before it printed {name}"
+            );
+            if let Some(address) = line.trim().strip_prefix(name) {
+                return address.trim().rsplit("://").next().unwrap().to_owned();
             }
         }
     }
@@ -187,7 +202,7 @@ impl Answer {
     }
 }
 
-pub(crate) fn send(stream: &mut TcpStream, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+pub(crate) fn send(stream: &mut impl Write, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
     let mut request = format!("{method} {path} HTTP/1.1\r\nHost: test\r\n");
     if !body.is_empty() {
         request += &format!("Content-Length: {}\r\n", body.len());
@@ -200,12 +215,12 @@ pub(crate) fn send(stream: &mut TcpStream, method: &str, path: &str, headers: &[
     stream.write_all(&bytes).unwrap();
 }
 
-pub(crate) fn receive(stream: &mut TcpStream) -> Answer {
+pub(crate) fn receive(stream: &mut impl Read) -> Answer {
     try_receive(stream).unwrap()
 }
 
 /// Reads one answer, if one comes.
-pub(crate) fn try_receive(stream: &mut TcpStream) -> std::io::Result<Answer> {
+pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {

@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Bench, out: &mut impl Write) -> Outcome {
 
 async fn bench(options: &Bench) -> Outcome<Report> {
     let server = &options.server;
-    let client = || server.client().retry(RetryPolicy::never()).build();
+    let client = || -> Outcome<_> { Ok(server.client()?.retry(RetryPolicy::never()).build()?) };
     let requests = unless_interrupted(async {
         let client = client()?;
         let metadata = server.connection.metadata(&*client, server.model()?).await?;

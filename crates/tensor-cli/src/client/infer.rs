@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Infer, out: &mut impl Write) -> Outcome {
 async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
     let (server, targets) = (&options.server, &options.targets);
     let model = server.model()?;
-    let client = server.client().build()?;
+    let client = server.client()?.build()?;
     let metadata = server.connection.metadata(&*client, model).await?;
     let wanted = match server.outputs.is_empty() {
         true => outputs::named(targets),

@@ -15,7 +15,7 @@ pub(crate) mod servers;
 mod texts;
 mod values;
 
-use std::{pin::pin, time::Duration};
+use std::{fs, path::Path, pin::pin, time::Duration};
 
 use oip_client::{Builder, ClientError, InferenceClient, TensorForm};
 use oip_types::{ErrorCode, InferRequest, ModelMetadata, ModelRef, RequestedOutput, TensorValue};
@@ -76,12 +76,12 @@ impl Server {
             .map_err(|error| Failure::call("Usage", error.message()))
     }
 
-    fn client(&self) -> Builder<Box<dyn InferenceClient>> {
+    fn client(&self) -> Outcome<Builder<Box<dyn InferenceClient>>> {
         let form = match self.json_form {
             true => TensorForm::Typed,
             false => TensorForm::Raw,
         };
-        self.connection.client().tensor_form(form)
+        Ok(self.connection.client()?.tensor_form(form))
     }
 
     /// A request for these inputs, and for the outputs that are wanted.
@@ -100,13 +100,24 @@ impl Server {
 }
 
 impl Connection {
-    fn client(&self) -> Builder<Box<dyn InferenceClient>> {
-        let builder = oip_client::builder(&self.url)
+    fn client(&self) -> Outcome<Builder<Box<dyn InferenceClient>>> {
+        let read = |option: &str, path: &Path| {
+            fs::read(path).map_err(|error| {
+                let path = path.display();
+                Failure::call("Usage", format!("{option}: {path}: cannot be read: {error}"))
+            })
+        };
+        let mut builder = oip_client::builder(&self.url)
             .request_timeout(self.timeout)
             .max_answer_bytes(self.max_answer_size);
-        self.headers
-            .iter()
-            .fold(builder, |builder, (name, value)| builder.header(name, value))
+        if let Some(path) = &self.ca {
+            builder = builder.authorities(read("--ca", path)?);
+        }
+        if let (Some(certificate), Some(key)) = (&self.cert, &self.key) {
+            builder = builder.certificate(read("--cert", certificate)?, read("--key", key)?);
+        }
+        let headers = self.headers.iter();
+        Ok(headers.fold(builder, |builder, (name, value)| builder.header(name, value)))
     }
 
     /// What the server says about a model. For one that it does not have, which it may have been.

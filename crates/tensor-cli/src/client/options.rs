@@ -13,12 +13,21 @@ use crate::units::{duration, size};
 /// A server, and how to talk to it.
 #[derive(Args, Debug)]
 pub(crate) struct Connection {
-    /// The server: http://host:port, or grpc://host:port.
+    /// The server: http://host:port, or grpc://host:port; https:// and grpcs:// over TLS.
     #[arg(long, env = "TENSOR_URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
     /// A header, or metadata of gRPC.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) headers: Vec<(String, String)>,
+    /// Certificates of the authorities that servers are believed by (PEM), rather than the system's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// A certificate to show to servers that ask for one (PEM).
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The private key of --cert (PEM, without a password).
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
     /// How long one request may take: 5, 500ms or 2min; a plain number counts seconds.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,

@@ -27,7 +27,7 @@ fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
 
 /// `tensor ls`: the models of a server's repository.
 pub(crate) fn list(options: &List, out: &mut impl Write) -> Outcome {
-    let client = options.connection.client().build()?;
+    let client = options.connection.client()?.build()?;
     let mut models = block_on(async { Ok(client.repository_index(options.ready).await?) })?;
     models.sort_by(|one, other| (&one.name, &one.version).cmp(&(&other.name, &other.version)));
     if options.json {
@@ -70,7 +70,7 @@ fn state(model: &ModelIndexEntry) -> String {
 /// `tensor show`: what a model takes and gives.
 pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
     let server = &options.connection;
-    let client = server.client().build()?;
+    let client = server.client()?.build()?;
     let model = ModelRef::new(&options.model, options.version.as_deref())
         .map_err(|error| Failure::call("Usage", error.message()))?;
     let (metadata, config) = block_on(async {
@@ -121,7 +121,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
 
 /// `tensor status`: whether a server is well, and what it has done. Fails when it is not ready.
 pub(crate) fn status(options: &StatusOptions, out: &mut impl Write) -> Outcome {
-    let client = options.connection.client().build()?;
+    let client = options.connection.client()?.build()?;
     let (metadata, is_ready, statistics) = block_on(async {
         let metadata = client.server_metadata().await?;
         let is_ready = client.server_ready().await?;
@@ -208,7 +208,7 @@ fn mean_batch(model: &ModelStatistics) -> Option<f64> {
 
 /// `tensor load`.
 pub(crate) fn load(options: &Load, out: &mut impl Write) -> Outcome {
-    let client = options.connection.client().build()?;
+    let client = options.connection.client()?.build()?;
     let load = LoadOptions::default().with(|load| load.config.clone_from(&options.config));
     for model in &options.models {
         block_on(async { Ok(client.load_model(model, &load).await?) })?;
@@ -219,7 +219,7 @@ pub(crate) fn load(options: &Load, out: &mut impl Write) -> Outcome {
 
 /// `tensor unload`.
 pub(crate) fn unload(options: &Unload, out: &mut impl Write) -> Outcome {
-    let client = options.connection.client().build()?;
+    let client = options.connection.client()?.build()?;
     for model in &options.models {
         let unload = UnloadOptions::default().with(|unload| unload.unload_dependents = options.dependents);
         block_on(async { Ok(client.unload_model(model, unload).await?) })?;

@@ -337,9 +337,27 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
         refused,
         format!("error[Connect]: http://{closed}: connection refused: nothing listens there")
     );
-    let refused = place.bad(&infer("https://localhost", "m", &[]));
+    let refused = place.bad(&infer("https://localhost", "m", &["--ca", "nowhere.pem"]));
     assert!(
-        refused.starts_with("error[Usage]: https://localhost: TLS is not supported"),
+        refused.starts_with("error[Usage]: --ca: nowhere.pem: cannot be read: No such file"),
+        "{refused}"
+    );
+    // The server does not speak TLS.
+    fs::write(
+        place.path("ca.pem"),
+        rcgen::generate_simple_self_signed(["localhost".to_owned()])
+            .unwrap()
+            .cert
+            .pem(),
+    )
+    .unwrap();
+    let refused = place.bad(&infer(
+        &server.http.replace("http", "https"),
+        "m",
+        &["--ca", "ca.pem"],
+    ));
+    assert!(
+        refused.contains("TLS: the server does not speak TLS there"),
         "{refused}"
     );
     let refused = place.bad(&infer(&server.http, "../etc", &[]));

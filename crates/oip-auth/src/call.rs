@@ -1,0 +1,338 @@
+//! What a request asks for, as far as its head tells: the API, the model, and whether it changes something.
+
+use std::borrow::Cow;
+
+use http::Method;
+use percent_encoding::percent_decode_str;
+
+/// A part of the protocol that access is given to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Api {
+    /// Whether the server and its models live and are ready.
+    Health,
+    /// What the server and its models say about themselves; the console's and the documentation's pages.
+    Metadata,
+    /// How models are configured.
+    ModelConfig,
+    /// Running models.
+    Inference,
+    /// What models there are; loading and unloading them.
+    Repository,
+    /// What models have done.
+    Statistics,
+    /// The log's settings and its last lines.
+    Logging,
+    /// The tracing extension, which is not offered.
+    Trace,
+    /// Regions of shared memory.
+    SharedMemory,
+    /// Prometheus' text.
+    Metrics,
+    /// A path that is not known here.
+    Unknown,
+}
+
+impl Api {
+    /// Every API that has a name.
+    pub const ALL: [Self; 10] = [
+        Self::Health,
+        Self::Metadata,
+        Self::ModelConfig,
+        Self::Inference,
+        Self::Repository,
+        Self::Statistics,
+        Self::Logging,
+        Self::Trace,
+        Self::SharedMemory,
+        Self::Metrics,
+    ];
+
+    /// Its name, as Triton spells those that it has too.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::Metadata => "metadata",
+            Self::ModelConfig => "model-config",
+            Self::Inference => "inference",
+            Self::Repository => "model-repository",
+            Self::Statistics => "statistics",
+            Self::Logging => "logging",
+            Self::Trace => "trace",
+            Self::SharedMemory => "shared-memory",
+            Self::Metrics => "metrics",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Call<'a> {
+    /// The part of the protocol.
+    pub api: Api,
+    /// The model, if the head names one. Messages of gRPC name theirs in the body.
+    pub model: Option<Cow<'a, str>>,
+    /// What it changes, if it changes something that outlives it.
+    pub change: Option<&'static str>,
+}
+
+impl<'a> Call<'a> {
+    fn new(api: Api) -> Self {
+        Self {
+            api,
+            model: None,
+            change: None,
+        }
+    }
+
+    fn changing(self, change: &'static str) -> Self {
+        Self {
+            change: Some(change),
+            ..self
+        }
+    }
+
+    fn of_model(self, segment: &'a str) -> Self {
+        let model = percent_decode_str(segment).decode_utf8_lossy();
+        Self {
+            model: Some(model),
+            ..self
+        }
+    }
+
+    /// The call that a request over HTTP makes. Paths are taken apart as the router does it: by their segments, of which
+    /// those that stand for names are percent-decoded.
+    #[must_use]
+    pub fn of_http(method: &Method, path: &'a str) -> Self {
+        let path = path
+            .strip_suffix('/')
+            .filter(|rest| !rest.is_empty())
+            .unwrap_or(path);
+        let mut segments = path.strip_prefix('/').unwrap_or(path).split('/');
+        let mut parts = [""; 8];
+        for (part, segment) in parts.iter_mut().zip(&mut segments) {
+            *part = segment;
+        }
+        let len = parts
+            .iter()
+            .rposition(|part| !part.is_empty())
+            .map_or(0, |last| last + 1);
+        let parts = &parts[..len];
+        if segments.next().is_some() {
+            return Self::new(Api::Unknown);
+        }
+        let posts = *method == Method::POST;
+        let changing = |api, change| match posts {
+            true => Self::new(api).changing(change),
+            false => Self::new(api),
+        };
+        match parts {
+            [] | ["console", ..] if parts.get(1) != Some(&"log") => Self::new(Api::Metadata),
+            ["openapi.json" | "docs" | "v2"] | ["v1" | "v2", "models"] => Self::new(Api::Metadata),
+            ["console", "log"] => Self::new(Api::Logging),
+            ["metrics"] => Self::new(Api::Metrics),
+            ["livez" | "readyz" | "healthz" | "ping"] | ["v2", "health", "live" | "ready"] => {
+                Self::new(Api::Health)
+            }
+            ["invocations"] => Self::new(Api::Inference),
+            ["v1", "models", model] => match model.rsplit_once(':') {
+                Some((model, "predict" | "explain")) => Self::new(Api::Inference).of_model(model),
+                _ => Self::new(Api::Health).of_model(model),
+            },
+            ["v2", "models", "stats"] => Self::new(Api::Statistics),
+            ["v2", "models", model] | ["v2", "models", model, "versions", _] => {
+                Self::new(Api::Metadata).of_model(model)
+            }
+            ["v2", "models", model, "trace", "setting"] => {
+                changing(Api::Trace, "trace settings").of_model(model)
+            }
+            ["v2", "models", model, action] | ["v2", "models", model, "versions", _, action] => {
+                let api = match *action {
+                    "ready" => Api::Health,
+                    "infer" | "generate" | "generate_stream" => Api::Inference,
+                    "config" => Api::ModelConfig,
+                    "stats" => Api::Statistics,
+                    _ => Api::Unknown,
+                };
+                Self::new(api).of_model(model)
+            }
+            ["v2", "repository", "index"] | ["v2", "repository", _, "index"] => Self::new(Api::Repository),
+            ["v2", "repository", "models", model, action]
+            | ["v2", "repository", _, "models", model, action] => match *action {
+                "load" => Self::new(Api::Repository).changing("load").of_model(model),
+                "unload" => Self::new(Api::Repository).changing("unload").of_model(model),
+                _ => Self::new(Api::Unknown),
+            },
+            ["v2", "logging"] => changing(Api::Logging, "log settings"),
+            ["v2", "trace", "setting"] => changing(Api::Trace, "trace settings"),
+            ["v2", "systemsharedmemory" | "cudasharedmemory", rest @ ..] => match rest.last() {
+                Some(&"register") => Self::new(Api::SharedMemory).changing("register shared memory"),
+                Some(&"unregister") => Self::new(Api::SharedMemory).changing("unregister shared memory"),
+                _ => Self::new(Api::SharedMemory),
+            },
+            _ => Self::new(Api::Unknown),
+        }
+    }
+
+    /// The call that a request over gRPC makes.
+    #[must_use]
+    pub fn of_grpc(path: &'a str) -> Self {
+        let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+            return Self::new(Api::Unknown);
+        };
+        match (service, method) {
+            ("inference.GRPCInferenceService", method) => match method {
+                "ServerLive" | "ServerReady" | "ModelReady" => Self::new(Api::Health),
+                "ServerMetadata" | "ModelMetadata" => Self::new(Api::Metadata),
+                "ModelConfig" => Self::new(Api::ModelConfig),
+                "ModelInfer" | "ModelStreamInfer" => Self::new(Api::Inference),
+                "ModelStatistics" => Self::new(Api::Statistics),
+                "RepositoryIndex" => Self::new(Api::Repository),
+                "RepositoryModelLoad" => Self::new(Api::Repository).changing("load"),
+                "RepositoryModelUnload" => Self::new(Api::Repository).changing("unload"),
+                "SystemSharedMemoryStatus" | "CudaSharedMemoryStatus" => Self::new(Api::SharedMemory),
+                "SystemSharedMemoryRegister" | "CudaSharedMemoryRegister" => {
+                    Self::new(Api::SharedMemory).changing("register shared memory")
+                }
+                "SystemSharedMemoryUnregister" | "CudaSharedMemoryUnregister" => {
+                    Self::new(Api::SharedMemory).changing("unregister shared memory")
+                }
+                // Whether these change something stands in the message.
+                "TraceSetting" => Self::new(Api::Trace).changing("trace settings"),
+                "LogSettings" => Self::new(Api::Logging).changing("log settings"),
+                _ => Self::new(Api::Unknown),
+            },
+            ("grpc.health.v1.Health", _) => Self::new(Api::Health),
+            ("grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection", _) => {
+                Self::new(Api::Metadata)
+            }
+            _ => Self::new(Api::Unknown),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_http() {
+        for (method, path, api, model, change) in [
+            ("GET", "/", Api::Metadata, None, None),
+            ("GET", "/v2", Api::Metadata, None, None),
+            ("GET", "/v2/", Api::Metadata, None, None),
+            ("GET", "/console/page.js", Api::Metadata, None, None),
+            ("GET", "/console/log", Api::Logging, None, None),
+            ("GET", "/metrics", Api::Metrics, None, None),
+            ("GET", "/v2/health/ready", Api::Health, None, None),
+            ("GET", "/readyz", Api::Health, None, None),
+            ("GET", "/v2/models/m", Api::Metadata, Some("m"), None),
+            ("GET", "/v2/models/stats", Api::Statistics, None, None),
+            (
+                "GET",
+                "/v2/models/versions/infer",
+                Api::Inference,
+                Some("versions"),
+                None,
+            ),
+            (
+                "POST",
+                "/v2/models/%6d%20x/infer",
+                Api::Inference,
+                Some("m x"),
+                None,
+            ),
+            (
+                "POST",
+                "/v2/models/m/versions/1/infer/",
+                Api::Inference,
+                Some("m"),
+                None,
+            ),
+            ("POST", "/v1/models/m:predict", Api::Inference, Some("m"), None),
+            ("GET", "/v2/models/m/config", Api::ModelConfig, Some("m"), None),
+            ("GET", "/v2/models/m/ready", Api::Health, Some("m"), None),
+            (
+                "POST",
+                "/v2/models/m/trace/setting",
+                Api::Trace,
+                Some("m"),
+                Some("trace settings"),
+            ),
+            ("POST", "/v2/repository/index", Api::Repository, None, None),
+            (
+                "POST",
+                "/v2/repository/models/m/load",
+                Api::Repository,
+                Some("m"),
+                Some("load"),
+            ),
+            (
+                "POST",
+                "/v2/repository/r/models/m/unload",
+                Api::Repository,
+                Some("m"),
+                Some("unload"),
+            ),
+            ("GET", "/v2/logging", Api::Logging, None, None),
+            ("POST", "/v2/logging", Api::Logging, None, Some("log settings")),
+            (
+                "GET",
+                "/v2/systemsharedmemory/status",
+                Api::SharedMemory,
+                None,
+                None,
+            ),
+            (
+                "POST",
+                "/v2/systemsharedmemory/region/r/register",
+                Api::SharedMemory,
+                None,
+                Some("register shared memory"),
+            ),
+            (
+                "POST",
+                "/v2/cudasharedmemory/unregister",
+                Api::SharedMemory,
+                None,
+                Some("unregister shared memory"),
+            ),
+            ("GET", "/v2/unknown", Api::Unknown, None, None),
+            ("GET", "//v2", Api::Unknown, None, None),
+            ("GET", "/v2//models", Api::Unknown, None, None),
+            (
+                "GET",
+                "/v2/models/m/versions/1/infer/x/y/z",
+                Api::Unknown,
+                None,
+                None,
+            ),
+        ] {
+            let method = method.parse().unwrap();
+            let call = Call::of_http(&method, path);
+            assert_eq!(
+                (call.api, call.model.as_deref(), call.change),
+                (api, model, change),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn paths_of_grpc() {
+        let of = |method: &str| {
+            let path = format!("/inference.GRPCInferenceService/{method}");
+            let call = Call::of_grpc(&path);
+            (call.api, call.change)
+        };
+        assert_eq!(of("ModelInfer"), (Api::Inference, None));
+        assert_eq!(of("RepositoryModelLoad"), (Api::Repository, Some("load")));
+        assert_eq!(of("LogSettings"), (Api::Logging, Some("log settings")));
+        assert_eq!(of("Nothing"), (Api::Unknown, None));
+        assert_eq!(Call::of_grpc("/grpc.health.v1.Health/Check").api, Api::Health);
+        assert_eq!(Call::of_grpc("").api, Api::Unknown);
+    }
+}

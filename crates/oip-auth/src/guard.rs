@@ -1,0 +1,342 @@
+//! Decides on requests by their heads, and says in the log who has changed what.
+
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+
+use http::{
+    HeaderMap,
+    header::{AUTHORIZATION, HeaderValue},
+};
+use oip_service::{Grant, Rights};
+use oip_types::{ErrorCode, ServiceError};
+use tokio::{
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::{
+    call::{Api, Call},
+    error::AuthError,
+    restricted::Restricted,
+    table::{Contents, Known, Table, denied},
+};
+
+/// Knows who may do what. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Guard(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    path: Option<PathBuf>,
+    table: RwLock<Option<Arc<Table>>>,
+    /// What the files held when they were last looked at, whether it could be used or not.
+    seen: Mutex<Option<Contents>>,
+}
+
+/// What is answered where requests come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Answers {
+    /// Everything.
+    Everything,
+    /// Nothing that changes the server, unless there is a table or the API is restricted. The text says what to do about it.
+    NoChanges(&'static str),
+    /// Nothing that changes the server, and no logging, shared memory and metrics, since these have an address of their own.
+    NoAdministration(&'static str),
+}
+
+/// Where requests come in.
+#[derive(Clone)]
+pub struct Door {
+    /// What is answered there.
+    pub answers: Answers,
+    /// APIs that want a header.
+    pub restricted: Arc<[Restricted]>,
+}
+
+impl Default for Door {
+    /// A door that is open for everything.
+    fn default() -> Self {
+        Self {
+            answers: Answers::Everything,
+            restricted: Arc::new([]),
+        }
+    }
+}
+
+/// A request that may go on.
+pub(crate) struct Admitted {
+    /// Who has sent it, for the log.
+    pub(crate) shown: Cow<'static, str>,
+    /// What is still to be asked.
+    pub(crate) grant: Option<Grant>,
+    /// The model that was asked about last, of a call that changes something.
+    pub(crate) model: Asked,
+}
+
+/// The model that a request was found to be about.
+pub(crate) type Asked = Option<Arc<Mutex<Option<String>>>>;
+
+impl Guard {
+    /// A guard that knows nobody, and lets everybody in as far as the door is open.
+    #[must_use]
+    pub fn open() -> Self {
+        Self::default()
+    }
+
+    /// A guard with a table in a file.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or does not hold what it must.
+    pub fn with_table(path: impl Into<PathBuf>) -> Result<Self, AuthError> {
+        let path = path.into();
+        let contents = Contents::read(&path)?;
+        let table = Table::new(&path, &contents)?;
+        Ok(Self(Arc::new(Shared {
+            path: Some(path),
+            table: RwLock::new(Some(Arc::new(table))),
+            seen: Mutex::new(Some(contents)),
+        })))
+    }
+
+    /// Looks at the files, and takes what they hold now; returns whether that has changed.
+    ///
+    /// # Errors
+    /// When a file cannot be used. What was known stays so. The same contents are an error only once.
+    pub fn reload(&self) -> Result<bool, AuthError> {
+        let Some(path) = &self.0.path else {
+            return Ok(false);
+        };
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let contents = Contents::read(path).inspect_err(|_| *seen = None)?;
+        if seen.as_ref() == Some(&contents) {
+            return Ok(false);
+        }
+        let made = Table::new(path, &contents);
+        *seen = Some(contents);
+        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made?));
+        Ok(true)
+    }
+
+    /// Looks at the files every so often, and says in the log what has changed. Ends at once without a table; needs a Tokio
+    /// runtime.
+    pub async fn watch(self, period: Duration) {
+        if self.0.path.is_none() {
+            return;
+        }
+        let mut ticks = interval(period.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // What the last failure was, which is said once.
+        let mut said = None;
+        loop {
+            ticks.tick().await;
+            let guard = self.clone();
+            match spawn_blocking(move || guard.reload()).await {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => {
+                    said = None;
+                    tracing::info!("the changed table of identities holds from now on");
+                }
+                Ok(Err(error)) => {
+                    let text = error.to_string();
+                    if said.as_ref() != Some(&text) {
+                        let error = &text;
+                        tracing::error!(
+                            error,
+                            "the changed table of identities cannot be used; the one before it stays"
+                        );
+                        said = Some(text);
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The file of the table.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.0.path.as_deref()
+    }
+
+    /// Decides on a request.
+    pub(crate) fn admit(
+        &self,
+        door: &Door,
+        call: &Call<'_>,
+        headers: &HeaderMap,
+        certificate: impl FnOnce() -> Vec<String>,
+    ) -> Result<Admitted, Refusal> {
+        let mut is_restricted = false;
+        for restricted in door
+            .restricted
+            .iter()
+            .filter(|restricted| restricted.apis().contains(&call.api))
+        {
+            restricted.check(headers).map_err(denied)?;
+            is_restricted = true;
+        }
+        let table = self
+            .0
+            .table
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match &door.answers {
+            Answers::Everything => {}
+            Answers::NoChanges(advice) => {
+                if let Some(change) = call.change
+                    && table.is_none()
+                    && !is_restricted
+                {
+                    return Err(denied(format!(
+                        "'{change}' is refused on this address, where anybody could ask for it: {advice}"
+                    ))
+                    .into());
+                }
+            }
+            Answers::NoAdministration(advice) => {
+                let api = call.api;
+                let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
+                if is_moved || call.change.is_some() {
+                    let what = call.change.unwrap_or(api.name());
+                    return Err(denied(format!("'{what}' is refused on this address: {advice}")).into());
+                }
+            }
+        }
+        let model = || Arc::new(Mutex::new(call.model.as_deref().map(str::to_owned)));
+        let model: Asked = call.change.is_some().then(model);
+        let Some(table) = table else {
+            return Ok(Admitted {
+                shown: Cow::Borrowed("anonymous"),
+                // Who changes a model by gRPC names it in the message.
+                grant: call
+                    .change
+                    .is_some()
+                    .then(|| Grant::new(Watched::new(None, &model))),
+                model,
+            });
+        };
+        let known = identify(&table, headers, certificate)?;
+        let identity = table.identity(known.identity);
+        identity.check_call(call).map_err(|error| Refusal {
+            error,
+            challenge: None,
+            shown: Some(known.shown.clone()),
+        })?;
+        identity.take_turn().map_err(|error| Refusal {
+            error,
+            challenge: None,
+            shown: Some(known.shown.clone()),
+        })?;
+        let is_asked_again = call.change.is_some() || !identity.may_use_all_models() || identity.has_rate();
+        let shown = Cow::Owned(known.shown);
+        let who = Some((table.clone(), known.identity));
+        Ok(Admitted {
+            grant: is_asked_again.then(|| Grant::new(Watched::new(who, &model))),
+            shown,
+            model,
+        })
+    }
+}
+
+/// Why a request may not go on.
+pub(crate) struct Refusal {
+    pub(crate) error: ServiceError,
+    /// For the header `WWW-Authenticate`.
+    pub(crate) challenge: Option<HeaderValue>,
+    /// Who has sent it, if that is known.
+    pub(crate) shown: Option<String>,
+}
+
+impl From<ServiceError> for Refusal {
+    fn from(error: ServiceError) -> Self {
+        Self {
+            error,
+            challenge: None,
+            shown: None,
+        }
+    }
+}
+
+impl Refusal {
+    fn unauthenticated(reason: &str, challenge: HeaderValue) -> Self {
+        Self {
+            error: ServiceError::new(ErrorCode::Unauthenticated, reason),
+            challenge: Some(challenge),
+            shown: None,
+        }
+    }
+}
+
+/// Finds out who has sent a request: a token says so, else a certificate.
+fn identify(
+    table: &Table,
+    headers: &HeaderMap,
+    certificate: impl FnOnce() -> Vec<String>,
+) -> Result<Known, Refusal> {
+    const NONE: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\"");
+    const WRONG: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\", error=\"invalid_token\"");
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let Some(value) = values.next() else {
+        let known = table.by_certificate(&certificate()).or_else(|| table.anonymous());
+        return known.ok_or_else(|| {
+            Refusal::unauthenticated(
+                "expected a header 'authorization: Bearer TOKEN', or a known certificate",
+                NONE,
+            )
+        });
+    };
+    let token = value.to_str().ok().filter(|_| values.next().is_none());
+    let token = token.and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let Some(token) = token else {
+        return Err(Refusal::unauthenticated(
+            "expected one header 'authorization: Bearer TOKEN'",
+            WRONG,
+        ));
+    };
+    table
+        .by_token(token)
+        .map_err(|reason| Refusal::unauthenticated(reason, WRONG))
+}
+
+/// What is asked once the request was read.
+struct Watched {
+    who: Option<(Arc<Table>, usize)>,
+    model: Asked,
+}
+
+impl Watched {
+    fn new(who: Option<(Arc<Table>, usize)>, model: &Asked) -> Self {
+        Self {
+            who,
+            model: model.clone(),
+        }
+    }
+}
+
+impl Rights for Watched {
+    fn check_model(&self, model: &str) -> Result<(), ServiceError> {
+        if let Some(asked) = &self.model {
+            *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(model.to_owned());
+        }
+        match &self.who {
+            None => Ok(()),
+            Some((table, identity)) => table.identity(*identity).check_model(model),
+        }
+    }
+
+    fn take_turn(&self) -> Result<(), ServiceError> {
+        match &self.who {
+            None => Ok(()),
+            Some((table, identity)) => table.identity(*identity).take_turn(),
+        }
+    }
+}

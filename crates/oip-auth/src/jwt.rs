@@ -1,0 +1,468 @@
+//! JSON Web Tokens (RFC 7519), signed with one of the keys of a JSON Web Key Set (RFC 7517).
+//!
+//! Which algorithm a token is held against is the key's to say, never the token's: `none` and keys of one kind that are used as another
+//! are no cases here.
+
+use std::{path::Path, time::SystemTime};
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::error::AuthError;
+
+/// Keys, and what tokens must say.
+pub(crate) struct Verifier {
+    keys: Vec<Key>,
+    issuer: String,
+    audience: String,
+    claim: String,
+}
+
+/// A key for one algorithm.
+struct Key {
+    id: Option<String>,
+    public: Public,
+}
+
+enum Public {
+    Rsa {
+        n: Vec<u8>,
+        e: Vec<u8>,
+    },
+    /// A point of P-256, uncompressed.
+    P256(Vec<u8>),
+    Ed25519(Vec<u8>),
+}
+
+impl Public {
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Rsa { .. } => "RS256",
+            Self::P256(_) => "ES256",
+            Self::Ed25519(_) => "EdDSA",
+        }
+    }
+
+    fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let verified = match self {
+            Self::Rsa { n, e } => {
+                let key = RsaPublicKeyComponents { n, e };
+                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
+            }
+            Self::P256(point) => {
+                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(message, signature)
+            }
+            Self::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature),
+        };
+        verified.is_ok()
+    }
+}
+
+/// What a good token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Verified {
+    /// The claim's values: one, or those of a list.
+    pub(crate) values: Vec<String>,
+    /// Until when it is good, in seconds since 1970, with some leeway.
+    pub(crate) until: u64,
+}
+
+/// Clocks of issuers and servers differ by so many seconds at most.
+const LEEWAY: f64 = 10.0;
+
+/// Keys of a set: issuers have two or three.
+const MOST_KEYS: usize = 64;
+
+#[derive(Deserialize)]
+struct Set {
+    keys: Vec<Map<String, Value>>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    crit: Option<Value>,
+}
+
+impl Verifier {
+    /// Reads a set of keys. Keys for other purposes and of kinds that are not known are passed over.
+    pub(crate) fn new(
+        path: &Path,
+        set: &[u8],
+        issuer: String,
+        audience: String,
+        claim: String,
+    ) -> Result<Self, AuthError> {
+        let set: Set = serde_json::from_slice(set)
+            .map_err(|error| AuthError::new(path, format_args!("not a JSON Web Key Set: {error}")))?;
+        if set.keys.len() > MOST_KEYS {
+            let found = set.keys.len();
+            return Err(AuthError::new(
+                path,
+                format_args!("expected at most {MOST_KEYS} keys, found {found}"),
+            ));
+        }
+        let mut keys = Vec::new();
+        for (index, key) in set.keys.iter().enumerate() {
+            let read = read_key(key)
+                .map_err(|reason| AuthError::new(path, format_args!("keys[{index}]: {reason}")))?;
+            keys.extend(read);
+        }
+        if keys.is_empty() {
+            let expected = "expected a public key of RSA, EC with P-256, or OKP with Ed25519, found none";
+            return Err(AuthError::new(path, expected));
+        }
+        Ok(Self {
+            keys,
+            issuer,
+            audience,
+            claim,
+        })
+    }
+
+    /// Checks a token at a time. An error is for its sender: what is wrong, without any of it.
+    pub(crate) fn verify(&self, token: &str, now: SystemTime) -> Result<Verified, &'static str> {
+        const MALFORMED: &str = "the token is not a signed JSON Web Token";
+        let (message, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
+        let (header, claims) = message.split_once('.').ok_or(MALFORMED)?;
+        let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| MALFORMED);
+        let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| MALFORMED)?;
+        if header.crit.is_some() {
+            return Err("the token has extensions that are not known");
+        }
+        let signature = decode(signature)?;
+        let is_signed = self.keys.iter().any(|key| {
+            let is_meant = match (&header.kid, &key.id) {
+                (Some(wanted), Some(id)) => wanted == id,
+                _ => true,
+            };
+            is_meant
+                && key.public.algorithm() == header.alg
+                && key.public.verifies(message.as_bytes(), &signature)
+        });
+        if !is_signed {
+            return Err("the token is not signed by a known key");
+        }
+        let claims: Map<String, Value> = serde_json::from_slice(&decode(claims)?).map_err(|_| MALFORMED)?;
+        let time = |name: &str| match claims.get(name) {
+            None => Ok(None),
+            Some(value) => value
+                .as_f64()
+                .map(Some)
+                .ok_or("a time of the token is not a number"),
+        };
+        let now = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
+        let until = time("exp")?.ok_or("the token does not say when it expires")? + LEEWAY;
+        if now >= until {
+            return Err("the token has expired");
+        }
+        if time("nbf")?.is_some_and(|from| now + LEEWAY < from) {
+            return Err("the token is not valid yet");
+        }
+        if claims.get("iss").and_then(Value::as_str) != Some(&self.issuer) {
+            return Err("the token is of another issuer");
+        }
+        let is_for_us = match claims.get("aud") {
+            Some(Value::Array(audiences)) => {
+                audiences.iter().any(|name| name.as_str() == Some(&self.audience))
+            }
+            audience => audience.and_then(Value::as_str) == Some(&self.audience),
+        };
+        if !is_for_us {
+            return Err("the token is for another audience");
+        }
+        let values = match claims.get(&self.claim) {
+            Some(Value::String(value)) => vec![value.clone()],
+            Some(Value::Array(values)) => values
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            _ => return Err("the token lacks the claim that says whose it is"),
+        };
+        Ok(Verified {
+            values,
+            // Times beyond what the type holds are as good as for ever.
+            until: until as u64,
+        })
+    }
+}
+
+/// Reads a key; none for those of no use here.
+fn read_key(key: &Map<String, Value>) -> Result<Option<Key>, String> {
+    let text = |name: &str| key.get(name).and_then(Value::as_str);
+    let bytes = |name: &str| {
+        let text = text(name).ok_or_else(|| format!("'{name}' is missing"))?;
+        let decoded = URL_SAFE_NO_PAD.decode(text);
+        decoded.map_err(|_| format!("'{name}': expected base64url without padding"))
+    };
+    if key.contains_key("d") || key.contains_key("k") {
+        return Err("expected a public key, found a secret one, which this file should not have".to_owned());
+    }
+    if text("use").is_some_and(|purpose| purpose != "sig") {
+        return Ok(None);
+    }
+    let public = match (text("kty"), text("crv")) {
+        (Some("RSA"), _) => {
+            let n = bytes("n")?;
+            let leading = n.iter().take_while(|byte| **byte == 0).count();
+            let n = n[leading..].to_vec();
+            let bits = n.len() * 8;
+            if !(2048..=8192).contains(&bits) {
+                return Err(format!("expected an RSA key of 2048 to 8192 bits, found {bits}"));
+            }
+            Public::Rsa { n, e: bytes("e")? }
+        }
+        (Some("EC"), Some("P-256")) => {
+            let (x, y) = (bytes("x")?, bytes("y")?);
+            if x.len() != 32 || y.len() != 32 {
+                return Err("expected coordinates of 32 bytes".to_owned());
+            }
+            Public::P256([&[4][..], &x, &y].concat())
+        }
+        (Some("OKP"), Some("Ed25519")) => Public::Ed25519(bytes("x")?),
+        (None, _) => return Err("'kty' is missing".to_owned()),
+        _ => return Ok(None),
+    };
+    if text("alg").is_some_and(|algorithm| algorithm != public.algorithm()) {
+        return Ok(None);
+    }
+    Ok(Some(Key {
+        id: text("kid").map(str::to_owned),
+        public,
+    }))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use ring::{
+        rand::SystemRandom,
+        signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair},
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    /// Signs tokens, and knows the set of its keys.
+    pub(crate) struct Issuer {
+        p256: EcdsaKeyPair,
+        ed25519: Ed25519KeyPair,
+        random: SystemRandom,
+    }
+
+    fn encode(bytes: impl AsRef<[u8]>) -> String {
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    impl Issuer {
+        pub(crate) fn new() -> Self {
+            let random = SystemRandom::new();
+            let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+            let p256 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+            let ed25519 = Ed25519KeyPair::generate_pkcs8(&random).unwrap();
+            Self {
+                p256: EcdsaKeyPair::from_pkcs8(algorithm, p256.as_ref(), &random).unwrap(),
+                ed25519: Ed25519KeyPair::from_pkcs8(ed25519.as_ref()).unwrap(),
+                random,
+            }
+        }
+
+        pub(crate) fn set(&self) -> Value {
+            let point = self.p256.public_key().as_ref();
+            json!({"keys": [
+                {"kty": "EC", "crv": "P-256", "kid": "ec", "use": "sig", "x": encode(&point[1..33]), "y": encode(&point[33..])},
+                {"kty": "OKP", "crv": "Ed25519", "kid": "ed", "alg": "EdDSA", "x": encode(self.ed25519.public_key())},
+                {"kty": "EC", "crv": "P-521", "kid": "other", "x": "", "y": ""},
+                {"kty": "RSA", "use": "enc", "n": "AQAB", "e": "AQAB"},
+            ]})
+        }
+
+        pub(crate) fn sign(&self, header: &Value, claims: &Value) -> String {
+            let message = format!("{}.{}", encode(header.to_string()), encode(claims.to_string()));
+            let signature = match header["alg"].as_str() {
+                Some("EdDSA") => self.ed25519.sign(message.as_bytes()).as_ref().to_vec(),
+                _ => self
+                    .p256
+                    .sign(&self.random, message.as_bytes())
+                    .unwrap()
+                    .as_ref()
+                    .to_vec(),
+            };
+            format!("{message}.{}", encode(signature))
+        }
+    }
+
+    fn verifier(issuer: &Issuer) -> Verifier {
+        let set = issuer.set().to_string();
+        let [iss, aud, claim] = ["https://issuer", "models", "sub"].map(str::to_owned);
+        Verifier::new(Path::new("keys.json"), set.as_bytes(), iss, aud, claim).unwrap()
+    }
+
+    const NOW: u64 = 1_000_000;
+
+    fn claims() -> Value {
+        json!({"iss": "https://issuer", "aud": "models", "sub": "ci", "exp": NOW + 60, "nbf": NOW - 60})
+    }
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(NOW)
+    }
+
+    #[test]
+    fn good_tokens_are_taken() {
+        let issuer = Issuer::new();
+        let verifier = verifier(&issuer);
+        let mut of_many = claims();
+        of_many["aud"] = json!(["others", "models"]);
+        of_many["sub"] = json!(["a", "b", 7]);
+        for header in [
+            json!({"alg": "ES256", "kid": "ec"}),
+            json!({"alg": "EdDSA", "kid": "ed", "typ": "JWT"}),
+            json!({"alg": "ES256"}),
+        ] {
+            let verified = verifier.verify(&issuer.sign(&header, &claims()), now()).unwrap();
+            assert_eq!(
+                (verified.values, verified.until),
+                (vec!["ci".to_owned()], NOW + 70)
+            );
+            let verified = verifier.verify(&issuer.sign(&header, &of_many), now()).unwrap();
+            assert_eq!(verified.values, ["a", "b"]);
+        }
+    }
+
+    #[test]
+    fn an_rsa_signature_of_another_program_is_taken() {
+        // Of the example in RFC 7515, appendix A.2, whose claims are another protocol's.
+        let n = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
+        let token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
+        let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]}).to_string();
+        let [iss, aud, claim] = ["joe", "models", "sub"].map(str::to_owned);
+        let verifier = Verifier::new(Path::new("k"), set.as_bytes(), iss, aud, claim).unwrap();
+        let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_300_819_370);
+        assert_eq!(
+            verifier.verify(token, then).unwrap_err(),
+            "the token is for another audience"
+        );
+        assert_eq!(
+            verifier.verify(token, SystemTime::now()).unwrap_err(),
+            "the token has expired"
+        );
+        let changed = token.replace("eyJpc3MiOiJqb2Ui", "eyJpc3MiOiJqb2Uj");
+        assert_eq!(
+            verifier.verify(&changed, then).unwrap_err(),
+            "the token is not signed by a known key"
+        );
+    }
+
+    #[test]
+    fn other_tokens_are_refused_with_the_reason() {
+        let issuer = Issuer::new();
+        let verifier = verifier(&issuer);
+        let es256 = json!({"alg": "ES256", "kid": "ec"});
+        let unsigned = "the token is not signed by a known key";
+        let with = |name: &str, value: Value| {
+            let mut claims = claims();
+            claims[name] = value;
+            issuer.sign(&es256, &claims)
+        };
+        let without = |name: &str| {
+            let mut claims = claims();
+            claims.as_object_mut().unwrap().remove(name);
+            issuer.sign(&es256, &claims)
+        };
+        let good = issuer.sign(&es256, &claims());
+        let message = good.rsplit_once('.').unwrap().0;
+        let none = format!(
+            "{}.{}.",
+            encode(r#"{"alg":"none"}"#),
+            encode(claims().to_string())
+        );
+        for (token, reason) in [
+            (Issuer::new().sign(&es256, &claims()), unsigned),
+            (
+                issuer.sign(&json!({"alg": "ES256", "kid": "ed"}), &claims()),
+                unsigned,
+            ),
+            // A key is for one algorithm, whatever the token says.
+            (
+                issuer.sign(&json!({"alg": "HS256", "kid": "ec"}), &claims()),
+                unsigned,
+            ),
+            (
+                issuer.sign(&json!({"alg": "RS256", "kid": "ec"}), &claims()),
+                unsigned,
+            ),
+            (none, unsigned),
+            (format!("{message}."), unsigned),
+            (
+                issuer.sign(&json!({"alg": "ES256", "crit": ["b64"]}), &claims()),
+                "the token has extensions that are not known",
+            ),
+            (with("exp", json!(NOW - 11)), "the token has expired"),
+            (
+                with("exp", json!("9999999999")),
+                "a time of the token is not a number",
+            ),
+            (without("exp"), "the token does not say when it expires"),
+            (with("nbf", json!(NOW + 60)), "the token is not valid yet"),
+            (with("nbf", json!("0")), "a time of the token is not a number"),
+            (
+                with("iss", json!("https://other")),
+                "the token is of another issuer",
+            ),
+            (without("iss"), "the token is of another issuer"),
+            (with("aud", json!("others")), "the token is for another audience"),
+            (
+                with("aud", json!(["others"])),
+                "the token is for another audience",
+            ),
+            (without("aud"), "the token is for another audience"),
+            (without("sub"), "the token lacks the claim that says whose it is"),
+            ("a.b.c".to_owned(), "the token is not a signed JSON Web Token"),
+            ("..".to_owned(), "the token is not a signed JSON Web Token"),
+            ("x".to_owned(), "the token is not a signed JSON Web Token"),
+            (format!("{good}="), "the token is not a signed JSON Web Token"),
+        ] {
+            assert_eq!(verifier.verify(&token, now()).unwrap_err(), reason, "{token}");
+        }
+    }
+
+    #[test]
+    fn sets_that_cannot_be_used_are_refused() {
+        let new = |set: &str| {
+            let [iss, aud, claim] = ["i", "a", "sub"].map(str::to_owned);
+            let verifier = Verifier::new(Path::new("keys.json"), set.as_bytes(), iss, aud, claim);
+            verifier.err().unwrap().to_string()
+        };
+        for (set, expected) in [
+            ("", "keys.json: not a JSON Web Key Set"),
+            (r#"{"keys": []}"#, "found none"),
+            (r#"{"keys": [{"crv": "P-256"}]}"#, "keys[0]: 'kty' is missing"),
+            (
+                r#"{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}"#,
+                "of 2048 to 8192 bits, found 24",
+            ),
+            (
+                r#"{"keys": [{"kty": "EC", "crv": "P-256", "x": "!", "y": ""}]}"#,
+                "'x': expected base64url",
+            ),
+            (
+                r#"{"keys": [{"kty": "oct", "k": "AAAA"}]}"#,
+                "keys[0]: expected a public key, found a secret one",
+            ),
+        ] {
+            let error = new(set);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

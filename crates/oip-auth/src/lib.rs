@@ -1,0 +1,69 @@
+//! Who may do what on a server of the Open Inference Protocol: a [`Gate`] in front of its services, whatever their transport.
+//!
+//! A [`Guard`] knows identities from a table in a file, read again when it changes: bearer tokens (as SHA-256), JSON Web Tokens (RS256,
+//! ES256, EdDSA, by a key set in a file), and names in certificates of clients. Each may use some groups of APIs, for some models, so many
+//! times a second. [`Restricted`] is Triton's own option: a header with a secret value. A [`Door`] says what is answered where
+//! requests come in, so that what changes the server can have an address of its own.
+//!
+//! ```toml
+//! [identities.ci]
+//! token-sha256 = ["1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0"]   # printf %s s3cret | sha256sum
+//! apis = ["inference", "metadata"]
+//! models = ["iris-*"]
+//! rate = 100
+//!
+//! [anonymous]
+//! apis = ["health"]
+//! ```
+//!
+//! What the head of a request tells is decided by the gate. Where only the content tells, as with models in messages of gRPC, the
+//! request carries a [`Grant`](oip_service::Grant), which the transport asks. Requests that a service makes to itself, such as
+//! the steps of a pipeline, pass no gate.
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use http::{Request, Response};
+//! use oip_auth::{Answers, Door, Gate, Guard, Transport};
+//! use tower_service::Service;
+//! # use std::{future::{Ready, ready}, task::{Context, Poll}};
+//! # #[derive(Clone)]
+//! # struct Hello;
+//! # impl Service<Request<()>> for Hello {
+//! #     type Response = Response<String>;
+//! #     type Error = Infallible;
+//! #     type Future = Ready<Result<Response<String>, Infallible>>;
+//! #     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> { Poll::Ready(Ok(())) }
+//! #     fn call(&mut self, _: Request<()>) -> Self::Future { ready(Ok(Response::new("hello".to_owned()))) }
+//! # }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let door = Door { answers: Answers::NoChanges("use --admin-address"), ..Door::default() };
+//! let transport = Transport {
+//!     is_grpc: false,
+//!     refuse: |error| Response::builder().status(error.code().http_status()).body(error.to_string()).unwrap(),
+//!     certificate: |_| Vec::new(),
+//! };
+//! let mut gate = Gate::new(Hello, Guard::open(), door, transport);
+//! let read = Request::get("/v2/models/m").body(()).unwrap();
+//! assert_eq!(gate.call(read).await.unwrap().status(), 200);
+//! let change = Request::post("/v2/repository/models/m/unload").body(()).unwrap();
+//! assert_eq!(gate.call(change).await.unwrap().status(), 403);
+//! # }
+//! ```
+
+mod call;
+mod error;
+mod gate;
+mod guard;
+mod jwt;
+mod pattern;
+mod rate;
+mod restricted;
+mod table;
+
+pub use call::{Api, Call};
+pub use error::AuthError;
+pub use gate::{Answer, Gate, Transport};
+pub use guard::{Answers, Door, Guard};
+pub use restricted::{Restricted, check_restricted};

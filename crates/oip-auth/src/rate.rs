@@ -1,0 +1,75 @@
+//! How often an identity may call.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// A bucket of calls that fills with time.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    per_second: f64,
+    burst: f64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    left: f64,
+    since: Instant,
+}
+
+impl Rate {
+    /// So many calls each second, and so many at once after a pause.
+    pub(crate) fn new(per_second: f64, burst: u32, now: Instant) -> Self {
+        let burst = f64::from(burst.max(1));
+        Self {
+            per_second,
+            burst,
+            state: Mutex::new(State {
+                left: burst,
+                since: now,
+            }),
+        }
+    }
+
+    /// Takes one call, or says after what time there is one.
+    pub(crate) fn take(&self, now: Instant) -> Result<(), Duration> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = now.saturating_duration_since(state.since).as_secs_f64();
+        state.left = (state.left + elapsed * self.per_second).min(self.burst);
+        state.since = state.since.max(now);
+        if state.left >= 1.0 {
+            state.left -= 1.0;
+            return Ok(());
+        }
+        // At most what the slowest rate takes for one call: a number of seconds that a duration can hold.
+        Err(Duration::from_secs_f64((1.0 - state.left) / self.per_second))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_come_back_with_time() {
+        let start = Instant::now();
+        let rate = Rate::new(2.0, 3, start);
+        for _ in 0..3 {
+            assert_eq!(rate.take(start), Ok(()));
+        }
+        assert_eq!(rate.take(start), Err(Duration::from_millis(500)));
+        let later = start + Duration::from_millis(500);
+        assert_eq!(rate.take(later), Ok(()));
+        assert!(rate.take(later).is_err());
+        // A pause gives no more than the burst.
+        let much_later = later + Duration::from_secs(1000);
+        for _ in 0..3 {
+            assert_eq!(rate.take(much_later), Ok(()));
+        }
+        assert!(rate.take(much_later).is_err());
+        // Clocks of threads may differ a little.
+        assert!(rate.take(later).is_err());
+    }
+}

@@ -1,0 +1,599 @@
+//! The table of identities: how they are known, and what they may do.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use lru::LruCache;
+use oip_types::{ErrorCode, ServiceError};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tensor_core::Quoted;
+use toml::Spanned;
+
+use crate::{
+    call::{Api, Call},
+    error::AuthError,
+    jwt::{Verified, Verifier},
+    pattern::Pattern,
+    rate::Rate,
+};
+
+/// Identities and how they are known.
+pub(crate) struct Table {
+    identities: Vec<Identity>,
+    /// Who comes without anything.
+    anonymous: Option<usize>,
+    /// Digests of tokens.
+    tokens: Vec<([u8; 32], usize)>,
+    /// Names in certificates.
+    certificates: Vec<(Pattern, usize)>,
+    jwt: Option<Jwt>,
+}
+
+struct Jwt {
+    verifier: Verifier,
+    /// Values of the claim.
+    values: Vec<(Pattern, usize)>,
+    /// Tokens that were good, by their digests.
+    known: Mutex<LruCache<[u8; 32], Verified>>,
+}
+
+/// Who may do what.
+pub(crate) struct Identity {
+    name: String,
+    /// What it may use; none for everything.
+    apis: Option<Vec<Api>>,
+    models: Vec<Pattern>,
+    rate: Option<Rate>,
+}
+
+/// Who a request is from.
+pub(crate) struct Known {
+    pub(crate) identity: usize,
+    /// For people: the identity's name, and what it was known by where that says more.
+    pub(crate) shown: String,
+}
+
+/// Tokens of one table.
+const MOST_TOKENS: usize = 1024;
+
+/// Tokens that need not be verified again.
+const KNOWN_TOKENS: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
+
+/// Bytes of a file.
+const MAX_BYTES: u64 = 4 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct TableFile {
+    #[serde(default)]
+    identities: BTreeMap<String, IdentityFile>,
+    anonymous: Option<RightsFile>,
+    jwt: Option<JwtFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct IdentityFile {
+    #[serde(default)]
+    token_sha256: Vec<Spanned<String>>,
+    #[serde(default)]
+    certificates: Vec<Spanned<String>>,
+    #[serde(default)]
+    jwt: Vec<Spanned<String>>,
+    apis: Vec<Spanned<String>>,
+    models: Option<Vec<Spanned<String>>>,
+    rate: Option<Spanned<f64>>,
+    burst: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RightsFile {
+    apis: Vec<Spanned<String>>,
+    models: Option<Vec<Spanned<String>>>,
+    rate: Option<Spanned<f64>>,
+    burst: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct JwtFile {
+    keys: PathBuf,
+    issuer: String,
+    audience: String,
+    claim: Option<String>,
+}
+
+/// What the files of a table hold.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    table: String,
+    /// Where the keys of tokens are, and what is there.
+    keys: Option<(PathBuf, Vec<u8>)>,
+}
+
+impl Contents {
+    pub(crate) fn read(path: &Path) -> Result<Self, AuthError> {
+        let table =
+            String::from_utf8(read(path)?).map_err(|_| AuthError::new(path, "expected text in UTF-8"))?;
+        let keys = parse(path, &table)?.jwt.map(|jwt| {
+            let keys = path.parent().unwrap_or(Path::new("")).join(jwt.keys);
+            let contents = read(&keys)?;
+            Ok((keys, contents))
+        });
+        Ok(Self {
+            table,
+            keys: keys.transpose()?,
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, AuthError> {
+    let unreadable = |error| AuthError::new(path, format_args!("cannot be read: {error}"));
+    // Opening a pipe would wait for whoever writes to it.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(AuthError::new(
+            path,
+            "expected a file, found something else, such as a folder or a pipe",
+        ));
+    }
+    let mut contents = Vec::new();
+    let opened = File::open(path).map_err(unreadable)?;
+    opened
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut contents)
+        .map_err(unreadable)?;
+    if contents.len() as u64 > MAX_BYTES {
+        return Err(AuthError::new(
+            path,
+            format_args!("expected at most {MAX_BYTES} bytes"),
+        ));
+    }
+    Ok(contents)
+}
+
+fn line(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or_default().matches('\n').count() + 1
+}
+
+fn parse(path: &Path, text: &str) -> Result<TableFile, AuthError> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let place = line(text, error.span().map_or(0, |span| span.start));
+        AuthError::at(path, place, error.message().replace('\n', " "))
+    })
+}
+
+impl Table {
+    pub(crate) fn new(path: &Path, contents: &Contents) -> Result<Self, AuthError> {
+        let text = &contents.table;
+        let file = parse(path, text)?;
+        let wrong = |offset: usize, problem: &str| AuthError::at(path, line(text, offset), problem);
+        let mut table = Self {
+            identities: Vec::new(),
+            anonymous: None,
+            tokens: Vec::new(),
+            certificates: Vec::new(),
+            jwt: None,
+        };
+        let mut values = Vec::new();
+        for (name, identity) in file.identities {
+            let number = table.identities.len();
+            for token in &identity.token_sha256 {
+                let digest = digest(token.get_ref()).ok_or_else(|| {
+                    // What stands there may be a token by mistake.
+                    wrong(token.span().start, "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
+                })?;
+                if table.tokens.iter().any(|(known, _)| *known == digest) {
+                    return Err(wrong(
+                        token.span().start,
+                        "this token is another identity's already",
+                    ));
+                }
+                table.tokens.push((digest, number));
+            }
+            if table.tokens.len() > MOST_TOKENS {
+                return Err(AuthError::new(
+                    path,
+                    format_args!("expected at most {MOST_TOKENS} tokens"),
+                ));
+            }
+            for pattern in &identity.certificates {
+                if !["uri:", "dns:", "email:"]
+                    .iter()
+                    .any(|kind| pattern.get_ref().starts_with(kind))
+                {
+                    let expected =
+                        "expected a certificate's name with its kind: uri:..., dns:... or email:...";
+                    return Err(wrong(pattern.span().start, expected));
+                }
+                table.certificates.push((Pattern::new(pattern.get_ref()), number));
+            }
+            for pattern in &identity.jwt {
+                if file.jwt.is_none() {
+                    return Err(wrong(
+                        pattern.span().start,
+                        "values of a token's claim need a section [jwt]",
+                    ));
+                }
+                values.push((Pattern::new(pattern.get_ref()), number));
+            }
+            let rights = RightsFile {
+                apis: identity.apis,
+                models: identity.models,
+                rate: identity.rate,
+                burst: identity.burst,
+            };
+            table.identities.push(Identity::new(name, rights, &wrong)?);
+        }
+        if let Some(rights) = file.anonymous {
+            table.anonymous = Some(table.identities.len());
+            table
+                .identities
+                .push(Identity::new("anonymous".to_owned(), rights, &wrong)?);
+        }
+        if let (Some(jwt), Some((keys, contents))) = (file.jwt, &contents.keys) {
+            let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
+            table.jwt = Some(Jwt {
+                verifier: Verifier::new(keys, contents, jwt.issuer, jwt.audience, claim)?,
+                values,
+                known: Mutex::new(LruCache::new(KNOWN_TOKENS)),
+            });
+        }
+        Ok(table)
+    }
+
+    pub(crate) fn identity(&self, number: usize) -> &Identity {
+        &self.identities[number]
+    }
+
+    /// Who has sent a bearer token. An error is for its sender.
+    pub(crate) fn by_token(&self, token: &str) -> Result<Known, &'static str> {
+        let digest: [u8; 32] = Sha256::digest(token).into();
+        // All are compared, whichever it is.
+        let mut found = None;
+        for (known, identity) in &self.tokens {
+            if bool::from(known.ct_eq(&digest)) {
+                found = Some(*identity);
+            }
+        }
+        if let Some(identity) = found {
+            return Ok(self.known(identity, None));
+        }
+        match &self.jwt {
+            Some(jwt) if token.bytes().filter(|byte| *byte == b'.').count() == 2 => {
+                let verified = jwt.verify(token, digest, SystemTime::now())?;
+                let of_value = |value: &String| {
+                    let found = jwt.values.iter().find(|(pattern, _)| pattern.takes(value));
+                    found.map(|(_, identity)| self.known(*identity, Some(value)))
+                };
+                let found = verified.values.iter().find_map(of_value);
+                found.ok_or("nobody in the server's table is meant by the token")
+            }
+            _ => Err("the token is not known"),
+        }
+    }
+
+    /// Who has a certificate of these names.
+    pub(crate) fn by_certificate(&self, names: &[String]) -> Option<Known> {
+        names.iter().find_map(|name| {
+            let found = self.certificates.iter().find(|(pattern, _)| pattern.takes(name));
+            found.map(|(_, identity)| self.known(*identity, Some(name)))
+        })
+    }
+
+    /// Who comes without anything.
+    pub(crate) fn anonymous(&self) -> Option<Known> {
+        self.anonymous.map(|identity| self.known(identity, None))
+    }
+
+    fn known(&self, identity: usize, by: Option<&str>) -> Known {
+        let name = &self.identities[identity].name;
+        Known {
+            identity,
+            shown: match by {
+                None => name.clone(),
+                Some(by) => format!("{name} ({})", Quoted(by)),
+            },
+        }
+    }
+}
+
+impl Jwt {
+    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, &'static str> {
+        let seconds = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |time| time.as_secs());
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(verified) = known().get(&digest)
+            && seconds < verified.until
+        {
+            return Ok(verified.clone());
+        }
+        let verified = self.verifier.verify(token, now)?;
+        known().put(digest, verified.clone());
+        Ok(verified)
+    }
+}
+
+impl Identity {
+    fn new(
+        name: String,
+        rights: RightsFile,
+        wrong: &impl Fn(usize, &str) -> AuthError,
+    ) -> Result<Self, AuthError> {
+        let mut apis = Some(Vec::new());
+        for group in &rights.apis {
+            if group.get_ref() == "*" {
+                apis = None;
+                continue;
+            }
+            let found = GROUPS.iter().find(|(name, _)| name == group.get_ref());
+            let (_, members) = found.ok_or_else(|| {
+                let names = GROUPS.map(|(name, _)| name).join(", ");
+                let problem = format!("unknown group {}; expected {names} or *", Quoted(group.get_ref()));
+                wrong(group.span().start, &problem)
+            })?;
+            if let Some(apis) = &mut apis {
+                apis.extend_from_slice(members);
+            }
+        }
+        let models = match &rights.models {
+            None => vec![Pattern::new("*")],
+            Some(models) => models
+                .iter()
+                .map(|pattern| Pattern::new(pattern.get_ref()))
+                .collect(),
+        };
+        let rate = match &rights.rate {
+            None => None,
+            Some(rate) if (0.001..=1e9).contains(rate.get_ref()) => {
+                let per_second = *rate.get_ref();
+                let burst = rights.burst.unwrap_or_else(|| per_second.ceil() as u32);
+                Some(Rate::new(per_second, burst, Instant::now()))
+            }
+            Some(rate) => {
+                return Err(wrong(
+                    rate.span().start,
+                    "expected a rate from 0.001 to 1e9 calls each second",
+                ));
+            }
+        };
+        Ok(Self {
+            name,
+            apis,
+            models,
+            rate,
+        })
+    }
+
+    /// Whether it may make a call, as far as the call is known.
+    pub(crate) fn check_call(&self, call: &Call<'_>) -> Result<(), ServiceError> {
+        // What is not known here may be anything.
+        if self.apis.as_ref().is_some_and(|apis| !apis.contains(&call.api)) {
+            let (name, api) = (&self.name, call.api.name());
+            return Err(denied(format!("identity '{name}' may not use the API '{api}'")));
+        }
+        match &call.model {
+            Some(model) => self.check_model(model),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it may use a model.
+    pub(crate) fn check_model(&self, model: &str) -> Result<(), ServiceError> {
+        match self.models.iter().any(|pattern| pattern.takes(model)) {
+            true => Ok(()),
+            false => Err(denied(format!(
+                "identity '{}' may not use model {}",
+                self.name,
+                Quoted(model)
+            ))),
+        }
+    }
+
+    /// Whether all models are for it.
+    pub(crate) fn may_use_all_models(&self) -> bool {
+        self.models.iter().any(Pattern::takes_all)
+    }
+
+    pub(crate) fn has_rate(&self) -> bool {
+        self.rate.is_some()
+    }
+
+    /// Takes one of the calls that it may make in some time.
+    pub(crate) fn take_turn(&self) -> Result<(), ServiceError> {
+        let Some(rate) = &self.rate else { return Ok(()) };
+        rate.take(Instant::now()).map_err(|wait| {
+            let message = format!("identity '{}' calls more often than it may", self.name);
+            ServiceError::new(ErrorCode::Overloaded, message).retry_after(wait.max(Duration::from_millis(1)))
+        })
+    }
+}
+
+pub(crate) fn denied(message: impl Into<String>) -> ServiceError {
+    ServiceError::new(ErrorCode::PermissionDenied, message)
+}
+
+/// Groups of APIs by the names that a table has for them.
+const GROUPS: [(&str, &[Api]); 8] = [
+    ("health", &[Api::Health]),
+    ("metadata", &[Api::Metadata, Api::ModelConfig]),
+    ("inference", &[Api::Inference]),
+    ("repository", &[Api::Repository]),
+    ("statistics", &[Api::Statistics]),
+    ("logging", &[Api::Logging, Api::Trace]),
+    ("shared-memory", &[Api::SharedMemory]),
+    ("metrics", &[Api::Metrics]),
+];
+
+fn digest(hexadecimal: &str) -> Option<[u8; 32]> {
+    let digits = hexadecimal.as_bytes();
+    let mut bytes = [0; 32];
+    if digits.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use serde_json::json;
+
+    use super::*;
+    use crate::jwt::tests::Issuer;
+
+    /// The SHA-256 of `s3cret`.
+    const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
+
+    fn table(text: &str) -> Result<Table, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("auth.toml");
+        fs::write(&path, text).unwrap();
+        let contents = Contents::read(&path).map_err(|error| error.to_string())?;
+        Table::new(&path, &contents).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn tokens_are_known_by_their_digests() {
+        let table = table(&format!(
+            "[identities.ci]\ntoken-sha256 = [\"{SECRET}\"]\napis = [\"inference\", \"health\"]\nmodels = [\"iris-*\"]\nrate = 1"
+        ))
+        .unwrap();
+        let known = table.by_token("s3cret").unwrap();
+        assert_eq!(known.shown, "ci");
+        let identity = table.identity(known.identity);
+        let check = |method: Method, path: &str| {
+            let refused = identity.check_call(&Call::of_http(&method, path));
+            refused.map_err(|error| error.to_string())
+        };
+        assert_eq!(check(Method::POST, "/v2/models/iris-1/infer"), Ok(()));
+        assert_eq!(check(Method::GET, "/v2/health/live"), Ok(()));
+        assert_eq!(
+            check(Method::POST, "/v2/models/other/infer").unwrap_err(),
+            "identity 'ci' may not use model 'other'"
+        );
+        assert_eq!(
+            check(Method::GET, "/v2/models/iris-1").unwrap_err(),
+            "identity 'ci' may not use the API 'metadata'"
+        );
+        assert!(check(Method::GET, "/unheard-of").is_err());
+        assert!(identity.take_turn().is_ok());
+        let error = identity.take_turn().unwrap_err();
+        assert!(error.code() == ErrorCode::Overloaded && error.retry_delay().is_some());
+        assert_eq!(table.by_token("other").err(), Some("the token is not known"));
+        assert_eq!(table.by_token("").err(), Some("the token is not known"));
+        assert!(table.anonymous().is_none());
+    }
+
+    #[test]
+    fn certificates_are_known_by_their_names() {
+        let table = table(
+            "[identities.robots]\ncertificates = [\"uri:spiffe://example.com/robots/*\"]\napis = [\"*\"]\n[anonymous]\napis = [\"health\"]",
+        )
+        .unwrap();
+        let names = ["dns:x".to_owned(), "uri:spiffe://example.com/robots/7".to_owned()];
+        let known = table.by_certificate(&names).unwrap();
+        assert_eq!(known.shown, "robots ('uri:spiffe://example.com/robots/7')");
+        assert!(
+            table
+                .identity(known.identity)
+                .check_call(&Call::of_http(&Method::GET, "/unheard-of"))
+                .is_ok()
+        );
+        assert!(table.by_certificate(&names[..1]).is_none());
+        let anonymous = table.anonymous().unwrap();
+        assert!(
+            table
+                .identity(anonymous.identity)
+                .check_call(&Call::of_grpc("/grpc.health.v1.Health/Check"))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn tokens_with_claims_are_known_by_a_value() {
+        let (folder, issuer) = (tempfile::tempdir().unwrap(), Issuer::new());
+        let path = folder.path().join("auth.toml");
+        fs::write(folder.path().join("keys.json"), issuer.set().to_string()).unwrap();
+        let text = "[jwt]\nkeys = \"keys.json\"\nissuer = \"i\"\naudience = \"a\"\nclaim = \"groups\"\n[identities.team]\njwt = [\"ml-*\"]\napis = [\"*\"]";
+        fs::write(&path, text).unwrap();
+        let table = Table::new(&path, &Contents::read(&path).unwrap()).unwrap();
+        let sign = |groups: &[&str], exp: u64| {
+            let claims = json!({"iss": "i", "aud": "a", "groups": groups, "exp": exp});
+            issuer.sign(&json!({"alg": "EdDSA"}), &claims)
+        };
+        let good = sign(&["all", "ml-7"], u64::MAX);
+        // The second time it is remembered.
+        for _ in 0..2 {
+            assert_eq!(table.by_token(&good).unwrap().shown, "team ('ml-7')");
+        }
+        let nobody = table.by_token(&sign(&["all"], u64::MAX));
+        assert_eq!(
+            nobody.err(),
+            Some("nobody in the server's table is meant by the token")
+        );
+        assert_eq!(
+            table.by_token(&sign(&["ml-7"], 1)).err(),
+            Some("the token has expired")
+        );
+    }
+
+    #[test]
+    fn wrong_tables_are_told_with_the_line_and_without_secrets() {
+        for (text, expected) in [
+            ("x = 1", "line 1: unknown field `x`"),
+            ("[identities.ci]\n", "line 1: missing field `apis`"),
+            (
+                "[identities.ci]\napis = [\"infer\"]",
+                "line 2: unknown group 'infer'; expected health, metadata, inference",
+            ),
+            (
+                "[identities.ci]\napis = []\ntoken-sha256 = [\"s3cret\"]",
+                "line 3: expected the SHA-256 of a token",
+            ),
+            (
+                "[identities.ci]\napis = []\ncertificates = [\"robot\"]",
+                "line 3: expected a certificate's name with its kind",
+            ),
+            (
+                "[identities.ci]\napis = []\njwt = [\"ci\"]",
+                "line 3: values of a token's claim need a section [jwt]",
+            ),
+            (
+                "[identities.ci]\napis = []\nrate = 0",
+                "line 3: expected a rate from 0.001",
+            ),
+            (
+                "[jwt]\nkeys = \"nowhere.json\"\nissuer = \"i\"\naudience = \"a\"",
+                "nowhere.json: cannot be read: No such file",
+            ),
+            ("[", "line 1: "),
+        ] {
+            let error = table(text).err().unwrap();
+            assert!(error.contains(expected) && !error.contains("s3cret"), "{error}");
+        }
+        let twice = format!(
+            "[identities.a]\napis = []\ntoken-sha256 = [\"{SECRET}\"]\n[identities.b]\napis = []\ntoken-sha256 = [\"{SECRET}\"]"
+        );
+        assert!(
+            table(&twice)
+                .err()
+                .unwrap()
+                .contains("line 6: this token is another identity's already")
+        );
+    }
+}

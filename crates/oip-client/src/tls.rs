@@ -1,0 +1,133 @@
+//! Encrypted connections: which servers are believed, and what they are shown.
+
+use std::{fmt, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+
+use crate::{ClientError, ErrorKind};
+
+/// What a client is told about TLS.
+#[derive(Clone, Default)]
+pub(crate) struct TlsSettings {
+    /// Authorities in PEM; the system's without them.
+    pub(crate) authorities: Option<Arc<[u8]>>,
+    /// What servers are shown that ask for it.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) certificate: Arc<[u8]>,
+    pub(crate) key: Arc<[u8]>,
+}
+
+impl fmt::Debug for TlsSettings {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsSettings")
+            .field("has_authorities", &self.authorities.is_some())
+            .field("has_identity", &self.identity.is_some())
+            .finish()
+    }
+}
+
+impl TlsSettings {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.authorities.is_none() && self.identity.is_none()
+    }
+
+    /// What connections are made with that speak one protocol.
+    pub(crate) fn config(&self, protocol: &[u8]) -> Result<ClientConfig, ClientError> {
+        let wrong = |message: String| ClientError::new(ErrorKind::Usage, message);
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| wrong(error.to_string()))?
+            .with_root_certificates(self.roots()?);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { certificate, key }) => {
+                let chain = certificates("the client's certificate", certificate)?;
+                let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
+                    wrong(format!(
+                        "the client's key: expected a private key in PEM without a password: {error}"
+                    ))
+                })?;
+                builder.with_client_auth_cert(chain, key).map_err(|error| {
+                    wrong(format!(
+                        "the client's certificate and key cannot be used: {error}"
+                    ))
+                })?
+            }
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Ok(config)
+    }
+
+    fn roots(&self) -> Result<RootCertStore, ClientError> {
+        let mut roots = RootCertStore::empty();
+        match &self.authorities {
+            Some(authorities) => {
+                for certificate in certificates("the authorities", authorities)? {
+                    roots.add(certificate).map_err(|error| {
+                        ClientError::new(ErrorKind::Usage, format!("the authorities: {error}"))
+                    })?;
+                }
+            }
+            None => {
+                let found = rustls_native_certs::load_native_certs();
+                // A system may have some that cannot be used, beside those that can.
+                roots.add_parsable_certificates(found.certs);
+                if roots.is_empty() {
+                    let message = "the system has no certificates of authorities: name the server's";
+                    return Err(ClientError::new(ErrorKind::Usage, message));
+                }
+            }
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+    let wrong = |reason: String| {
+        ClientError::new(
+            ErrorKind::Usage,
+            format!("{what}: expected certificates in PEM: {reason}"),
+        )
+    };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let found = found.map_err(|error| wrong(error.to_string()))?;
+    match found.is_empty() {
+        true => Err(wrong("found none".to_owned())),
+        false => Ok(found),
+    }
+}
+
+/// What it means for people that a handshake failed.
+pub(crate) fn explain(error: &rustls::Error) -> String {
+    use rustls::{AlertDescription, CertificateError, Error};
+    match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "the server's certificate is signed by no authority that this client knows; name its authority"
+                .to_owned()
+        }
+        Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "the server's certificate has expired".to_owned()
+        }
+        Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!("the server's certificate is for other names: {error}"),
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server wants a certificate of the client".to_owned()
+        }
+        Error::AlertReceived(AlertDescription::UnknownCA) => {
+            "the server knows no authority that has signed the client's certificate".to_owned()
+        }
+        Error::InvalidMessage(_) => "the server does not speak TLS there".to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,83 @@
+//! Who a client is by its certificate.
+
+use std::{fmt, sync::Arc, time::SystemTime};
+
+use x509_cert::{
+    Certificate,
+    der::Decode,
+    ext::pkix::{SubjectAltName, name::GeneralName},
+};
+
+/// The certificate that a client has shown and that one of the server's authorities has signed: an extension of each request
+/// of its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate(Arc<Known>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    names: Vec<CertificateName>,
+    not_after: SystemTime,
+}
+
+/// A name that a certificate is for, one of its subject's alternative names.
+///
+/// ```
+/// use oip_listen::CertificateName;
+///
+/// let name = CertificateName::Uri("spiffe://example.com/robot".into());
+/// assert_eq!(name.to_string(), "uri:spiffe://example.com/robot");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CertificateName {
+    /// A URI, such as a SPIFFE id.
+    Uri(String),
+    /// A host's name.
+    Dns(String),
+    /// A mail address.
+    Email(String),
+}
+
+impl ClientCertificate {
+    /// Reads a certificate in DER; an error is its reason.
+    pub(crate) fn read(certificate: &[u8]) -> Result<Self, String> {
+        let certificate = Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+        let certificate = certificate.tbs_certificate;
+        let names = certificate
+            .get::<SubjectAltName>()
+            .map_err(|error| format!("subject alternative names: {error}"))?;
+        let names = names.map_or_else(Vec::new, |(_, SubjectAltName(names))| names);
+        let names = names.into_iter().filter_map(|name| match name {
+            GeneralName::UniformResourceIdentifier(uri) => Some(CertificateName::Uri(uri.to_string())),
+            GeneralName::DnsName(name) => Some(CertificateName::Dns(name.to_string())),
+            GeneralName::Rfc822Name(address) => Some(CertificateName::Email(address.to_string())),
+            _ => None,
+        });
+        Ok(Self(Arc::new(Known {
+            names: names.collect(),
+            not_after: certificate.validity.not_after.to_system_time(),
+        })))
+    }
+
+    /// The names that it is for.
+    #[must_use]
+    pub fn names(&self) -> &[CertificateName] {
+        &self.0.names
+    }
+
+    /// Until when it is valid.
+    #[must_use]
+    pub fn not_after(&self) -> SystemTime {
+        self.0.not_after
+    }
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri(uri) => write!(f, "uri:{uri}"),
+            Self::Dns(name) => write!(f, "dns:{name}"),
+            Self::Email(address) => write!(f, "email:{address}"),
+        }
+    }
+}

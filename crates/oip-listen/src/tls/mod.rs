@@ -1,0 +1,13 @@
+//! TLS: certificates and keys, the handshake, and connections that are encrypted.
+
+mod client_certificate;
+mod files;
+mod handshake;
+mod server;
+mod transport;
+
+pub use client_certificate::{CertificateName, ClientCertificate};
+pub use files::{TlsError, TlsFile, TlsFiles};
+pub(crate) use handshake::{Refused, Secured, secure};
+pub use server::Tls;
+pub(crate) use transport::Transport;

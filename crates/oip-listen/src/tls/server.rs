@@ -1,0 +1,209 @@
+//! What a server shows to clients: its certificate, taken from files, and again when they change.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use rustls::{ServerConfig, crypto::ring, server::WebPkiClientVerifier};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, MissedTickBehavior, interval},
+};
+
+use super::files::{Contents, Problem, TlsError, TlsFile, TlsFiles};
+use crate::protocol::Protocol;
+
+/// What a server shows to clients over TLS 1.2 and 1.3, and what it wants to see of them. Clones are the same.
+///
+/// Connections take what is current when they begin; those that are open keep theirs.
+///
+/// ```no_run
+/// use oip_listen::{Tls, TlsFiles};
+/// use std::time::Duration;
+///
+/// # async fn example() -> Result<(), oip_listen::TlsError> {
+/// let tls = Tls::new(TlsFiles::new("server.pem", "server-key.pem").with_client_ca("clients.pem"))?;
+/// tokio::spawn(tls.clone().watch(Duration::from_secs(5)));
+/// // oip_listen::serve_tls(listener, Protocol::Http1, tls, service, limits, shutdown)
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tls(Arc<Shared>);
+
+struct Shared {
+    files: TlsFiles,
+    current: RwLock<Current>,
+    /// What the files held when they were last looked at, whether it could be used or not.
+    seen: Mutex<Option<Contents>>,
+    started: Instant,
+    /// Milliseconds from the start to the last refused handshake that was logged as a warning, plus one.
+    warned: AtomicU64,
+    /// Refused handshakes since then.
+    refused: AtomicU64,
+}
+
+/// A configuration for each protocol: they differ in what they offer to speak.
+#[derive(Clone)]
+struct Current {
+    http1: Arc<ServerConfig>,
+    http2: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// Reads certificates and keys.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or does not hold what it must.
+    pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
+        let contents = Contents::read(&files)?;
+        let current = Current::new(&files, &contents)?;
+        Ok(Self(Arc::new(Shared {
+            files,
+            current: RwLock::new(current),
+            seen: Mutex::new(Some(contents)),
+            started: Instant::now(),
+            warned: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })))
+    }
+
+    /// Looks at the files, and takes what they hold now for new connections; returns whether that has changed.
+    ///
+    /// # Errors
+    /// When a file cannot be used. What was current stays so. The same contents are an error only once.
+    pub fn reload(&self) -> Result<bool, TlsError> {
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let contents = Contents::read(&self.0.files).inspect_err(|_| *seen = None)?;
+        if seen.as_ref() == Some(&contents) {
+            return Ok(false);
+        }
+        let made = Current::new(&self.0.files, &contents);
+        *seen = Some(contents);
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = made?;
+        Ok(true)
+    }
+
+    /// Looks at the files every so often, and says in the log what has changed. Never ends; needs a Tokio runtime.
+    pub async fn watch(self, period: Duration) {
+        let mut ticks = interval(period.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // What the last failure was, which is said once.
+        let mut said = None;
+        loop {
+            ticks.tick().await;
+            let tls = self.clone();
+            match spawn_blocking(move || tls.reload()).await {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => {
+                    said = None;
+                    tracing::info!("new connections are shown the changed certificate");
+                }
+                Ok(Err(error)) => {
+                    let text = error.to_string();
+                    if said.as_ref() != Some(&text) {
+                        let error = &text;
+                        tracing::error!(
+                            error,
+                            "the changed certificate cannot be used; the one before it stays"
+                        );
+                        said = Some(text);
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// What a new connection uses.
+    pub(super) fn config(&self, protocol: Protocol) -> Arc<ServerConfig> {
+        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        match protocol {
+            Protocol::Http1 | Protocol::Either => current.http1.clone(),
+            Protocol::Http2 => current.http2.clone(),
+        }
+    }
+
+    /// Says in the log why a handshake failed: one in ten seconds as a warning, so that clients cannot fill the log.
+    pub(crate) fn note_refused(&self, reason: &dyn fmt::Display) {
+        const EVERY: u64 = 10_000;
+        let now = u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX) + 1;
+        let warned = self.0.warned.load(Ordering::Relaxed);
+        let is_due = warned == 0 || now.saturating_sub(warned) >= EVERY;
+        let relaxed = Ordering::Relaxed;
+        if is_due
+            && self
+                .0
+                .warned
+                .compare_exchange(warned, now, relaxed, relaxed)
+                .is_ok()
+        {
+            let others = self.0.refused.swap(0, relaxed);
+            tracing::warn!(%reason, others, "a TLS handshake failed");
+        } else {
+            self.0.refused.fetch_add(1, relaxed);
+            tracing::debug!(%reason, "a TLS handshake failed");
+        }
+    }
+}
+
+impl fmt::Debug for Tls {
+    /// Without keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tls").field(&self.0.files).finish()
+    }
+}
+
+impl Current {
+    fn new(files: &TlsFiles, contents: &Contents) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let chain = contents.chain(files)?;
+        let key = contents.key(files)?;
+        let authorities = contents.client_authorities(files)?;
+        let wrong_key = |problem| TlsError::new(TlsFile::Key, &files.key, problem);
+        let unusable = |error: &dyn fmt::Display| {
+            let problem = Problem::Unusable(error.to_string());
+            TlsError::new(TlsFile::Certificate, &files.certificate, problem)
+        };
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(&error))?;
+        let builder = match authorities {
+            None => builder.with_no_client_auth(),
+            Some(authorities) => {
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), provider.clone());
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| unusable(&error))?)
+            }
+        };
+        provider
+            .key_provider
+            .load_private_key(key.clone_key())
+            .map_err(|error| wrong_key(Problem::UnsupportedKey(error)))?;
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => wrong_key(Problem::Mismatch {
+                    certificate: files.certificate.clone(),
+                }),
+                error => unusable(&error),
+            })?;
+        config.ticketer = ring::Ticketer::new().map_err(|error| unusable(&error))?;
+        // A client needs one to come back with; each costs it a message.
+        config.send_tls13_tickets = 1;
+        let speaking = |protocols: &[&[u8]]| {
+            let mut config = config.clone();
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            Arc::new(config)
+        };
+        Ok(Self {
+            http1: speaking(&[b"h2", b"http/1.1", b"http/1.0"]),
+            http2: speaking(&[b"h2"]),
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! Options for who may do what, and where.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use axum::http::{
+    Extensions, HeaderName, HeaderValue, Method,
+    header::{CONTENT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use clap::Args;
+use oip_auth::{Answers, Door, Guard, Restricted, Transport, check_restricted};
+use oip_listen::ClientCertificate;
+use serde::Deserialize;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+
+use crate::{
+    addresses::{Addresses, Place},
+    failure::Failure,
+};
+
+/// Who may do what, and where.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct AccessOptions {
+    /// A TOML file with identities: how they are known (tokens, JSON Web Tokens, certificates) and what they may do. It is read again
+    /// when it changes
+    #[arg(long, env = "OIP_AUTH", hide_env = true, value_name = "FILE")]
+    auth: Option<PathBuf>,
+
+    /// APIs that want a header of a certain value over HTTP, as `API,API,...:key=value`: health, metadata, inference,
+    /// shared-memory, model-config, model-repository, statistics, trace, logging, metrics. May be given several times
+    #[arg(
+        long,
+        env = "OIP_HTTP_RESTRICTED_API",
+        hide_env = true,
+        value_name = "APIS:KEY=VALUE"
+    )]
+    http_restricted_api: Vec<String>,
+
+    /// The same for gRPC, where the header is `triton-grpc-protocol-` and then the key
+    #[arg(
+        long,
+        env = "OIP_GRPC_RESTRICTED_PROTOCOL",
+        hide_env = true,
+        value_name = "APIS:KEY=VALUE"
+    )]
+    grpc_restricted_protocol: Vec<String>,
+
+    /// Origins of web pages whose scripts may call the server over HTTP and read its answers, such as
+    /// `https://app.example.com`; * for all. Calls that change the server need --allowed-hosts beside it. May be given several
+    /// times, or with commas
+    #[arg(
+        long,
+        env = "OIP_CORS_ORIGIN",
+        hide_env = true,
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
+    cors_origin: Vec<String>,
+
+    /// Where to listen for what may change the server, over HTTP and gRPC: then loading and unloading, logging, shared memory
+    /// and metrics are answered there and not on the other addresses. HOST:PORT, :PORT or unix:PATH
+    #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    admin_address: Option<String>,
+
+    /// Whether calls that change the server are answered on addresses that other machines reach, though neither --auth nor
+    /// --tls-client-ca says who may make them [default: false]
+    #[arg(long, env = "OIP_ALLOW_PUBLIC_ADMIN", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    allow_public_admin: Option<bool>,
+}
+
+/// Who may do what, and where, complete and checked.
+pub(crate) struct Access {
+    auth: Option<PathBuf>,
+    http: Arc<[Restricted]>,
+    grpc: Arc<[Restricted]>,
+    /// Whether everybody may change the server, or all clients are known.
+    allows_all: bool,
+    /// What tells browsers whose pages may call.
+    pub(crate) cors: Option<CorsLayer>,
+    /// Where what changes the server is answered, if not where everything is.
+    pub(crate) admin: Option<Place>,
+}
+
+impl AccessOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        let either = |these: Vec<String>, others: Vec<String>| if these.is_empty() { others } else { these };
+        Self {
+            auth: self.auth.or(other.auth),
+            http_restricted_api: either(self.http_restricted_api, other.http_restricted_api),
+            grpc_restricted_protocol: either(self.grpc_restricted_protocol, other.grpc_restricted_protocol),
+            cors_origin: either(self.cors_origin, other.cors_origin),
+            admin_address: self.admin_address.or(other.admin_address),
+            allow_public_admin: self.allow_public_admin.or(other.allow_public_admin),
+        }
+    }
+
+    /// Checks them. `knows_clients` is whether all clients have a certificate.
+    pub(crate) fn resolve(self, knows_clients: bool) -> Result<Access, Failure> {
+        let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
+            let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
+            let groups: Result<Vec<Restricted>, String> = texts.iter().map(|text| parse(text)).collect();
+            let groups = groups.map_err(wrong)?;
+            check_restricted(&groups).map_err(wrong)?;
+            Ok(groups.into())
+        };
+        let admin = self.admin_address.as_deref();
+        let admin = admin
+            .map(|address| Addresses::read_one("--admin-address", address))
+            .transpose()?;
+        let protocols = &self.grpc_restricted_protocol;
+        Ok(Access {
+            auth: self.auth,
+            http: restricted(
+                "--http-restricted-api",
+                &self.http_restricted_api,
+                Restricted::of_http,
+            )?,
+            grpc: restricted("--grpc-restricted-protocol", protocols, Restricted::of_grpc)?,
+            allows_all: self.allow_public_admin.unwrap_or(false) || knows_clients,
+            cors: cors(&self.cors_origin)?,
+            admin: admin.flatten(),
+        })
+    }
+}
+
+/// What lets pages of these origins read answers, if there are any.
+fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
+    let allowed = match origins {
+        [] => return Ok(None),
+        [all] if all == "*" => AllowOrigin::any(),
+        origins => {
+            let origins: Result<Vec<HeaderValue>, Failure> =
+                origins.iter().map(|origin| self::origin(origin)).collect();
+            AllowOrigin::list(origins?)
+        }
+    };
+    let exposed = [
+        HeaderName::from_static("inference-header-content-length"),
+        HeaderName::from_static("x-request-id"),
+        CONTENT_ENCODING,
+        RETRY_AFTER,
+        WWW_AUTHENTICATE,
+    ];
+    Ok(Some(
+        CorsLayer::new()
+            .allow_origin(allowed)
+            .allow_methods([Method::GET, Method::HEAD, Method::POST])
+            .allow_headers(AllowHeaders::mirror_request())
+            .expose_headers(exposed)
+            .max_age(Duration::from_secs(600)),
+    ))
+}
+
+/// An origin as browsers send it: a scheme, a host, and a port if it is not the scheme's.
+fn origin(text: &str) -> Result<HeaderValue, Failure> {
+    let wrong = || {
+        let expected = "expected an origin such as https://app.example.com, or * alone";
+        Failure::usage(format!(
+            "--cors-origin: {expected}, found '{}'",
+            text.escape_debug()
+        ))
+    };
+    let (scheme, host) = text.split_once("://").ok_or_else(wrong)?;
+    let is_origin = ["http", "https"].contains(&scheme)
+        && !host.is_empty()
+        && !host.contains(['/', '?', '#', '@', '*'])
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !byte.is_ascii_uppercase());
+    if !is_origin {
+        return Err(wrong());
+    }
+    HeaderValue::from_str(text).map_err(|_| wrong())
+}
+
+impl Access {
+    /// What is answered at a place.
+    pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
+        const ADMIN: &str = "it is answered on the address of --admin-address";
+        const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
+                              --allow-public-admin if everybody may";
+        Door {
+            answers: match () {
+                () if is_admin => Answers::Everything,
+                () if self.admin.is_some() => Answers::NoAdministration(ADMIN),
+                () if self.allows_all || is_local => Answers::Everything,
+                () => Answers::NoChanges(ADVICE),
+            },
+            restricted: if is_grpc {
+                self.grpc.clone()
+            } else {
+                self.http.clone()
+            },
+        }
+    }
+
+    /// Reads the table of identities, if there is one.
+    pub(crate) fn guard(&self) -> Result<Guard, Failure> {
+        let Some(path) = &self.auth else {
+            return Ok(Guard::open());
+        };
+        Guard::with_table(path).map_err(|error| Failure::usage(format!("--auth: {error}")))
+    }
+}
+
+/// What a gate needs to know of HTTP.
+pub(crate) const HTTP: Transport<axum::body::Body> = Transport {
+    is_grpc: false,
+    refuse: oip_http::error_response,
+    certificate: names,
+};
+
+/// What a gate needs to know of gRPC.
+pub(crate) const GRPC: Transport<oip_grpc::Body> = Transport {
+    is_grpc: true,
+    refuse: oip_grpc::error_response,
+    certificate: names,
+};
+
+/// The names in a client's certificate.
+fn names(extensions: &Extensions) -> Vec<String> {
+    let certificate = extensions.get::<ClientCertificate>();
+    let names = certificate.map_or(&[][..], ClientCertificate::names);
+    names.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Method;
+    use oip_auth::{Api, Call};
+
+    /// A path that nobody has thought of would be for those who may do everything only.
+    #[test]
+    fn every_path_and_call_is_known() {
+        for path in oip_http::paths() {
+            let path = path.replace(['{', '}'], "");
+            for method in [Method::GET, Method::POST] {
+                assert_ne!(Call::of_http(&method, &path).api, Api::Unknown, "{path}");
+            }
+        }
+        let protocol = include_str!("../../../proto/inference.proto");
+        let calls = protocol
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("rpc "));
+        let mut count = 0;
+        for call in calls.filter_map(|rest| rest.split('(').next()) {
+            let path = format!("/inference.GRPCInferenceService/{call}");
+            assert_ne!(Call::of_grpc(&path).api, Api::Unknown, "{call}");
+            count += 1;
+        }
+        assert!(count >= 20, "{count}");
+    }
+}

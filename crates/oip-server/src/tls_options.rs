@@ -1,0 +1,71 @@
+//! Options for TLS.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use oip_listen::{Tls, TlsError, TlsFile, TlsFiles};
+use serde::Deserialize;
+
+use crate::failure::Failure;
+
+/// With what connections are encrypted, on both transports.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct TlsOptions {
+    /// The server's certificate as PEM, with those behind it that lead to one that clients know. Both transports then speak
+    /// TLS 1.2 and 1.3 and nothing else. This file and the two below are read again when they change
+    #[arg(long, env = "OIP_TLS_CERTIFICATE", hide_env = true, value_name = "FILE")]
+    tls_certificate: Option<PathBuf>,
+
+    /// The private key of --tls-certificate as PEM, without a password
+    #[arg(long, env = "OIP_TLS_KEY", hide_env = true, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificates of authorities as PEM: clients must have a certificate that one of them has signed
+    #[arg(long, env = "OIP_TLS_CLIENT_CA", hide_env = true, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl TlsOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            tls_certificate: self.tls_certificate.or(other.tls_certificate),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_client_ca: self.tls_client_ca.or(other.tls_client_ca),
+        }
+    }
+
+    /// The files, if connections are to be encrypted.
+    pub(crate) fn files(self) -> Result<Option<TlsFiles>, Failure> {
+        let files = match (self.tls_certificate, self.tls_key) {
+            (None, None) if self.tls_client_ca.is_some() => {
+                return Err(Failure::usage(
+                    "--tls-client-ca needs --tls-certificate and --tls-key",
+                ));
+            }
+            (None, None) => return Ok(None),
+            (Some(_), None) => return Err(Failure::usage("--tls-certificate needs --tls-key")),
+            (None, Some(_)) => return Err(Failure::usage("--tls-key needs --tls-certificate")),
+            (Some(certificate), Some(key)) => TlsFiles::new(certificate, key),
+        };
+        Ok(Some(match self.tls_client_ca {
+            None => files,
+            Some(authorities) => files.with_client_ca(authorities),
+        }))
+    }
+}
+
+/// Reads the files.
+pub(crate) fn read(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
+    files.map(Tls::new).transpose().map_err(|error| wrong(&error))
+}
+
+fn wrong(error: &TlsError) -> Failure {
+    let option = match error.file() {
+        TlsFile::Certificate => "--tls-certificate",
+        TlsFile::Key => "--tls-key",
+        TlsFile::ClientCa => "--tls-client-ca",
+    };
+    Failure::usage(format!("{option}: {error}"))
+}

@@ -1,0 +1,291 @@
+//! The server over TLS, as its operators start it.
+
+use std::{
+    fs, io,
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use tempfile::TempDir;
+
+use crate::support::{Answer, Server, connect, failing, receive, send, try_receive};
+
+/// An authority, and a folder with what it has signed.
+pub(crate) struct Certificates {
+    folder: TempDir,
+    authority: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let certificates = Self {
+            folder: tempfile::tempdir().unwrap(),
+            authority,
+        };
+        fs::write(certificates.path("ca.pem"), certificates.authority.pem()).unwrap();
+        certificates.sign("server", &["localhost"]);
+        certificates
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a certificate for some hosts, and its key.
+    pub(crate) fn sign(&self, name: &str, hosts: &[&str]) {
+        let hosts: Vec<String> = hosts.iter().copied().map(str::to_owned).collect();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(hosts)
+            .unwrap()
+            .signed_by(&key, &self.authority);
+        fs::write(self.path(&format!("{name}.pem")), certificate.unwrap().pem()).unwrap();
+        fs::write(self.path(&format!("{name}-key.pem")), key.serialize_pem()).unwrap();
+    }
+
+    /// The options that a server is started with.
+    pub(crate) fn options(&self) -> Vec<String> {
+        let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
+        vec![
+            "--tls-certificate".to_owned(),
+            path("server.pem"),
+            "--tls-key".to_owned(),
+            path("server-key.pem"),
+        ]
+    }
+
+    /// What a client needs that knows the authority, and has a certificate of this name.
+    pub(crate) fn client(&self, name: Option<&str>, protocol: &[u8]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap())
+            .unwrap();
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match name {
+            None => builder.with_no_client_auth(),
+            Some(name) => {
+                let certificate = CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap();
+                let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}-key.pem"))).unwrap();
+                builder.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Arc::new(config)
+    }
+}
+
+pub(crate) type Encrypted = StreamOwned<ClientConnection, TcpStream>;
+
+pub(crate) fn encrypted(address: SocketAddr, config: &Arc<ClientConfig>) -> Encrypted {
+    let session = ClientConnection::new(config.clone(), "localhost".try_into().unwrap()).unwrap();
+    StreamOwned::new(session, connect(address))
+}
+
+fn get(address: SocketAddr, config: &Arc<ClientConfig>, path: &str) -> io::Result<Answer> {
+    let mut stream = encrypted(address, config);
+    stream.conn.complete_io(&mut stream.sock)?;
+    send(&mut stream, "GET", path, &[], b"");
+    try_receive(&mut stream)
+}
+
+fn start(certificates: &Certificates, more: &[&str]) -> (Server, TempDir) {
+    let repository = tempfile::tempdir().unwrap();
+    let options = certificates.options();
+    let options: Vec<&str> = options
+        .iter()
+        .map(String::as_str)
+        .chain(more.iter().copied())
+        .collect();
+    (Server::start(repository.path(), &options), repository)
+}
+
+#[test]
+fn both_transports_are_encrypted() {
+    let certificates = Certificates::new();
+    let (server, _repository) = start(&certificates, &[]);
+    let config = certificates.client(None, b"http/1.1");
+    let mut stream = encrypted(server.http, &config);
+    send(&mut stream, "GET", "/v2", &[], b"");
+    assert_eq!(receive(&mut stream).json()["name"], "tensorferry");
+
+    // Without TLS there is nothing, and a reason.
+    let answer = server.get("/v2");
+    assert_eq!(
+        (answer.status, answer.json()["error"].as_str().unwrap()),
+        (400, "this port speaks TLS: use https:// to call it")
+    );
+
+    for address in [server.http, server.grpc] {
+        let (path, body) = match address == server.grpc {
+            true => ("/inference.GRPCInferenceService/ServerLive", &[0; 5][..]),
+            false => ("/v2/health/live", &[][..]),
+        };
+        let (status, answer) = over_http2(&certificates, address, path, body);
+        assert_eq!(status, 200);
+        match address == server.grpc {
+            // A message with its only field, `live`, set.
+            true => assert_eq!(answer, [0, 0, 0, 0, 2, 8, 1]),
+            false => assert_eq!(answer, br#"{"live":true}"#),
+        }
+    }
+}
+
+/// Makes one request over TLS and HTTP/2: a GET, or with a body a POST as of gRPC.
+fn over_http2(
+    certificates: &Certificates,
+    address: SocketAddr,
+    path: &str,
+    body: &'static [u8],
+) -> (u16, Vec<u8>) {
+    let connector = tokio_rustls::TlsConnector::from(certificates.client(None, b"h2"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let exchange = async {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let stream = connector
+            .connect("localhost".try_into().unwrap(), stream)
+            .await
+            .unwrap();
+        let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::builder()
+            .method(if body.is_empty() { "GET" } else { "POST" })
+            .uri(format!("https://localhost{path}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .unwrap();
+        let (answer, mut sender) = client.send_request(request, body.is_empty()).unwrap();
+        if !body.is_empty() {
+            sender.send_data(Bytes::from_static(body), true).unwrap();
+        }
+        let (head, mut body) = answer.await.unwrap().into_parts();
+        let mut bytes = Vec::new();
+        while let Some(piece) = body.data().await {
+            bytes.extend_from_slice(&piece.unwrap());
+        }
+        (head.status.as_u16(), bytes)
+    };
+    runtime
+        .block_on(async { tokio::time::timeout(Duration::from_secs(30), exchange).await })
+        .unwrap()
+}
+
+#[test]
+fn clients_need_a_certificate_of_the_authority() {
+    let (certificates, strangers) = (Certificates::new(), Certificates::new());
+    certificates.sign("robot", &["robot"]);
+    strangers.sign("robot", &["robot"]);
+    let authority = certificates.path("ca.pem");
+    let (server, _repository) = start(&certificates, &["--tls-client-ca", authority.to_str().unwrap()]);
+    let known = certificates.client(Some("robot"), b"http/1.1");
+    assert_eq!(get(server.http, &known, "/v2/health/live").unwrap().status, 200);
+    fs::copy(strangers.path("robot.pem"), certificates.path("stranger.pem")).unwrap();
+    fs::copy(
+        strangers.path("robot-key.pem"),
+        certificates.path("stranger-key.pem"),
+    )
+    .unwrap();
+    for (name, alert) in [(None, "CertificateRequired"), (Some("stranger"), "alert")] {
+        let error = get(server.http, &certificates.client(name, b"http/1.1"), "/v2")
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains(alert), "{error}");
+    }
+}
+
+#[test]
+fn a_changed_certificate_is_shown_and_open_connections_stay() {
+    let certificates = Certificates::new();
+    let (server, _repository) = start(&certificates, &[]);
+    let config = certificates.client(None, b"http/1.1");
+    let mut stream = encrypted(server.http, &config);
+    let mut ask = || {
+        send(&mut stream, "GET", "/v2/health/live", &[], b"");
+        assert_eq!(receive(&mut stream).status, 200);
+    };
+    ask();
+    certificates.sign("server", &["localhost"]);
+    let expected = CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
+    let begin = Instant::now();
+    loop {
+        let mut other = encrypted(server.http, &config);
+        other.conn.complete_io(&mut other.sock).unwrap();
+        if other.conn.peer_certificates().unwrap()[0] == expected {
+            break;
+        }
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "the new certificate is never shown"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+        ask();
+    }
+    ask();
+}
+
+#[test]
+fn wrong_files_and_options_are_told_before_anything_is_opened() {
+    let certificates = Certificates::new();
+    certificates.sign("other", &["localhost"]);
+    let repository = tempfile::tempdir().unwrap();
+    let repository = repository.path().to_str().unwrap();
+    let path = |name: &str| certificates.path(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (path("server.pem"), path("server-key.pem"));
+    let (nowhere, other) = (path("nowhere.pem"), path("other-key.pem"));
+    for (options, message) in [
+        (
+            vec!["--tls-certificate", &certificate],
+            "--tls-certificate needs --tls-key".to_owned(),
+        ),
+        (
+            vec!["--tls-key", &key],
+            "--tls-key needs --tls-certificate".to_owned(),
+        ),
+        (
+            vec!["--tls-client-ca", &certificate],
+            "--tls-client-ca needs --tls-certificate and --tls-key".to_owned(),
+        ),
+        (
+            vec!["--tls-certificate", &certificate, "--tls-key", &nowhere],
+            format!("--tls-key: {nowhere}: cannot be read: No such file or directory (os error 2)"),
+        ),
+        (
+            vec!["--tls-certificate", &certificate, "--tls-key", &other],
+            format!("--tls-key: {other}: this key does not belong to the first certificate of {certificate}"),
+        ),
+        (
+            vec!["--tls-certificate", &key, "--tls-key", &key],
+            format!(
+                "--tls-certificate: {key}: line 1: expected a certificate (BEGIN CERTIFICATE), found a private key"
+            ),
+        ),
+    ] {
+        for first in [None, Some("check")] {
+            let begin = ["--model-repository", repository];
+            let arguments: Vec<&str> = first
+                .into_iter()
+                .chain(begin)
+                .chain(options.iter().copied())
+                .collect();
+            let (code, line) = failing(&arguments);
+            assert_eq!((code, line), (2, message.clone()), "{arguments:?}");
+        }
+    }
+}
