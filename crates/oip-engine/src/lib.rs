@@ -56,7 +56,9 @@ pub use batching::scheduler::{BatchPolicy, PolicyError};
 pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::{
+    digests::{DigestsError, RequiredDigests},
     registry::ModelStatus,
     repository::{Repository, RepositoryError},
+    upstream::Upstream,
 };
 pub use run::statistics::{FailureReason, Histogram, VersionMetrics};

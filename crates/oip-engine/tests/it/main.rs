@@ -15,3 +15,4 @@ mod repositories;
 mod running;
 mod stuck;
 mod support;
+mod upstream;
