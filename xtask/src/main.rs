@@ -19,6 +19,7 @@ mod readmes;
 mod rustfmt;
 mod schemas;
 mod sizes;
+mod stores;
 mod tidy;
 mod workspace;
 mod zoo;
@@ -60,6 +61,9 @@ enum Task {
     Interop(interop::Options),
     /// Hold the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
     Zoo(zoo::Options),
+    /// Serve models from emulators of S3, Google's store and Azure, and from a server that answers as the Hub does; needs Python 3,
+    /// npm and a network for the first run
+    Stores(stores::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
     Wheel(python::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Zoo(options) => zoo::run(&options),
+        Task::Stores(options) => stores::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),

@@ -22,6 +22,7 @@ use crate::{
     config::Config,
     failure::Failure,
     metrics::Metrics,
+    model_source,
     options::LogFormat,
     report,
     signals::Signals,
@@ -41,12 +42,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 }
 
 fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
-    let repository = Repository::open(
-        &config.model_repository,
-        &config.backends.isolated()?,
-        config.model_name.as_deref(),
-    )
-    .map_err(|error| Failure::run(error.to_string()))?;
+    let repository = model_source::open(&mut config)?;
     // One thread accepts connections and answers who only asks whether the server is well.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
     let work = threads(Builder::new_multi_thread().thread_name("io"))?;

@@ -8,12 +8,13 @@ use std::{
 };
 
 use clap::Parser;
-use oip_engine::{Engine, ModelControl, Repository};
+use oip_engine::{Engine, ModelControl};
 use oip_types::ModelState;
 
 use crate::{
     config::Config,
     failure::Failure,
+    model_source,
     options::{Options, one_line},
     report, telemetry,
 };
@@ -52,9 +53,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode,
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;
-    let name = config.model_name.as_deref();
-    let repository = Repository::open(&config.model_repository, &config.backends.isolated()?, name)
-        .map_err(|error| Failure::run(error.to_string()))?;
+    let repository = model_source::open(&mut config)?;
     let misplaced = repository.misplaced_files();
     let engine = Engine::start(repository, config.engine);
     engine.wait_until_loaded();

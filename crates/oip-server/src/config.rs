@@ -1,7 +1,7 @@
 use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_console::LogTail;
-use oip_engine::{EngineConfig, ModelControl};
+use oip_engine::{EngineConfig, ModelControl, RequiredDigests};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
 use oip_listen::{ConnectionCap, Limits};
@@ -13,6 +13,7 @@ use tensor_mmap::Promise;
 use crate::{
     backends::BackendConfig,
     failure::Failure,
+    model_source::SourceOptions,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
     units::{ByteSize, HumanDuration},
 };
@@ -21,6 +22,13 @@ use crate::{
 pub(crate) struct Config {
     pub(crate) model_repository: PathBuf,
     pub(crate) model_name: Option<String>,
+    #[cfg_attr(
+        not(feature = "stores"),
+        expect(dead_code, reason = "folders need no options of their own")
+    )]
+    pub(crate) source: SourceOptions,
+    /// The files that may be loaded, until the repository has them.
+    pub(crate) digests: Option<RequiredDigests>,
     pub(crate) http_address: SocketAddr,
     pub(crate) grpc_address: SocketAddr,
     pub(crate) engine: EngineConfig,
@@ -57,6 +65,7 @@ impl Config {
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
+        let digests = options.source.digests()?;
         let model_repository = options.path.or(options.model_repository).ok_or_else(|| {
             Failure::usage(
                 "no model repository: give a folder with models, or a model's file (--help shows all options)",
@@ -104,6 +113,8 @@ impl Config {
         Ok(Self {
             model_repository,
             model_name: options.model_name,
+            source: options.source,
+            digests,
             http_address,
             grpc_address,
             backends,
@@ -221,11 +232,11 @@ fn read_file(path: &PathBuf) -> Result<Options, Failure> {
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
-    toml::from_str(&text).map_err(|error| {
+    Options::from_file(&text).map_err(|error| {
         let line = error
-            .span()
+            .span
             .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let message = error.message().replace('\n', " ");
+        let message = error.message.replace('\n', " ");
         Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
     })
 }

@@ -13,6 +13,7 @@ mod failure;
 mod log_settings;
 mod log_writer;
 mod metrics;
+mod model_source;
 mod options;
 mod report;
 mod signals;

@@ -1,17 +1,22 @@
 //! The command line: every option of the server, with its help.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
+use std::{net::SocketAddr, num::NonZeroU32, ops::Range, path::PathBuf};
 
-use clap::{Parser, ValueEnum, builder::styling::Styles};
+use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
+use toml::de::DeTable;
 
-use crate::units::{ByteSize, HumanDuration};
+use crate::{
+    model_source::SourceOptions,
+    units::{ByteSize, HumanDuration},
+};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
-whole or by rows. A model's file alone, such as iris.onnx, is one model called iris.
+whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. Models of a URL are fetched into a
+cache first.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -31,16 +36,27 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
-    /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
+    /// A folder with models, a folder with one model, or a model's file, or the URL of one of these; as --model-repository,
+    /// before which it goes
     #[arg(value_name = "PATH")]
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
 
-    /// The folder with the models, or the only model
-    #[arg(long, env = "OIP_MODEL_REPOSITORY", hide_env = true, value_name = "DIR")]
+    /// The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
+    /// az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx
+    #[arg(
+        long,
+        env = "OIP_MODEL_REPOSITORY",
+        hide_env = true,
+        value_name = "DIR or URL"
+    )]
     pub(crate) model_repository: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) source: SourceOptions,
 
     /// The name of the model when there is only one [default: the name of its folder or file]
     #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
@@ -251,13 +267,52 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What is wrong in a configuration file, and where.
+#[derive(Debug)]
+pub(crate) struct FileError {
+    pub(crate) message: String,
+    /// Bytes of the text.
+    pub(crate) span: Option<Range<usize>>,
+}
+
+impl From<toml::de::Error> for FileError {
+    fn from(error: toml::de::Error) -> Self {
+        Self {
+            message: error.message().to_owned(),
+            span: error.span(),
+        }
+    }
+}
+
 impl Options {
+    /// Reads a configuration file's text.
+    pub(crate) fn from_file(text: &str) -> Result<Self, FileError> {
+        // Flattened structs could not be read at once with the others without losing the places of errors.
+        let table = DeTable::parse(text)?;
+        let command = Self::command();
+        for key in table.get_ref().keys() {
+            let (name, mut options) = (&**key.get_ref(), command.get_arguments());
+            let is_known = options.any(|option| option.get_long() == Some(name));
+            if !is_known || name == "config" {
+                return Err(FileError {
+                    message: format!("unknown field `{name}`"),
+                    span: Some(key.span()),
+                });
+            }
+        }
+        Ok(Self {
+            source: toml::from_str(text)?,
+            ..toml::from_str(text)?
+        })
+    }
+
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),
             model_repository: self.model_repository.or(other.model_repository),
             model_name: self.model_name.or(other.model_name),
+            source: self.source.or(other.source),
             model_control_mode: self.model_control_mode.or(other.model_control_mode),
             repository_poll_secs: self.repository_poll_secs.or(other.repository_poll_secs),
             load_model: if self.load_model.is_empty() {
@@ -329,8 +384,6 @@ pub(crate) fn resolve(option: &str, address: &str) -> Result<SocketAddr, String>
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -360,7 +413,7 @@ mod tests {
             ];
             let parsed = accepted
                 .iter()
-                .find_map(|value| toml::from_str::<Options>(&format!("{name} = {value}")).ok());
+                .find_map(|value| Options::from_file(&format!("{name} = {value}")).ok());
             let merged =
                 Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
             assert_ne!(
@@ -369,7 +422,7 @@ mod tests {
                 "{name} is not merged"
             );
         }
-        assert!(toml::from_str::<Options>("htp-address = \"x\"").is_err());
+        assert!(Options::from_file("htp-address = \"x\"").is_err());
     }
 
     #[test]
