@@ -20,6 +20,7 @@ mod init;
 mod log_settings;
 mod log_writer;
 mod metrics;
+mod model_source;
 mod notify;
 mod one_port;
 mod options;
