@@ -176,8 +176,10 @@ impl Listener {
 
 impl Peer {
     fn tcp(address: SocketAddr) -> Self {
+        // On a socket for both kinds the older addresses look like newer ones.
+        let ip = address.ip().to_canonical();
         Self {
-            address: Some(address),
+            address: Some(SocketAddr::new(ip, address.port())),
         }
     }
 
