@@ -12,6 +12,7 @@ mod ci;
 mod circles;
 mod codegen;
 mod corpus;
+mod deploy;
 mod interop;
 mod interop_ztensor;
 mod python;
@@ -60,6 +61,9 @@ enum Task {
     Interop(interop::Options),
     /// Hold the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
     Zoo(zoo::Options),
+    /// Hold the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
+    /// first run
+    Deploy(deploy::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
     Wheel(python::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Task::Soak(options) => attack::soak(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Zoo(options) => zoo::run(&options),
+        Task::Deploy(options) => deploy::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),

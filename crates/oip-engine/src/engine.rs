@@ -99,6 +99,13 @@ impl Engine {
         served.iter().map(|served| served.metrics()).collect()
     }
 
+    /// How many requests wait for a model now.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        let served = self.registry().served();
+        served.iter().map(|served| served.waiting() as u64).sum()
+    }
+
     /// From now on the server says that it is not ready; requests are still answered, but no more models are loaded.
     pub fn start_draining(&self) {
         self.is_draining.store(true, Ordering::Relaxed);

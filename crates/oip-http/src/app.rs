@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use oip_service::InferenceService;
+use oip_service::{InferenceService, RequestIds};
 
-use crate::{HttpConfig, request_ids::RequestIds};
+use crate::HttpConfig;
 
 /// What every handler needs.
 #[derive(Clone)]

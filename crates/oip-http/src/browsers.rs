@@ -116,7 +116,13 @@ pub(crate) async fn check(
 
 fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
     let headers = request.headers();
-    let host = headers.get(HOST);
+    // Over HTTP/2 it is a part of the target.
+    let of_target = request
+        .uri()
+        .authority()
+        .filter(|_| !headers.contains_key(HOST))
+        .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    let host = headers.get(HOST).or(of_target.as_ref());
     let shown = |value: &HeaderValue| Quoted(&String::from_utf8_lossy(value.as_bytes())).to_string();
     if let Some(host) = host.filter(|host| allowed.checks_host && !allowed.allow_host(host)) {
         return Some(format!(
@@ -140,6 +146,7 @@ fn is_harmless(request: &Request) -> bool {
     let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         || path.ends_with("/infer")
+        || path.ends_with(":predict")
         || path == "/v2/repository/index"
 }
 

@@ -1,9 +1,11 @@
 //! The story of one inference: read, decode, run, encode, all within the lease of the request.
 
+use std::sync::Arc;
+
 use axum::{body::Body, extract::Request, http::HeaderMap, response::Response};
 use bytes::Bytes;
 use oip_service::{
-    CpuPool, Lease, RequestContext, SharedInputs, answer as answer_request,
+    CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs, answer as answer_request,
     compression::{deflate, inflate},
 };
 use oip_types::{
@@ -37,15 +39,22 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     // When the client leaves, this future is dropped: then all work for it ends.
     let guard = lease.guard();
     let (head, body) = request.into_parts();
+    if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
+        notes.set_model(model.name());
+        lease.set_notes(notes.clone());
+    }
+    let mut laps = lease.laps();
     let wanted = Wanted::from_headers(&head.headers);
     let decoded = async {
         let limit = app.config.max_body_bytes;
         let body = receive(&app, &head.headers, body, limit, &lease).await?;
+        laps.end(Phase::Read);
         let header_length = head.headers.get(HEADER_LENGTH);
         let header_length = header_length
             .map(|value| parse_header_length(value.as_bytes(), body.len()))
             .transpose()?;
         let decoded = decode(&app, model, body, header_length, &lease).await;
+        laps.end(Phase::Decode);
         decoded.map_err(|error| error.within(model))
     };
     let DecodedRequest {
@@ -56,14 +65,19 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
     if wanted.json_only {
         binary_outputs = BinaryOutputs::all(false);
     }
-    request.id.get_or_insert_with(|| app.request_ids.next());
+    request.id.get_or_insert_with(|| app.request_ids.next_id());
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
 
     let answered = async {
         let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
         drop(overhead);
+        if let (Some(notes), Some(version)) = (lease.notes(), &response.model_version) {
+            notes.set_version(version);
+        }
+        laps.skip();
         let encoded = encode(&app, response, binary_outputs, wanted, &lease).await;
+        laps.end(Phase::Encode);
         encoded.map_err(|error| error.within(model))
     };
     let encoded = in_time(&lease, model, answered).await?;
@@ -72,7 +86,7 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
 }
 
 /// Waits for a part of the work until the deadline that the lease has now.
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     lease: &Lease,
     model: ModelRef<'_>,
     work: impl Future<Output = Result<T, ServiceError>>,
@@ -209,7 +223,7 @@ fn compress(lease: &Lease, body: EncodedPieces, encoding: ContentEncoding) -> Re
 }
 
 /// Does some work on so many bytes, on the pool if they are many.
-async fn run<T: Send + 'static>(
+pub(crate) async fn run<T: Send + 'static>(
     cpu: &CpuPool,
     lease: &Lease,
     bytes: usize,

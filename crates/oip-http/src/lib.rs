@@ -53,8 +53,8 @@ mod negotiation;
 mod panics;
 mod path;
 mod read_body;
-mod request_ids;
 mod routes;
+mod v1;
 
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;

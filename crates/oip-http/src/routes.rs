@@ -6,7 +6,7 @@ use axum::{
     http::StatusCode,
     middleware,
     response::Response,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, any, get, post},
 };
 use oip_service::{InferenceService, Readiness, extensions::offered};
 use oip_types::{
@@ -23,6 +23,7 @@ use crate::{
     infer::infer,
     panics,
     path::{PathParams, with_model},
+    v1,
 };
 
 /// The REST side of the protocol for a service.
@@ -42,7 +43,14 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
     let config = app.config.clone();
     let allowed_hosts = Arc::new(config.allowed_hosts.clone());
     let mut router = Router::new().merge(more.with_state(()));
-    for (path, handler) in routes() {
+    // What is asked of a model of the first version stands in one part of the path with its name.
+    let v1 = [
+        ("/v1/models", get(extensions::models)),
+        ("/v1/models/{model}", any(v1::model)),
+        ("/v1/models/{model}/versions/{version}", any(v1::model)),
+    ];
+    let v1 = v1.map(|(path, handler)| (path.to_owned(), handler));
+    for (path, handler) in routes().into_iter().chain(v1) {
         router = router
             .route(&format!("{path}/"), handler.clone())
             .route(&path, handler);
@@ -58,17 +66,29 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 
 /// Every path that is answered, with its parameters in braces and without its form that ends in a slash.
 pub fn paths() -> impl Iterator<Item = String> {
-    routes().into_iter().map(|(path, _)| path)
+    let v1 = [
+        "/v1/models",
+        "/v1/models/{model}",
+        "/v1/models/{model}:predict",
+        "/v1/models/{model}/versions/{version}",
+        "/v1/models/{model}/versions/{version}:predict",
+    ];
+    let paths = routes().into_iter().map(|(path, _)| path);
+    paths.chain(v1.map(str::to_owned))
 }
 
 /// Every path and what answers there.
 pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
-    let server: [(&str, MethodRouter<App>); 20] = [
+    let server: [(&str, MethodRouter<App>); 23] = [
         ("/openapi.json", get(description::openapi)),
         ("/docs", get(description::page)),
         ("/v2", get(server_metadata)),
         ("/v2/health/live", get(server_live)),
         ("/v2/health/ready", get(server_ready)),
+        // What platforms ask: Kubernetes' own servers by habit, and SageMaker.
+        ("/livez", get(server_live)),
+        ("/readyz", get(server_ready)),
+        ("/ping", get(server_ready)),
         ("/v2/models", get(extensions::models)),
         // A model of this name would be out of reach here; Triton has it so.
         ("/v2/models/stats", get(extensions::all_statistics)),

@@ -108,6 +108,11 @@ impl Activity {
         &self.0.limits
     }
 
+    /// What the client speaks is known now.
+    pub(crate) fn set_protocol(&self, protocol: Protocol) {
+        self.lock().protocol = protocol;
+    }
+
     /// Where the connection is.
     pub(crate) fn lane(&self) -> Lane {
         Lane::from(self.0.lane.load(Ordering::Relaxed))
@@ -237,7 +242,7 @@ impl Activity {
             return Verdict::WaitUntil(look_again);
         }
         let (since, timeout, verdict) = match state.protocol {
-            Protocol::Http1 => match state.head_since {
+            Protocol::Http1 | Protocol::Either => match state.head_since {
                 Some(since) => (
                     since,
                     limits.head_timeout,

@@ -163,7 +163,7 @@ pin_project! {
 /// Bytes of a piece. Over HTTP/2 each stream has one piece under way beyond what its client has made room for.
 const fn piece_len(protocol: Protocol) -> usize {
     match protocol {
-        Protocol::Http1 => 256 << 10,
+        Protocol::Http1 | Protocol::Either => 256 << 10,
         Protocol::Http2 => 64 << 10,
     }
 }

@@ -10,7 +10,6 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Instant, Sleep, sleep_until},
 };
 
@@ -19,7 +18,9 @@ use crate::{
     activity::Activity,
     frames::{Frames, GO_AWAY},
     lanes::Lane,
+    protocol::HTTP2_PREFACE,
     send_pace::SendPace,
+    stream::Stream,
     tasks::Socket,
 };
 
@@ -28,6 +29,7 @@ pin_project! {
     pub(crate) struct WatchedStream {
         socket: Socket,
         activity: Activity,
+        start: Start,
         // Over HTTP/2.
         frames: Option<Frames>,
         // What was read since others had their turn, in bytes.
@@ -75,6 +77,15 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Bytes that are thrown away at most.
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
+/// The first bytes of a connection, if they were read to tell what the client speaks.
+#[derive(Default)]
+struct Start {
+    bytes: [u8; HTTP2_PREFACE.len()],
+    read: usize,
+    /// How many were given out again.
+    given: usize,
+}
+
 /// Whether what still comes is thrown away, and how much was.
 enum Lingering {
     No,
@@ -82,12 +93,13 @@ enum Lingering {
 }
 
 impl WatchedStream {
-    pub(crate) fn new(stream: TcpStream, protocol: Protocol, activity: Activity) -> Self {
+    pub(crate) fn new(stream: Stream, protocol: Protocol, activity: Activity) -> Self {
         let now = Instant::now();
         let (stall, linger, end_grace) = (sleep_until(now), sleep_until(now), sleep_until(now));
         Self {
             socket: Socket::new(stream),
             activity,
+            start: Start::default(),
             frames: (protocol == Protocol::Http2).then(|| Frames::new(now)),
             work: 0,
             busy_since: None,
@@ -102,12 +114,40 @@ impl WatchedStream {
         }
     }
 
+    /// Reads until the bytes tell what the client speaks, and keeps them for who reads next. `None` if the client ends before.
+    pub(crate) fn poll_detect(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<Protocol>>> {
+        let this = self.project();
+        let start = this.start;
+        loop {
+            let mut buf = ReadBuf::new(&mut start.bytes[start.read..]);
+            ready!(Pin::new(this.socket.get(this.activity)?).poll_read(cx, &mut buf))?;
+            let read = buf.filled().len();
+            if read == 0 {
+                return Poll::Ready(Ok(None));
+            }
+            this.activity.read(read);
+            start.read += read;
+            let protocol = match HTTP2_PREFACE.strip_prefix(&start.bytes[..start.read]) {
+                None => Protocol::Http1,
+                Some([]) => Protocol::Http2,
+                // One that has sent so much of it will send the rest, or nothing that can be understood.
+                Some(_) => continue,
+            };
+            *this.frames = (protocol == Protocol::Http2).then(|| Frames::new(Instant::now()));
+            this.activity.set_protocol(protocol);
+            return Poll::Ready(Ok(Some(protocol)));
+        }
+    }
+
     /// Hands a write's result on, unless the client takes too little for too long.
     fn watch(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         len: usize,
-        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+        write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut this = self.project();
         let limits = this.activity.limits();
@@ -142,6 +182,18 @@ impl WatchedStream {
 impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
+        if this.start.given < this.start.read {
+            let start = this.start;
+            let given = buf.remaining().min(start.read - start.given);
+            let bytes = &start.bytes[start.given..start.given + given];
+            buf.put_slice(bytes);
+            start.given += given;
+            if let Some(frames) = this.frames {
+                // A preface has no frames.
+                let _ = frames.read(bytes, Instant::now());
+            }
+            return Poll::Ready(Ok(()));
+        }
         if !*this.has_ended {
             let turn = if this.busy_since.is_some() {
                 TURN
@@ -211,7 +263,7 @@ impl AsyncWrite for WatchedStream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // A TCP stream's is.
+        // All streams' are.
         true
     }
 
@@ -265,7 +317,7 @@ mod tests {
         client.set_nonblocking(true).unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let activity = Activity::new(Protocol::Http2, &Limits::default());
-        let mut stream = Box::pin(WatchedStream::new(stream, Protocol::Http2, activity));
+        let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
         // Frames of no payload but for the preface, so many that their number ends the turn and not their bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
         client.write_all(&frames).unwrap();

@@ -22,6 +22,9 @@
 //! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and moves to threads where it cannot hold up others ([`Limits::lanes`]) |
 //! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
 //!
+//! Connections come over TCP ([`listen`]) or Unix sockets ([`listen_unix`]), with HTTP/1, HTTP/2 or either of them
+//! ([`Protocol::Either`]). [`serve_each`] makes a service of its own for each connection, which knows its client.
+//!
 //! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's
 //! patience is over, cuts what is left.
 //!
@@ -55,18 +58,23 @@ mod io;
 mod lanes;
 mod leftover;
 mod limits;
+mod listener;
 mod protocol;
 mod send_pace;
 mod serve;
 mod shares;
 mod shutdown;
+mod stream;
 mod tasks;
 
 pub use body::{RequestBody, ResponseBody};
 pub use connections::ConnectionCap;
 pub use lanes::Lanes;
 pub use limits::Limits;
+#[cfg(unix)]
+pub use listener::listen_unix;
+pub use listener::{Address, Listener, Peer, listen};
 pub use protocol::Protocol;
-pub use serve::{listen, serve};
+pub use serve::{serve, serve_each};
 pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;

@@ -1,8 +1,8 @@
 use std::{
     convert::Infallible,
     error::Error,
+    future::poll_fn,
     io,
-    net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
     time::Duration,
@@ -20,43 +20,22 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
     task::{JoinSet, yield_now},
     time::{Instant, sleep, sleep_until},
 };
 use tower_service::Service;
 
 use crate::{
-    Limits, Protocol, RequestBody, ResponseBody, Shutdown,
+    Limits, Listener, Peer, Protocol, RequestBody, ResponseBody, Shutdown,
     activity::{Activity, Verdict},
     body::Report,
     connections::Place,
     io::WatchedStream,
     lanes::Lane,
     leftover::Leftover,
+    stream::Stream,
     tasks::Tasks,
 };
-
-/// Opens a listening socket.
-///
-/// The system may queue more connections for it than the standard library asks for, so that a burst of clients is not
-/// made to try again. Needs a Tokio runtime.
-///
-/// # Errors
-/// When the address is taken, or not one of this machine's.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    /// Beyond that the system drops what clients send to connect, and they try again after a second. It may allow less.
-    const QUEUE: u32 = 4096;
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }?;
-    // A server that was just stopped leaves its address in use for a while, unless the next one says that this is fine.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(QUEUE)
-}
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
 ///
@@ -64,7 +43,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// clients are told to go away; HTTP/1 answers carry `Connection: close`, and connections that stay silent are closed
 /// after a moment, so that a request which is already on its way is answered.
 pub async fn serve<S, B>(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     protocol: Protocol,
     service: S,
     limits: Limits,
@@ -77,18 +56,37 @@ where
     B::Data: Buf + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
+    serve_each(listener, protocol, move |_| service.clone(), limits, shutdown).await
+}
+
+/// The same, with a service for each connection, made when it begins by a function that is told who its client is.
+pub async fn serve_each<S, B>(
+    listener: impl Into<Listener>,
+    protocol: Protocol,
+    make_service: impl Fn(&Peer) -> S,
+    limits: Limits,
+    shutdown: Shutdown,
+) -> usize
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    B::Data: Buf + Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let listener = listener.into();
     let mut connections = JoinSet::new();
-    let start = |connections: &mut JoinSet<Option<bool>>, stream, room| {
+    let start = |connections: &mut JoinSet<Option<bool>>, (stream, peer): (Stream, Peer), room| {
         let connection = Connection::new(protocol, limits.clone(), shutdown.clone());
         let place = limits
             .connections
             .enter(room, Arc::new(connection.activity.clone()));
-        if protocol == Protocol::Http1 && begins_work(&stream) {
+        if protocol != Protocol::Http2 && begins_work(&stream) {
             connection.activity.go_to(Lane::Work);
         }
         let lane = connection.activity.lane();
         let tasks = Tasks::new(&connection.activity);
-        let serving = connection.serve(stream, service.clone(), place, tasks.clone());
+        let serving = connection.serve(stream, make_service(&peer), place, tasks.clone());
         let served = tasks.drive(lane, serving);
         match limits.lanes.as_ref().and_then(|lanes| lanes.runtime(lane)) {
             Some(runtime) => connections.spawn_on(served, runtime),
@@ -103,8 +101,8 @@ where
         loop {
             waiting = Some(accept(&listener).await);
             let room = limits.connections.room().await;
-            if let Some(stream) = waiting.take() {
-                start(&mut connections, stream, room);
+            if let Some(client) = waiting.take() {
+                start(&mut connections, client, room);
             }
         }
     };
@@ -112,20 +110,18 @@ where
         () = accepting => {}
         () = shutdown.draining() => {}
     }
-    if let Some(stream) = waiting
+    if let Some(client) = waiting
         && let Some(room) = limits.connections.try_room()
     {
-        start(&mut connections, stream, room);
+        start(&mut connections, client, room);
     }
     // Clients that the system has already connected must not be turned away. Asked directly, since the runtime may not
     // have heard of them yet.
-    if let Ok(listener) = listener.into_std() {
+    if let Some(queued) = listener.into_queued() {
         while let Some(room) = limits.connections.try_room()
-            && let Ok((stream, _)) = listener.accept()
-            && stream.set_nonblocking(true).is_ok()
-            && let Ok(stream) = TcpStream::from_std(stream)
+            && let Ok(client) = queued.next()
         {
-            start(&mut connections, stream, room);
+            start(&mut connections, client, room);
         }
     }
     let mut cut = 0;
@@ -140,7 +136,7 @@ where
 ///
 /// Most clients that have something to do send it at once; the thread that accepts them has no more to do with them then.
 #[cfg(unix)]
-fn begins_work(stream: &TcpStream) -> bool {
+fn begins_work(stream: &Stream) -> bool {
     use rustix::net::{RecvFlags, recv};
     let mut start = [0; 4];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -152,17 +148,17 @@ fn begins_work(stream: &TcpStream) -> bool {
 }
 
 #[cfg(not(unix))]
-fn begins_work(_: &TcpStream) -> bool {
+fn begins_work(_: &Stream) -> bool {
     false
 }
 
 /// Accepts the next connection, however often that fails.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &Listener) -> (Stream, Peer) {
     /// After this long there may be a descriptor again.
     const PAUSE: Duration = Duration::from_millis(100);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok(client) => return client,
             // The client gave up while it waited: not our trouble.
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
@@ -200,7 +196,7 @@ impl Connection {
     }
 
     /// Serves the connection to its end; false when it had to be cut for a shutdown.
-    async fn serve<S, B>(self, stream: TcpStream, service: S, _place: Place, tasks: Tasks) -> bool
+    async fn serve<S, B>(mut self, stream: Stream, service: S, _place: Place, tasks: Tasks) -> bool
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send,
@@ -209,8 +205,18 @@ impl Connection {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         // Answers are written in one piece; waiting for more to send would only delay them.
-        let _ = stream.set_nodelay(true);
-        let stream = WatchedStream::new(stream, self.protocol, self.activity.clone());
+        stream.set_nodelay();
+        let mut stream = Box::pin(WatchedStream::new(stream, self.protocol, self.activity.clone()));
+        if self.protocol == Protocol::Either {
+            match self.detect(stream.as_mut()).await {
+                Ok(protocol) => self.protocol = protocol,
+                Err(is_served) => return is_served,
+            }
+            // As if its server was called there.
+            if self.protocol == Protocol::Http2 {
+                self.activity.go_to(Lane::Work);
+            }
+        }
         let (activity, limits, shutdown) =
             (self.activity.clone(), self.limits.clone(), self.shutdown.clone());
         let protocol = self.protocol;
@@ -219,7 +225,7 @@ impl Connection {
                 Protocol::Http2 if activity.open_requests() >= limits.assured_streams => {
                     limits.streams.take().map(Some)
                 }
-                Protocol::Http1 | Protocol::Http2 => Some(None),
+                _ => Some(None),
             };
             let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
             let started = room.map(|room| {
@@ -252,7 +258,7 @@ impl Connection {
                     activity.request_left_unread();
                 }
                 let mut response = answer.map(|body| ResponseBody::new(body, report, protocol));
-                if is_http1 && (shutdown.is_draining() || !is_read) {
+                if is_http1 && (shutdown.is_leaving() || !is_read) {
                     response
                         .headers_mut()
                         .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -261,12 +267,12 @@ impl Connection {
             }
         });
         match self.protocol {
-            Protocol::Http1 => {
+            Protocol::Http1 | Protocol::Either => {
                 let connection = http1::Builder::new()
                     // The watchdog has timers for heads that this one would only double.
                     .header_read_timeout(None)
                     .max_buf_size(self.limits.max_head_bytes)
-                    .serve_connection(TokioIo::new(Box::pin(stream)), service);
+                    .serve_connection(TokioIo::new(stream), service);
                 self.watch(connection, http1::Connection::graceful_shutdown).await
             }
             Protocol::Http2 => {
@@ -281,11 +287,33 @@ impl Connection {
                     .initial_stream_window_size(window.of_stream())
                     .initial_connection_window_size(window.of_connection())
                     .max_frame_size(window.frame())
-                    .serve_connection(TokioIo::new(Box::pin(stream)), service);
+                    .serve_connection(TokioIo::new(stream), service);
                 let is_served = self.watch(connection, http2::Connection::graceful_shutdown).await;
                 drop(window);
                 is_served
             }
+        }
+    }
+
+    /// Finds out what the client speaks. An error is the connection's end before that: whether it was the client's.
+    async fn detect(&self, mut stream: Pin<&mut WatchedStream>) -> Result<Protocol, bool> {
+        let makes_room = async {
+            loop {
+                self.activity.asked_to_close().await;
+                if self.activity.may_close() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            detected = poll_fn(|cx| stream.as_mut().poll_detect(cx)) => detected.ok().flatten().ok_or(true),
+            () = sleep(self.limits.head_timeout) => {
+                tracing::debug!(reason = "the client said nothing", "cut a connection");
+                Err(true)
+            }
+            () = self.close_for_shutdown() => Err(true),
+            () = makes_room => Err(true),
+            () = self.shutdown.cutting() => Err(false),
         }
     }
 
@@ -350,7 +378,7 @@ impl Connection {
         /// Time in which a client that just sent a request over an idle HTTP/1 connection is still answered.
         const LINGER: Duration = Duration::from_secs(1);
         self.shutdown.draining().await;
-        if self.protocol == Protocol::Http1 {
+        if self.protocol != Protocol::Http2 {
             sleep(LINGER).await;
         }
     }
@@ -362,6 +390,7 @@ mod tests {
 
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
         runtime::Builder,
     };
 
@@ -381,10 +410,14 @@ mod tests {
                 ("POS", false),
             ] {
                 let mut client = TcpStream::connect(address).await.unwrap();
-                let (mut stream, _) = listener.accept().await.unwrap();
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut stream = Stream::Tcp(stream);
                 assert!(!begins_work(&stream), "nothing was sent yet");
                 client.write_all(sent.as_bytes()).await.unwrap();
-                stream.readable().await.unwrap();
+                let Stream::Tcp(readable) = &stream else {
+                    unreachable!()
+                };
+                readable.readable().await.unwrap();
                 assert_eq!(begins_work(&stream), is_work, "{sent}");
                 let mut read = vec![0; sent.len()];
                 stream.read_exact(&mut read).await.unwrap();

@@ -2,13 +2,15 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Tells servers to stop: first by draining, then by cutting. Clones are the same shutdown.
+/// Tells servers to stop: where that helps first by leaving, then by draining, then by cutting. Clones are the same
+/// shutdown.
 #[derive(Clone, Debug)]
 pub struct Shutdown(Arc<watch::Sender<Phase>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,
+    Leaving,
     Draining,
     Cutting,
 }
@@ -18,6 +20,13 @@ impl Shutdown {
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(Phase::Serving)))
+    }
+
+    /// Everything goes on, but answers over HTTP/1 ask their clients to open another connection for the next request.
+    /// It is for the time in which those who send requests here are told to send them elsewhere: clients that still
+    /// have a connection when the drain begins could send a request just when it is closed.
+    pub fn leave(&self) {
+        self.advance(Phase::Leaving);
     }
 
     /// No new connections; open ones finish what they are doing.
@@ -30,13 +39,18 @@ impl Shutdown {
         self.advance(Phase::Cutting);
     }
 
-    /// Whether it has begun.
+    /// Whether a drain has begun.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.0.borrow() >= Phase::Draining
     }
 
-    /// Waits until it begins.
+    /// Whether clients are asked to open another connection.
+    pub(crate) fn is_leaving(&self) -> bool {
+        *self.0.borrow() >= Phase::Leaving
+    }
+
+    /// Waits until a drain begins.
     pub async fn draining(&self) {
         self.reached(Phase::Draining).await;
     }

@@ -9,21 +9,21 @@ use std::{
 };
 
 use hyper::rt::Executor;
-use tokio::{net::TcpStream, task::JoinSet};
+use tokio::task::JoinSet;
 
-use crate::{activity::Activity, lanes::Lane};
+use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
 /// A connection's socket. The runtime of the connection's lane watches it: another one would have to wake the connection
 /// across threads.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     lane: Lane,
 }
 
 impl Socket {
     /// A socket that was accepted on the current runtime.
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         Self {
             stream: Some(stream),
             lane: Lane::Front,
@@ -31,7 +31,7 @@ impl Socket {
     }
 
     /// The socket, which is moved to the connection's lane if it is not there yet.
-    pub(crate) fn get(&mut self, activity: &Activity) -> io::Result<&mut TcpStream> {
+    pub(crate) fn get(&mut self, activity: &Activity) -> io::Result<&mut Stream> {
         let lane = activity.lane();
         if lane != self.lane {
             self.lane = lane;
@@ -39,9 +39,8 @@ impl Socket {
             if let Some(runtime) = lanes.and_then(|lanes| lanes.runtime(lane))
                 && let Some(stream) = self.stream.take()
             {
-                let stream = stream.into_std()?;
                 let _context = runtime.enter();
-                self.stream = Some(TcpStream::from_std(stream)?);
+                self.stream = Some(stream.into_current_runtime()?);
             }
         }
         self.stream

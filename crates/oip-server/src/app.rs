@@ -1,5 +1,8 @@
 use std::{
+    env,
+    io::{self, ErrorKind},
     net::SocketAddr,
+    path::Path,
     pin::pin,
     process::ExitCode,
     sync::Arc,
@@ -8,24 +11,31 @@ use std::{
 
 use axum::Router;
 use oip_engine::{Engine, Repository};
-use oip_listen::{Lanes, Protocol, Shutdown, listen, serve};
-use oip_service::{ByteBudget, Extended, InferenceService};
+use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, listen, serve_each};
+use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
+use oip_types::ModelState;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Handle, Runtime},
     task::{JoinHandle, spawn_blocking},
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
 use crate::{
+    addresses::{At, Place, Speaks},
     config::Config,
     failure::Failure,
     metrics::Metrics,
+    notify,
+    one_port::OnePort,
     options::LogFormat,
+    platforms::Aliases,
+    reload::Reloads,
     report,
-    signals::Signals,
+    signals::{Signals, Wish},
     telemetry::{self, Log, LogEnd},
+    traffic::{AccessLog, Load, Observed, Totals, Traffic, Transport},
 };
 
 /// The code a second signal ends the process with.
@@ -56,21 +66,23 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
             .on_thread_start(give_way),
     )?;
     config.connections.lanes = Some(Lanes::new(work.handle().clone(), busy.handle().clone()));
-    let http = {
-        let _context = runtime.enter();
-        bind("HTTP", "--http-address", config.http_address)?
-    };
-    let grpc = {
-        let _context = work.enter();
-        bind("gRPC", "--grpc-address", config.grpc_address)?
-    };
+    let mut bound = Vec::new();
+    for place in &config.addresses.places {
+        // Connections of gRPC are accepted where they stay.
+        let at = match place.speaks {
+            Speaks::Grpc => work.handle(),
+            Speaks::Http | Speaks::Both => runtime.handle(),
+        };
+        let _context = at.enter();
+        bound.push(bind(place, config.addresses.unix_socket_mode)?);
+    }
 
-    let drain_timeout = config.drain_timeout;
+    let (shutdown_delay, drain_timeout) = (config.shutdown_delay, config.drain_timeout);
     let app = {
         let _context = runtime.enter();
-        App::start(config, repository, log, http, grpc, work.handle(), start)?
+        App::start(config, repository, log, bound, work.handle(), start)?
     };
-    let is_clean = runtime.block_on(app.run_until_signal(drain_timeout, &log.end));
+    let is_clean = runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end));
     // A thread that hangs must not keep the process.
     for runtime in [runtime, work, busy] {
         runtime.shutdown_background();
@@ -93,24 +105,54 @@ fn give_way() {
     let _ = rustix::process::nice(5);
 }
 
-/// A listening socket and where it really listens.
+/// A listening socket, and where it really listens.
 struct Bound {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
+    address: Address,
+    speaks: Speaks,
 }
 
-fn bind(transport: &str, option: &str, address: SocketAddr) -> Result<Bound, Failure> {
-    let bound = listen(address).and_then(|listener| {
+fn bind(place: &Place, unix_socket_mode: u32) -> Result<Bound, Failure> {
+    let listener = match &place.at {
+        At::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
+        #[cfg(unix)]
+        At::Unix(path) => oip_listen::listen_unix(path, unix_socket_mode),
+        #[cfg(not(unix))]
+        At::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    };
+    #[cfg(not(unix))]
+    let _ = unix_socket_mode;
+    let bound = listener.and_then(|listener| {
         Ok(Bound {
-            address: listener.local_addr()?,
+            address: listener.address()?,
             listener,
+            speaks: place.speaks,
         })
     });
     bound.map_err(|error| {
+        let Place {
+            speaks, option, text, ..
+        } = place;
         Failure::run(format!(
-            "cannot listen on {address} for {transport}: {error} ({option} takes another address)"
+            "cannot listen on {text} for {}: {error} ({option} takes another address)",
+            speaks.name()
         ))
     })
+}
+
+/// Listens on the first address that this machine has.
+fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for address in addresses {
+        match listen(*address) {
+            // A machine without IPv6 has other words for it, but these two are not among them.
+            Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
+                last = error;
+            }
+            listener => return listener,
+        }
+    }
+    Err(last)
 }
 
 /// The running server.
@@ -119,16 +161,17 @@ struct App {
     shutdown: Shutdown,
     transports: Vec<JoinHandle<usize>>,
     signals: Signals,
+    reloads: Reloads,
+    access_log: Option<AccessLog>,
 }
 
 impl App {
-    /// Starts both transports, which answer at once, and loading models, which goes on in the background.
+    /// Starts the transports, which answer at once, and loading models, which goes on in the background.
     fn start(
         config: Config,
         repository: Repository,
         log: &Log,
-        http: Bound,
-        grpc: Bound,
+        bound: Vec<Bound>,
         work: &Handle,
         start: Instant,
     ) -> Result<Self, Failure> {
@@ -137,14 +180,52 @@ impl App {
                 "the system does not let the server catch signals: {error}"
             ))
         })?;
-        let (http_address, grpc_address) = (http.address, grpc.address);
+        let access_log =
+            AccessLog::start(config.access_log, config.access_log_file.clone()).map_err(|error| {
+                let file = config
+                    .access_log_file
+                    .as_deref()
+                    .unwrap_or(Path::new("standard error"));
+                Failure::run(format!(
+                    "the access log cannot be written to {}: {error} (--access-log-file takes another file)",
+                    file.display()
+                ))
+            })?;
+        let answering = |other: Speaks| -> Vec<Address> {
+            let bound = bound.iter().filter(|bound| bound.speaks != other);
+            bound.map(|bound| bound.address.clone()).collect()
+        };
+        let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
         let is_text = matches!(config.log_format, LogFormat::Text);
         if is_text {
-            report::listening(http_address, grpc_address);
+            report::listening(&http, &grpc);
         }
-        tracing::info!(http = %http_address, grpc = %grpc_address, "listening");
+        let first_of = |addresses: &[Address]| addresses.first().map(ToString::to_string);
+        tracing::info!(
+            http = first_of(&http),
+            grpc = first_of(&grpc),
+            variable = config.addresses.from_variable,
+            "listening"
+        );
+        let mut reloads = Reloads::default();
+        if let (Some(access_log), Some(file)) = (access_log.clone(), config.access_log_file) {
+            reloads.add("access log", move || {
+                let opened = access_log.reopen();
+                opened
+                    .map(|()| file.display().to_string())
+                    .map_err(|error| error.to_string())
+            });
+        }
+        if let Some(file) = config.log_file {
+            let control = log.control.clone();
+            reloads.add("log", move || telemetry::reload(&control, &file));
+        }
 
         let misplaced = repository.misplaced_files();
+        let only_model = match repository.model_names().as_deref() {
+            Ok([only]) => Some(only.clone()),
+            _ => None,
+        };
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {
@@ -153,15 +234,36 @@ impl App {
         let service: Arc<dyn InferenceService> = Arc::new(service);
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
+        let totals = Arc::new(Totals::default());
         if config.allow_metrics {
             let metrics = Metrics::new(
                 engine.clone(),
                 config.http.budget.clone(),
                 config.http.cpu.clone(),
                 log.dropped.clone(),
+                totals.clone(),
+                access_log.clone(),
             );
             beside = beside.merge(metrics.router());
         }
+        let load = {
+            let (engine, budget) = (engine.clone(), config.http.budget.clone());
+            let totals = config.allow_metrics.then(|| totals.clone());
+            move || Load {
+                memory: budget.used() as f64 / budget.limit().max(1) as f64,
+                running: totals
+                    .as_ref()
+                    .map(|totals| totals.running(Transport::Http) + totals.running(Transport::Grpc)),
+                waiting: engine.waiting(),
+            }
+        };
+        let traffic = Arc::new(Traffic {
+            totals: config.allow_metrics.then_some(totals),
+            log: access_log.clone(),
+            request_ids: RequestIds::new(),
+            aliases: Aliases::new(only_model.as_deref(), &|name| env::var(name).ok()),
+            load: Box::new(load),
+        });
         if config.allow_console {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));
         }
@@ -176,50 +278,108 @@ impl App {
             }
         });
         let limits = config.connections;
-        let transports = vec![
-            tokio::spawn(serve(
-                http.listener,
-                Protocol::Http1,
-                rest,
-                limits.clone(),
-                shutdown.clone(),
-            )),
-            work.spawn(serve(
-                grpc.listener,
-                Protocol::Http2,
-                calls,
-                limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]),
-                shutdown.clone(),
-            )),
-        ];
+        let both = OnePort::new(rest.clone(), calls.clone());
+        let conversing = limits
+            .clone()
+            .with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+        let serving = bound.into_iter().map(|bound| {
+            let (listener, speaks, shutdown) = (bound.listener, bound.speaks, shutdown.clone());
+            let traffic = traffic.clone();
+            match speaks {
+                Speaks::Http => {
+                    let service = rest.clone();
+                    let make =
+                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let limits = limits.clone();
+                    tokio::spawn(serve_each(listener, Protocol::Http1, make, limits, shutdown))
+                }
+                Speaks::Grpc => {
+                    let service = calls.clone();
+                    let make =
+                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let limits = conversing.clone();
+                    work.spawn(serve_each(listener, Protocol::Http2, make, limits, shutdown))
+                }
+                Speaks::Both => {
+                    let service = both.clone();
+                    let make =
+                        move |peer: &Peer| Observed::new(service.clone(), traffic.clone(), speaks, peer);
+                    let limits = conversing.clone();
+                    tokio::spawn(serve_each(listener, Protocol::Either, make, limits, shutdown))
+                }
+            }
+        });
+        let transports = serving.collect();
 
         let loading = engine.clone();
         spawn_blocking(move || {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
+            let models = loading.models();
             if is_text {
-                report::models(&loading.models(), &misplaced, http_address, elapsed);
+                report::models(&models, &misplaced, http.first(), elapsed);
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
+            let ready = models.iter().filter(|model| model.state == ModelState::Ready);
+            notify::tell(&format!(
+                "READY=1\nSTATUS={} of {} model versions are ready",
+                ready.count(),
+                models.len()
+            ));
         });
         Ok(Self {
             engine,
             shutdown,
             transports,
             signals,
+            reloads,
+            access_log,
         })
     }
 
-    /// Serves until the first signal, then drains; true when nothing had to be cut.
-    async fn run_until_signal(mut self, drain_timeout: Duration, log_end: &LogEnd) -> bool {
-        let signal = self.signals.next().await;
-        tracing::info!(signal, "draining");
+    /// Serves until the first signal that wants an end, leaves, then drains; true when nothing had to be cut.
+    async fn run_until_signal(
+        mut self,
+        shutdown_delay: Duration,
+        drain_timeout: Duration,
+        log_end: &LogEnd,
+    ) -> bool {
+        let signal = loop {
+            match self.signals.next().await {
+                Wish::End(signal) => break signal,
+                Wish::Reload => self.reloads = self.reloads.run().await,
+            }
+        };
+        notify::tell("STOPPING=1");
         self.engine.start_draining();
-        self.shutdown.drain();
+        let ending = async {
+            if !shutdown_delay.is_zero() {
+                let milliseconds = shutdown_delay.as_millis() as u64;
+                tracing::info!(
+                    signal,
+                    milliseconds,
+                    "leaving: not ready, requests are still taken"
+                );
+                self.shutdown.leave();
+                sleep(shutdown_delay).await;
+            }
+            tracing::info!(signal, "draining");
+            self.shutdown.drain();
+            drain(self.engine, self.shutdown, self.transports, drain_timeout).await
+        };
+        let write_out = || {
+            if let Some(access_log) = &self.access_log {
+                access_log.flush(Duration::from_millis(500));
+            }
+        };
         tokio::select! {
-            is_clean = drain(self.engine, self.shutdown, self.transports, drain_timeout) => is_clean,
-            signal = self.signals.next() => {
+            is_clean = ending => {
+                write_out();
+                is_clean
+            }
+            signal = self.signals.next_end() => {
                 tracing::warn!(signal, "ending at once");
+                write_out();
                 log_end.write_out();
                 std::process::exit(INTERRUPTED);
             }

@@ -1,4 +1,4 @@
-use std::{fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, time::Duration};
+use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
@@ -11,9 +11,12 @@ use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
 use crate::{
+    addresses::Addresses,
     backends::BackendConfig,
+    config_file::read_file,
     failure::Failure,
-    options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
+    options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
+    traffic::AccessLogForm,
     units::{ByteSize, HumanDuration},
 };
 
@@ -21,8 +24,7 @@ use crate::{
 pub(crate) struct Config {
     pub(crate) model_repository: PathBuf,
     pub(crate) model_name: Option<String>,
-    pub(crate) http_address: SocketAddr,
-    pub(crate) grpc_address: SocketAddr,
+    pub(crate) addresses: Addresses,
     pub(crate) engine: EngineConfig,
     pub(crate) backends: BackendConfig,
     pub(crate) http: HttpConfig,
@@ -36,9 +38,15 @@ pub(crate) struct Config {
     /// None unless clients may leave tensors in shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
+    /// For how long the server still takes requests when it was told to stop.
+    pub(crate) shutdown_delay: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
+    pub(crate) access_log: AccessLogForm,
+    pub(crate) access_log_file: Option<PathBuf>,
+    /// The configuration file, if what it says of the log is what counts.
+    pub(crate) log_file: Option<PathBuf>,
 }
 
 /// Lines of the log that the console can show.
@@ -47,6 +55,7 @@ const CONSOLE_LOG_LINES: usize = 500;
 impl Config {
     /// Completes the options of the command line and the environment with those of the file and with defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
+        let log_file = options.config.clone().filter(|_| options.log.is_none());
         let options = match &options.config {
             None => options,
             Some(path) => {
@@ -54,6 +63,7 @@ impl Config {
                 options.or(file)
             }
         };
+        let addresses = Addresses::resolve(&options.addresses, &|name| env::var(name).ok())?;
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
@@ -62,15 +72,16 @@ impl Config {
                 "no model repository: give a folder with models, or a model's file (--help shows all options)",
             )
         })?;
-        let address = |option: &str, address: Option<String>, default: &str| {
-            resolve(option, address.as_deref().unwrap_or(default)).map_err(Failure::usage)
-        };
-        let http_address = address("--http-address", options.http_address, "127.0.0.1:8080")?;
         let allow_console = options.allow_console.unwrap_or(true);
         let allow_console_log = options
             .allow_console_log
-            .unwrap_or(http_address.ip().is_loopback());
-        let grpc_address = address("--grpc-address", options.grpc_address, "127.0.0.1:9000")?;
+            .unwrap_or_else(|| addresses.http_is_local());
+        let access_log = options.traffic.access_log.unwrap_or(AccessLogForm::Off);
+        if access_log == AccessLogForm::Off && options.traffic.access_log_file.is_some() {
+            return Err(Failure::usage(
+                "--access-log-file needs --access-log=text or json",
+            ));
+        }
         if let Some(name) = &options.model_name {
             oip_types::check_name("--model-name", name).map_err(|error| Failure::usage(error.message()))?;
         }
@@ -95,7 +106,7 @@ impl Config {
             options.repository_poll_secs,
             options.load_model,
         )?;
-        let allowed_hosts = allowed_hosts(&options.allowed_hosts, http_address)?;
+        let allowed_hosts = allowed_hosts(&options.allowed_hosts, addresses.http_is_local())?;
         let connections = Limits::default().with(|limits| {
             if let Some(cap) = options.max_connections {
                 limits.connections = ConnectionCap::new(cap.max(1));
@@ -104,8 +115,7 @@ impl Config {
         Ok(Self {
             model_repository,
             model_name: options.model_name,
-            http_address,
-            grpc_address,
+            addresses,
             backends,
             engine: EngineConfig::default().with(|config| {
                 config.server_name = "tensorferry".to_owned();
@@ -155,15 +165,19 @@ impl Config {
                 regions
             }),
             connections,
+            shutdown_delay: duration(options.addresses.shutdown_delay, Duration::ZERO),
             drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
             log_format: options.log_format.unwrap_or(LogFormat::Text),
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
+            log_file,
+            access_log,
+            access_log_file: options.traffic.access_log_file,
         })
     }
 }
 
 /// The names that the server is known by.
-fn allowed_hosts(names: &[String], http_address: SocketAddr) -> Result<AllowedHosts, Failure> {
+fn allowed_hosts(names: &[String], is_local: bool) -> Result<AllowedHosts, Failure> {
     if names.iter().any(|name| name == "*") {
         return Ok(AllowedHosts::any());
     }
@@ -177,7 +191,7 @@ fn allowed_hosts(names: &[String], http_address: SocketAddr) -> Result<AllowedHo
         )));
     }
     Ok(match names {
-        [] if !http_address.ip().is_loopback() => AllowedHosts::any(),
+        [] if !is_local => AllowedHosts::any(),
         names => AllowedHosts::only(names),
     })
 }
@@ -215,17 +229,4 @@ fn operators_word() -> Promise {
     // SAFETY: the operator gave the word that nobody writes to the models' files or truncates them. Nothing in this
     // program does, and nothing but this word could keep others from it.
     unsafe { Promise::new() }
-}
-
-fn read_file(path: &PathBuf) -> Result<Options, Failure> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
-    toml::from_str(&text).map_err(|error| {
-        let line = error
-            .span()
-            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let message = error.message().replace('\n', " ");
-        Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
-    })
 }

@@ -20,13 +20,18 @@ const FIXED: [(&str, &str); 2] = [("log_file", ""), ("log_format", "ISO8601")];
 
 /// The log's settings, under Triton's names, and the hold on its filter.
 pub(crate) struct LogControl {
-    /// What `--log` says.
-    base: Targets,
-    changes: Mutex<Changes>,
+    settings: Mutex<Settings>,
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// What was changed since the start. Whether errors are written is up to `--log` alone: a client that could silence them
+/// What is written, and why.
+struct Settings {
+    /// What `--log` says.
+    base: Targets,
+    changes: Changes,
+}
+
+/// What clients have changed. Whether errors are written is up to `--log` alone: a client that could silence them
 /// could hide what it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
@@ -41,49 +46,75 @@ impl LogControl {
     /// The control of a filter that begins with `base`, and the filter.
     pub(crate) fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
         let (layer, filter) = reload::Layer::new(Changes::default().filter(base.clone()));
+        let changes = Changes::default();
         let control = Self {
-            base,
-            changes: Mutex::default(),
+            settings: Mutex::new(Settings { base, changes }),
             filter,
         };
         (control, layer)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Changes> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Begins again with another filter: what clients have changed is forgotten.
+    pub(crate) fn restart(&self, base: Targets) -> Result<(), ServiceError> {
+        let mut now = self.lock();
+        let settings = Settings {
+            base,
+            changes: Changes::default(),
+        };
+        self.apply(&settings)?;
+        *now = settings;
+        Ok(())
+    }
+
+    fn apply(&self, settings: &Settings) -> Result<(), ServiceError> {
+        self.filter
+            .reload(settings.changes.filter(settings.base.clone()))
+            .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Logging for LogControl {
     fn log_settings(&self) -> LogSettings {
-        let now = *self.lock();
+        let settings = self.lock();
+        let now = settings.changes;
         let is_on = |changed: Option<bool>, level: LevelFilter| {
-            let default = || self.base.default_level().is_some_and(|default| default >= level);
+            let default = || {
+                settings
+                    .base
+                    .default_level()
+                    .is_some_and(|default| default >= level)
+            };
             LogSetting::Bool(changed.unwrap_or_else(default))
         };
-        let mut settings = LogSettings::from([
+        let mut shown = LogSettings::from([
             ("log_error".to_owned(), is_on(None, LevelFilter::ERROR)),
             ("log_info".to_owned(), is_on(now.info, LevelFilter::INFO)),
             ("log_verbose_level".to_owned(), LogSetting::Uint32(now.verbose)),
             ("log_warning".to_owned(), is_on(now.warning, LevelFilter::WARN)),
         ]);
-        settings.extend(FIXED.map(|(name, value)| (name.to_owned(), LogSetting::String(value.to_owned()))));
-        settings
+        shown.extend(FIXED.map(|(name, value)| (name.to_owned(), LogSetting::String(value.to_owned()))));
+        shown
     }
 
     fn change_log_settings(&self, changes: LogSettings) -> Result<LogSettings, ServiceError> {
         let mut now = self.lock();
-        let mut changed = *now;
+        let mut changed = now.changes;
         for (name, value) in &changes {
             changed.set(name, value)?;
         }
-        if changed != *now {
+        if changed != now.changes {
             // Said while the old settings hold, so that the log tells why it fell silent.
             tracing::warn!(?changes, "the log's settings are changed by request");
-            self.filter
-                .reload(changed.filter(self.base.clone()))
-                .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-            *now = changed;
+            let settings = Settings {
+                base: now.base.clone(),
+                changes: changed,
+            };
+            self.apply(&settings)?;
+            *now = settings;
         }
         drop(now);
         Ok(self.log_settings())
@@ -197,6 +228,10 @@ mod tests {
             assert_eq!(on(), [true, false, true, true, false]);
             assert_eq!(settings["log_info"], LogSetting::Bool(false));
             assert_eq!(settings["log_warning"], LogSetting::Bool(true));
+            control.restart("warn,oip_http=debug".parse().unwrap()).unwrap();
+            assert_eq!(on(), [true, true, true, false, false]);
+            assert_eq!(control.log_settings()["log_info"], LogSetting::Bool(false));
+            assert_eq!(control.log_settings()["log_verbose_level"], LogSetting::Uint32(0));
         });
     }
 

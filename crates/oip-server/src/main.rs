@@ -3,20 +3,27 @@
 //! The binary only puts libraries together: options become a configuration, the configuration an engine and two
 //! transports, and those run until a signal ends them.
 
+mod addresses;
 mod allocator;
 mod app;
 mod backends;
 mod check;
 mod config;
+mod config_file;
 mod descriptors;
 mod failure;
 mod log_settings;
 mod log_writer;
 mod metrics;
+mod notify;
+mod one_port;
 mod options;
+mod platforms;
+mod reload;
 mod report;
 mod signals;
 mod telemetry;
+mod traffic;
 mod units;
 
 use std::{

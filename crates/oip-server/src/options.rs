@@ -1,11 +1,16 @@
 //! The command line: every option of the server, with its help.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf};
+use std::{num::NonZeroU32, ops::Range, path::PathBuf};
 
-use clap::{Parser, ValueEnum, builder::styling::Styles};
+use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
 use serde::Deserialize;
+use toml::de::DeTable;
 
-use crate::units::{ByteSize, HumanDuration};
+use crate::{
+    addresses::AddressOptions,
+    traffic::TrafficOptions,
+    units::{ByteSize, HumanDuration},
+};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
@@ -23,7 +28,8 @@ Try:
   curl http://127.0.0.1:8080/v2/models/digits
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
-had to be cut after --drain-timeout. A second signal ends it at once with code 130.";
+had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP reads the log's levels in
+the configuration file again, and opens the access log's file again.";
 
 /// What is logged unless somebody says otherwise.
 pub(crate) const DEFAULT_LOG: &str = "info";
@@ -31,7 +37,7 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
     /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
     #[arg(value_name = "PATH")]
@@ -64,13 +70,13 @@ pub(crate) struct Options {
     )]
     pub(crate) load_model: Vec<String>,
 
-    /// Where to listen for HTTP; port 0 takes a free one [default: 127.0.0.1:8080]
-    #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
-    pub(crate) http_address: Option<String>,
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) addresses: AddressOptions,
 
-    /// Where to listen for gRPC; port 0 takes a free one [default: 127.0.0.1:9000]
-    #[arg(long, env = "OIP_GRPC_ADDRESS", hide_env = true, value_name = "HOST:PORT")]
-    pub(crate) grpc_address: Option<String>,
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) traffic: TrafficOptions,
 
     /// A TOML file with any of these options
     #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
@@ -251,7 +257,46 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What is wrong in a configuration file, and where.
+#[derive(Debug)]
+pub(crate) struct FileError {
+    pub(crate) message: String,
+    /// Bytes of the text.
+    pub(crate) span: Option<Range<usize>>,
+}
+
+impl From<toml::de::Error> for FileError {
+    fn from(error: toml::de::Error) -> Self {
+        Self {
+            message: error.message().to_owned(),
+            span: error.span(),
+        }
+    }
+}
+
 impl Options {
+    /// Reads a configuration file's text.
+    pub(crate) fn from_file(text: &str) -> Result<Self, FileError> {
+        // Flattened structs could not be read at once with the others without losing the places of errors.
+        let table = DeTable::parse(text)?;
+        let command = Self::command();
+        for key in table.get_ref().keys() {
+            let (name, mut options) = (&**key.get_ref(), command.get_arguments());
+            let is_known = options.any(|option| option.get_long() == Some(name));
+            if !is_known || name == "config" {
+                return Err(FileError {
+                    message: format!("unknown field `{name}`"),
+                    span: Some(key.span()),
+                });
+            }
+        }
+        Ok(Self {
+            addresses: toml::from_str(text)?,
+            traffic: toml::from_str(text)?,
+            ..toml::from_str(text)?
+        })
+    }
+
     /// These options, and `other`'s where these say nothing.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
@@ -265,8 +310,8 @@ impl Options {
             } else {
                 self.load_model
             },
-            http_address: self.http_address.or(other.http_address),
-            grpc_address: self.grpc_address.or(other.grpc_address),
+            addresses: self.addresses.or(other.addresses),
+            traffic: self.traffic.or(other.traffic),
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
@@ -316,21 +361,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     format!("{joined} (--help shows all options)")
 }
 
-/// Where a listener is to be, as the system understands it.
-pub(crate) fn resolve(option: &str, address: &str) -> Result<SocketAddr, String> {
-    use std::net::ToSocketAddrs;
-    let wrong = || format!("{option}: expected HOST:PORT, found '{address}'");
-    address
-        .to_socket_addrs()
-        .map_err(|_| wrong())?
-        .next()
-        .ok_or_else(wrong)
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -355,12 +387,12 @@ mod tests {
             }
             // A value that every kind of option understands in some form.
             let accepted = [
-                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"poll\"", "\"x\"",
-                "[\"x\"]",
+                "1", "true", "\"1s\"", "\"1KiB\"", "\"null\"", "\"raw\"", "\"json\"", "\"poll\"", "\"660\"",
+                "\"x\"", "[\"x\"]",
             ];
             let parsed = accepted
                 .iter()
-                .find_map(|value| toml::from_str::<Options>(&format!("{name} = {value}")).ok());
+                .find_map(|value| Options::from_file(&format!("{name} = {value}")).ok());
             let merged =
                 Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
             assert_ne!(
@@ -369,7 +401,50 @@ mod tests {
                 "{name} is not merged"
             );
         }
-        assert!(toml::from_str::<Options>("htp-address = \"x\"").is_err());
+        let unknown = Options::from_file("log = \"off\"\nhtp-address = \"x\"").unwrap_err();
+        assert_eq!(unknown.message, "unknown field `htp-address`");
+        assert_eq!(unknown.span, Some(12..23));
+    }
+
+    /// What the files for deploying and the page for operators tell people to write is there.
+    #[test]
+    fn options_in_manifests_are_known() {
+        use std::{fs, path::Path};
+
+        let mut names: Vec<String> = Vec::new();
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let is_text = path.extension().is_none_or(|extension| extension != "md");
+                if path.is_dir() {
+                    folders.push(path);
+                } else if is_text {
+                    let text = fs::read_to_string(path).unwrap();
+                    // Docker's and cargo's own stand in lines of their own kind.
+                    let lines = text.lines().filter(|line| {
+                        !["#", "RUN", "COPY"]
+                            .iter()
+                            .any(|start| line.trim().starts_with(start))
+                    });
+                    for piece in lines.flat_map(|line| line.split("--").skip(1)) {
+                        let is_part = |character: char| character.is_ascii_lowercase() || character == '-';
+                        let end = piece.find(|character| !is_part(character)).unwrap_or(piece.len());
+                        let is_name = piece.starts_with(|first: char| first.is_ascii_lowercase());
+                        names.extend(is_name.then(|| piece[..end].to_owned()));
+                    }
+                }
+            }
+        }
+        let command = Options::command();
+        for name in &names {
+            let mut options = command.get_arguments();
+            assert!(
+                options.any(|option| option.get_long() == Some(name)),
+                "--{name} is in docs/deploy, but no option"
+            );
+        }
+        assert!(names.len() > 10, "{names:?}");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 use std::{
     fmt::Write as _,
     io::{Write, stdout},
-    net::SocketAddr,
     path::Path,
     time::Duration,
 };
 
 use oip_engine::ModelStatus;
+use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
@@ -19,18 +19,40 @@ fn print(text: &str) {
 }
 
 /// Says where the server listens, before it loads anything.
-pub(crate) fn listening(http: SocketAddr, grpc: SocketAddr) {
-    let version = env!("CARGO_PKG_VERSION");
-    print(&format!(
-        "oip-server {version}\n  HTTP  http://{http}\n  gRPC  {grpc}\n"
-    ));
+pub(crate) fn listening(http: &[Address], grpc: &[Address]) {
+    let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
+    for address in http {
+        let scheme = match address {
+            Address::Tcp(_) => "http://",
+            _ => "",
+        };
+        let _ = writeln!(text, "  HTTP  {scheme}{address}");
+    }
+    for address in grpc {
+        let _ = writeln!(text, "  gRPC  {address}");
+    }
+    print(&text);
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], http: SocketAddr, elapsed: Duration) {
+pub(crate) fn models(
+    models: &[ModelStatus],
+    misplaced: &[String],
+    http: Option<&Address>,
+    elapsed: Duration,
+) {
     let mut text = summary(models, misplaced, elapsed);
     if let Some(model) = models.iter().find(|model| model.state == ModelState::Ready) {
-        let _ = writeln!(text, "try: curl http://{http}/v2/models/{}", in_url(&model.name));
+        let model = in_url(&model.name);
+        let _ = match http {
+            Some(Address::Unix(path)) => writeln!(
+                text,
+                "try: curl --unix-socket {} http://localhost/v2/models/{model}",
+                shown(&path.to_string_lossy())
+            ),
+            Some(address) => writeln!(text, "try: curl http://{address}/v2/models/{model}"),
+            None => Ok(()),
+        };
     }
     print(&text);
 }

@@ -1,21 +1,22 @@
-use std::io;
+use std::{future::pending, io};
 
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end the server, caught from now on.
+/// The signals that the server listens to, caught from now on.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// Caught only so that they do not end the process: a terminal that hangs up, a log file at its limit, tools that ask
-    /// other servers for a fresh log or a dump by SIGUSR1 and SIGUSR2.
+    /// None where the system does not let it be caught.
+    hangup: Option<Signal>,
+    /// Caught only so that they do not end the process: a log file at its limit, tools that ask other servers for a fresh log
+    /// or a dump by SIGUSR1 and SIGUSR2.
     _survived: Vec<Signal>,
 }
 
 impl Signals {
     pub(crate) fn catch() -> io::Result<Self> {
         let survived = [
-            SignalKind::hangup(),
             SignalKind::alarm(),
             SignalKind::user_defined1(),
             SignalKind::user_defined2(),
@@ -24,6 +25,7 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup()).ok(),
             _survived: survived
                 .into_iter()
                 .filter_map(|kind| signal(kind).ok())
@@ -31,11 +33,35 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that wants an end, and returns its name.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+    /// Waits for the next signal that wants an end, and returns its name. Others are dropped meanwhile.
+    pub(crate) async fn next_end(&mut self) -> &'static str {
+        loop {
+            if let Wish::End(signal) = self.next().await {
+                return signal;
+            }
         }
     }
+
+    /// Waits for the next signal.
+    pub(crate) async fn next(&mut self) -> Wish {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::End("SIGTERM"),
+            _ = self.interrupt.recv() => Wish::End("SIGINT"),
+            _ = hangup => Wish::Reload,
+        }
+    }
+}
+
+/// What a signal wants.
+pub(crate) enum Wish {
+    /// An end, by the signal of this name.
+    End(&'static str),
+    /// That files are read again.
+    Reload,
 }

@@ -1,7 +1,6 @@
-use std::{io::stderr, panic, sync::Arc, thread, time::Duration};
+use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
 
 use oip_console::LogTail;
-use oip_service::Logging;
 use tracing_subscriber::{
     Layer,
     filter::{LevelFilter, Targets},
@@ -12,16 +11,17 @@ use tracing_subscriber::{
 };
 
 use crate::{
+    config_file::read_file,
     failure::Failure,
     log_settings::LogControl,
     log_writer::{Dropped, LogWriter},
-    options::LogFormat,
+    options::{DEFAULT_LOG, LogFormat},
 };
 
 /// The log while the server runs.
 pub(crate) struct Log {
     /// Changes what is written.
-    pub(crate) control: Arc<dyn Logging>,
+    pub(crate) control: Arc<LogControl>,
     /// What nobody read in time.
     pub(crate) dropped: Arc<Dropped>,
     pub(crate) end: LogEnd,
@@ -62,6 +62,17 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
         dropped: writer.dropped(),
         end: LogEnd(writer),
     })
+}
+
+/// Reads the log's levels again from a configuration file; without such a line in it, the default ones count.
+pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
+    let options = read_file(file).map_err(|failure| failure.message)?;
+    let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
+    let filter = filter(log).map_err(|failure| failure.message)?;
+    control
+        .restart(filter)
+        .map_err(|error| error.message().to_owned())?;
+    Ok(log.to_owned())
 }
 
 /// Sends the log of a worker to standard error, which the server reads line by line and puts the time to.

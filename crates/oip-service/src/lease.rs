@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use oip_types::{ErrorCode, Grant, Memory, ServiceError};
 
-use crate::{ByteBudget, CancelGuard, CancelToken, TimeLimits};
+use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits};
 
 /// A request's memory, time and right to work. Clones are the same lease.
 ///
@@ -42,6 +42,7 @@ struct Inner {
     received: Instant,
     deadline: Mutex<Option<Instant>>,
     cancel: CancelToken,
+    notes: OnceLock<Arc<RequestNotes>>,
 }
 
 impl Lease {
@@ -68,6 +69,7 @@ impl Lease {
             received: Instant::now(),
             deadline: Mutex::new(None),
             cancel: CancelToken::new(None),
+            notes: OnceLock::new(),
         }))
     }
 
@@ -81,6 +83,23 @@ impl Lease {
     #[must_use]
     pub fn received(&self) -> Instant {
         self.0.received
+    }
+
+    /// Where to note what is done for the request. The first word counts.
+    pub fn set_notes(&self, notes: Arc<RequestNotes>) {
+        self.0.notes.get_or_init(|| notes);
+    }
+
+    /// Where to note it, if somebody wants to know.
+    #[must_use]
+    pub fn notes(&self) -> Option<&RequestNotes> {
+        self.0.notes.get().map(Arc::as_ref)
+    }
+
+    /// Begins to take times for the notes.
+    #[must_use]
+    pub fn laps(&self) -> Laps {
+        Laps::new(self.0.notes.get())
     }
 
     /// The time before which the request must be answered.

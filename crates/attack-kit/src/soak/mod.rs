@@ -33,6 +33,9 @@ pub(crate) struct Options {
     /// How often a second server is ended under load
     #[arg(long, default_value_t = 100)]
     restarts: u32,
+    /// Milliseconds of delay with which every second time that server leaves
+    #[arg(long, default_value_t = 500, value_name = "MS")]
+    shutdown_delay: u64,
     /// MiB of memory above which the server is killed, so that the machine survives
     #[arg(long, default_value_t = 3072, value_name = "MIB")]
     ceiling: usize,
@@ -51,7 +54,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let program = options.server.clone();
     let ceiling = options.ceiling << 20;
     let count = options.restarts;
-    let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count));
+    let delay = Duration::from_millis(options.shutdown_delay);
+    let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count, delay));
 
     let repository = tempfile::tempdir()?;
     models::write(repository.path(), Scale::FULL.request)?;

@@ -61,8 +61,15 @@ impl fmt::Display for Restarts {
 /// Clients of each transport.
 const CLIENTS: usize = 4;
 
-/// Restarts a server so often, spread over this time.
-pub(super) fn run(program: &Path, ceiling: usize, time: Duration, count: u32) -> Result<Restarts> {
+/// Restarts a server so often, spread over this time. Every second one has a delay: its clients stop half-way through it, as
+/// those behind a balancer do, and until then each request must be answered.
+pub(super) fn run(
+    program: &Path,
+    ceiling: usize,
+    time: Duration,
+    count: u32,
+    delay: Duration,
+) -> Result<Restarts> {
     let repository = tempfile::tempdir()?;
     models::write(repository.path(), 1 << 20)?;
     // Requests wait a little for company, so that many of them are in work when the signal comes.
@@ -71,8 +78,11 @@ pub(super) fn run(program: &Path, ceiling: usize, time: Duration, count: u32) ->
     let restarts = Rc::new(RefCell::new(Restarts::default()));
     let start = Instant::now();
     for number in 0..count {
-        let server = Server::start(program, repository.path(), &["--log", "off"], ceiling)?;
-        restart(&server, &restarts)?;
+        let delay = if number % 2 == 0 { delay } else { Duration::ZERO };
+        let shown = format!("{}ms", delay.as_millis());
+        let options = ["--log", "off", "--shutdown-delay", &shown];
+        let server = Server::start(program, repository.path(), &options, ceiling)?;
+        restart(&server, &restarts, delay)?;
         let due = start + time.mul_f64(f64::from(number + 1) / f64::from(count));
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
@@ -85,27 +95,39 @@ struct Shared {
     restarts: Rc<RefCell<Restarts>>,
     /// When the signal was sent.
     signalled: Rc<Cell<Option<Instant>>>,
+    /// For how long the server still takes requests after it.
+    delay: Duration,
 }
 
 impl Shared {
+    /// Whether clients have been sent elsewhere by now.
+    fn is_out(&self) -> bool {
+        let signalled = self.signalled.get();
+        signalled.is_some_and(|signalled| signalled.elapsed() >= self.delay / 2)
+    }
+
     /// Counts a request that got no answer: the server may not have taken it if it was sent after the signal.
     fn count_unanswered(&self, sent: Instant, what: &str) {
         let mut restarts = self.restarts.borrow_mut();
         match self.signalled.get() {
-            Some(signalled) if sent >= signalled => restarts.not_taken += 1,
-            Some(signalled) => restarts
-                .lost
-                .push(format!("{what}, sent {:?} before the signal", signalled - sent)),
+            Some(signalled) if sent >= signalled + self.delay => restarts.not_taken += 1,
+            Some(signalled) => restarts.lost.push(format!(
+                "{what}, sent {:?} before the signal or {:?} after it, with a delay of {:?}",
+                signalled.saturating_duration_since(sent),
+                sent.saturating_duration_since(signalled),
+                self.delay
+            )),
             None => restarts.lost.push(format!("{what}, before there was a signal")),
         }
     }
 }
 
 /// Loads a server with requests, sends SIGTERM, and waits for its end.
-fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>) -> Result<()> {
+fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>, delay: Duration) -> Result<()> {
     let shared = Shared {
         restarts: restarts.clone(),
         signalled: Rc::default(),
+        delay,
     };
     let target = server.target();
     run_clients(async {
@@ -125,7 +147,7 @@ fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>) -> Result<()> {
     let drain = shared
         .signalled
         .get()
-        .map_or(Duration::ZERO, |start| start.elapsed());
+        .map_or(Duration::ZERO, |start| start.elapsed().saturating_sub(delay));
     restarts.longest_drain = restarts.longest_drain.max(drain);
     restarts.count += 1;
     if !exit.success() {
@@ -156,11 +178,12 @@ async fn over_http(target: Target, shared: Shared) {
                 503 => restarts.refused += 1,
                 status => restarts.lost.push(format!("HTTP: {status} {}", answer.text())),
             }
-            if answer.header("connection") == Some("close") {
+            let is_out = !shared.delay.is_zero() && shared.is_out();
+            if is_out || answer.header("connection") == Some("close") {
                 break;
             }
         }
-        if shared.signalled.get().is_some() {
+        if shared.is_out() {
             return;
         }
     }
@@ -182,13 +205,16 @@ async fn over_grpc(target: Target, shared: Shared) {
                     14 => restarts.refused += 1,
                     code => restarts.lost.push(format!("gRPC: {code} {}", answer.message)),
                 }
+                if !shared.delay.is_zero() && shared.is_out() {
+                    return;
+                }
             }
             Err(error) => {
                 // After GOAWAY the streams that the server has not taken are refused by name.
                 let refused = error.downcast_ref::<h2::Error>().is_some_and(|error| {
                     error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM)
                 });
-                match refused && shared.signalled.get().is_some() {
+                match refused && shared.delay.is_zero() && shared.signalled.get().is_some() {
                     true => shared.restarts.borrow_mut().not_taken += 1,
                     false => shared.count_unanswered(sent, &format!("gRPC: {error:#}")),
                 }

@@ -6,6 +6,8 @@ use std::{
     time::Instant,
 };
 
+use oip_service::Phase;
+
 use crate::{
     batching::scheduler::Turnstile,
     run::{
@@ -39,13 +41,19 @@ impl Finished {
             Ok(_) if client.answer.is_canceled() => Some(given_up(&client.cancel)),
             Ok(_) => None,
         };
+        let execution = self.run.map(|run| run.execution).unwrap_or_default();
+        let queue = self
+            .run
+            .map(|run| run.taken.saturating_duration_since(client.queued))
+            .unwrap_or_default();
+        if let (Some(notes), Some(_)) = (client.lease.notes(), self.run) {
+            notes.add(Phase::Queue, queue);
+            notes.add(Phase::Run, execution.input + execution.infer + execution.output);
+        }
         Ending {
-            execution: self.run.map(|run| run.execution).unwrap_or_default(),
+            execution,
             rows: client.rows,
-            queue: self
-                .run
-                .map(|run| run.taken.saturating_duration_since(client.queued))
-                .unwrap_or_default(),
+            queue,
             total: client.received.elapsed(),
             failure,
         }

@@ -141,13 +141,17 @@ impl ServedVersion {
 
     /// What happened to its requests.
     pub(crate) fn metrics(&self) -> VersionMetrics {
-        let waiting = match &self.runs {
+        self.recorder()
+            .snapshot(&self.metadata().name, self.version(), self.waiting())
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        match &self.runs {
             Runs::Instances(instances) => instances.waiting(),
             // They wait for the models of its steps.
             Runs::Pipeline(_) => 0,
-        };
-        self.recorder()
-            .snapshot(&self.metadata().name, self.version(), waiting)
+        }
     }
 
     fn recorder(&self) -> &Recorder {

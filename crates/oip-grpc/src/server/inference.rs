@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    InferenceService, Lease, RequestContext, SharedInputs,
+    InferenceService, Lease, Phase, RequestContext, SharedInputs,
     compression::{Compression, inflate},
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, ServiceError};
@@ -84,11 +84,16 @@ impl Inference {
         wanted: Wanted,
     ) -> Result<Vec<Bytes>, Failed> {
         let lease = message.lease.clone();
+        let mut laps = lease.laps();
         let ReadRequest {
             request,
             wants_raw,
             charge: _charge,
         } = self.read(message).await?;
+        laps.end(Phase::Decode);
+        if let Some(notes) = lease.notes() {
+            notes.set_model(request.model().name());
+        }
         let echo = match wanted.envelope {
             Envelope::Call => Echo::default(),
             Envelope::Stream => Echo::of_request(&request),
@@ -100,7 +105,13 @@ impl Inference {
             let response = within_deadline(&lease, inference)
                 .await
                 .map_err(|passed| passed.within(&model))??;
-            self.write(response, wants_raw, wanted, &lease, model).await
+            if let (Some(notes), Some(version)) = (lease.notes(), &response.model_version) {
+                notes.set_version(version);
+            }
+            laps.skip();
+            let written = self.write(response, wants_raw, wanted, &lease, model).await;
+            laps.end(Phase::Encode);
+            written
         };
         answered.await.map_err(|error| Failed::Request(echo, error))
     }

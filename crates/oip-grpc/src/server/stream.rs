@@ -17,6 +17,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
+use oip_service::RequestNotes;
 use oip_types::{ErrorCode, ParameterValue, Parameters, ServiceError};
 use tokio::{
     sync::{mpsc, watch},
@@ -83,6 +84,7 @@ where
         messages: Messages::new(body, compression, &inference.config),
         inference,
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        notes: head.extensions.get().cloned(),
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
         most_running: CONCURRENT_AT_FIRST,
@@ -162,6 +164,8 @@ struct Driver<B> {
     /// Of the call as a whole.
     deadline: Option<Instant>,
     closes_on_error: bool,
+    /// Of all its requests together.
+    notes: Option<Arc<RequestNotes>>,
     /// Requests in work, in the order in which they came.
     running: VecDeque<Task<Result<Framed, Failed>>>,
     /// So many of them at most.
@@ -221,6 +225,9 @@ where
 
     /// Starts on a request.
     fn start(&mut self, message: Message) {
+        if let Some(notes) = &self.notes {
+            message.lease.set_notes(notes.clone());
+        }
         let wanted = Wanted {
             timeout: self.deadline.map(|deadline| {
                 deadline.saturating_duration_since(Instant::now()) + message.lease.received().elapsed()

@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::Lease;
+use oip_service::{Lease, Phase, RequestNotes};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::time::timeout;
 use tonic::Status;
@@ -52,9 +52,14 @@ where
         envelope: Envelope::Call,
         compression: encoding::of_answer(&head.headers, own),
     };
+    let notes = head.extensions.get::<Arc<RequestNotes>>().cloned();
     // The message may be long in coming, and headers are counted nowhere.
     drop(head);
     let lease = Lease::new(&config.budget, &config.time);
+    if let Some(notes) = notes {
+        lease.set_notes(notes);
+    }
+    let mut laps = lease.laps();
     // If the client leaves, this future is dropped, and what works for it ends.
     let guard = lease.guard();
     let patience = wanted
@@ -70,6 +75,7 @@ where
                 message,
             )))
         })?;
+    laps.end(Phase::Read);
     let pieces = inference.infer(message, wanted).await?;
     guard.disarm();
     let mut response = Response::new(tonic::body::Body::new(Answered {

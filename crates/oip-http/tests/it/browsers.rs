@@ -97,3 +97,21 @@ async fn names_that_a_page_resolved_to_this_server_are_refused() {
         "Host 'rebound.evil.example': expected an IP address, localhost, or one of the server's allowed hosts"
     );
 }
+
+/// Over HTTP/2 the target says which host is asked for.
+#[tokio::test]
+async fn the_host_of_a_target_counts_where_there_is_no_header() {
+    let config = HttpConfig::default().with(|config| {
+        config.allowed_hosts = AllowedHosts::only(["models.example.com"]);
+    });
+    let (app, _) = app_with(config);
+    for (target, status) in [
+        ("https://models.example.com/v2", StatusCode::OK),
+        ("https://127.0.0.1:8443/v2", StatusCode::OK),
+        ("https://evil.example/v2", StatusCode::FORBIDDEN),
+    ] {
+        let request = Request::get(target).version(axum::http::Version::HTTP_2);
+        let answer = call(&app, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, status, "{target}");
+    }
+}

@@ -13,3 +13,4 @@ mod leases;
 mod limits;
 mod panics;
 mod support;
+mod v1;

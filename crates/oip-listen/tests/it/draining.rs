@@ -113,6 +113,29 @@ fn lc_05_idle_connections_are_told_to_close() {
     assert_eq!(server.join(), 0);
 }
 
+/// A server that is leaving takes all that comes, and its clients open another connection for each request.
+#[test]
+fn leaving_clients_are_answered_and_sent_away() {
+    for protocol in [Protocol::Http1, Protocol::Either] {
+        let server = Server::start(protocol, limits());
+        let mut kept = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(!read_answer(&mut kept, "hello").contains("connection: close"));
+        server.shutdown.leave();
+        for mut stream in [kept, server.connect()] {
+            stream
+                .write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+                .unwrap();
+            let answer = read_to_end(&mut stream);
+            assert!(
+                answer.contains("connection: close") && answer.ends_with("hello"),
+                "{answer}"
+            );
+        }
+        server.shutdown.drain();
+        assert_eq!(server.join(), 0);
+    }
+}
+
 /// Work that is under way is finished, and a client that was waiting in the system's queue is served.
 #[test]
 fn work_under_way_is_finished() {

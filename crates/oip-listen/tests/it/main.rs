@@ -4,6 +4,9 @@
 mod answers;
 mod crowds;
 mod draining;
+mod either;
 mod lanes;
 mod patience;
 mod support;
+#[cfg(unix)]
+mod unix;

@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use oip_listen::{ConnectionCap, Limits, Protocol, RequestBody, Shutdown, serve};
+use oip_listen::{Address, ConnectionCap, Limits, Listener, Protocol, RequestBody, Shutdown, listen, serve};
 use tokio::runtime::Runtime;
 
 /// What the timeouts of the tests are.
@@ -47,15 +47,25 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(protocol: Protocol, limits: Limits) -> Self {
+        Self::start_on(protocol, limits, || {
+            let anywhere = "127.0.0.1:0".parse().unwrap();
+            listen(anywhere).unwrap().into()
+        })
+    }
+
+    /// The same on a listener that is made within the server's runtime.
+    pub(crate) fn start_on(protocol: Protocol, limits: Limits, listener: impl FnOnce() -> Listener) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .unwrap();
-        let listener = runtime
-            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
-            .unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = runtime.block_on(async { listener() });
+        let address = match listener.address().unwrap() {
+            Address::Tcp(address) => address,
+            // Its tests know their path.
+            _ => "127.0.0.1:0".parse().unwrap(),
+        };
         let (shutdown, abandoned) = (Shutdown::new(), Arc::new(AtomicUsize::new(0)));
         let service = tower::service_fn({
             let abandoned = abandoned.clone();

@@ -4,6 +4,7 @@ mod models;
 #[cfg(target_os = "linux")]
 mod process;
 mod text;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -20,7 +21,10 @@ use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 #[cfg(target_os = "linux")]
 use self::process::Process;
 use self::text::{Family, Text};
-use crate::log_writer::Dropped;
+use crate::{
+    log_writer::Dropped,
+    traffic::{AccessLog, Totals},
+};
 
 /// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
 pub(crate) struct Metrics {
@@ -30,17 +34,28 @@ pub(crate) struct Metrics {
     /// Writes the text.
     cpu: CpuPool,
     dropped: Arc<Dropped>,
+    totals: Arc<Totals>,
+    access_log: Option<AccessLog>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, cpu: CpuPool, dropped: Arc<Dropped>) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        budget: ByteBudget,
+        cpu: CpuPool,
+        dropped: Arc<Dropped>,
+        totals: Arc<Totals>,
+        access_log: Option<AccessLog>,
+    ) -> Self {
         Self {
             engine,
             budget,
             cpu,
             dropped,
+            totals,
+            access_log,
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
@@ -62,7 +77,10 @@ impl Metrics {
             .add(&[], self.engine.readiness().is_ready());
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
+        traffic::write(&mut text, &self.totals);
         text.family(&LOG_DROPPED).add(&[], self.dropped.count());
+        text.family(&ACCESS_LOG_DROPPED)
+            .add(&[], self.access_log.as_ref().map_or(0, AccessLog::dropped));
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
@@ -115,6 +133,11 @@ const LOG_DROPPED: Family = Family::counter(
     "Lines of the log that were dropped, since nobody read it in time.",
 );
 
+const ACCESS_LOG_DROPPED: Family = Family::counter(
+    "oip_access_log_lines_dropped_total",
+    "Lines of the access log that found no room or could not be written.",
+);
+
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
 #[cfg(test)]
@@ -153,6 +176,8 @@ mod tests {
             config.budget.clone(),
             config.cpu.clone(),
             Arc::default(),
+            Arc::default(),
+            None,
         )
         .router();
         (router_with(engine, config, metrics), folder)

@@ -19,7 +19,7 @@ fn lc_07_wrong_options() {
         ),
         (
             &["--model-repository", folder, "--http-address", "nonsense"],
-            "--http-address: expected HOST:PORT, found 'nonsense'",
+            "--http-address: expected HOST:PORT, :PORT, unix:PATH or none, found 'nonsense'",
         ),
         (
             &["--model-repository", folder, "--instances", "-1"],

@@ -73,6 +73,51 @@ fn lc_01_a_draining_server_says_so() {
     assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
 }
 
+/// LC-01: with a delay, clients that look whether the server is ready, as balancers do, lose nothing at all, and need not
+/// bear with connections that are refused or closed.
+#[test]
+fn lc_01_with_a_delay_nothing_is_even_refused() {
+    for _ in 0..3 {
+        let (mut server, _folder) = empty_server(&["--shutdown-delay", "2s"]);
+        let address = server.http;
+        let is_out = Arc::new(AtomicBool::new(false));
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                let is_out = is_out.clone();
+                thread::spawn(move || {
+                    let (mut stream, mut after_signal) = (connect(address), 0_usize);
+                    while !is_out.load(Ordering::SeqCst) {
+                        send(&mut stream, "GET", "/v2/health/live", &[], b"");
+                        let answer = receive(&mut stream);
+                        assert_eq!(answer.status, 200);
+                        if answer.header("connection") == Some("close") {
+                            after_signal += 1;
+                            stream = connect(address);
+                        }
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    after_signal
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(50));
+        server.signal("TERM");
+        // The balancer looks every now and then, and then needs a moment.
+        while server.get("/readyz").status == 200 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(
+            server.get("/v2/health/ready").json()["error"],
+            "the server is shutting down"
+        );
+        thread::sleep(Duration::from_millis(200));
+        is_out.store(true, Ordering::SeqCst);
+        let after_signal: usize = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        assert!(after_signal > 0, "no client was asked to open another connection");
+        assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
+    }
+}
+
 /// LC-02: stalled clients hold the end up to the drain timeout, not longer; the code says that something was cut.
 #[test]
 fn lc_02_stalled_clients_end_with_the_drain_timeout() {
@@ -117,6 +162,15 @@ fn lc_03_a_second_signal_ends_at_once() {
         assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
         assert!(start.elapsed() < Duration::from_secs(1));
     }
+    // The delay is no shelter from it, and reloading is no end.
+    let (mut server, _folder) = empty_server(&["--shutdown-delay", "60s"]);
+    for signal in ["TERM", "HUP"] {
+        server.signal(signal);
+        thread::sleep(Duration::from_millis(200));
+        assert!(server.child.try_wait().unwrap().is_none(), "{signal} ended it");
+    }
+    server.signal("INT");
+    assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
 }
 
 /// LC-15: signals that are no reason to end.

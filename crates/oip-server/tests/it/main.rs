@@ -1,6 +1,7 @@
 //! The server as its users meet it: a process, its sockets, its exit codes; and both transports side by side.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod addresses;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod attacks;
 #[cfg(feature = "tensors")]
@@ -29,3 +30,5 @@ mod pressure;
 mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
+#[cfg(feature = "tensors")]
+mod traffic;

@@ -12,7 +12,7 @@ mod write;
 pub(crate) use cursor::Cursor;
 pub(crate) use data::{Room, read_data};
 pub(crate) use number::Number;
-pub(crate) use write::{Writer, answer_too_large, write_data};
+pub(crate) use write::{Writer, answer_too_large, write_data, write_text, write_texts};
 
 use crate::{DataType, ServiceError};
 

@@ -265,22 +265,36 @@ pub(crate) fn write_data(
 
 fn write_strings(writer: &mut Writer<'_>, tensor: &BytesTensor) -> Result<(), ServiceError> {
     writer.expect(tensor.raw().len())?;
+    write_texts(writer, tensor.iter())
+}
+
+/// Prints byte strings as an array of texts.
+pub(crate) fn write_texts<'t>(
+    writer: &mut Writer<'_>,
+    texts: impl Iterator<Item = &'t [u8]>,
+) -> Result<(), ServiceError> {
+    writer.room(0)?;
     writer.out.push(b'[');
-    for (index, element) in tensor.iter().enumerate() {
+    for (index, element) in texts.enumerate() {
         if index > 0 {
             writer.out.push(b',');
         }
-        let text = std::str::from_utf8(element).map_err(|_| {
-            ServiceError::invalid(format!(
-                "element {index} is not UTF-8 and has no JSON form; request this output with \"binary_data\": true"
-            ))
-        })?;
-        writer.room(0)?;
-        writer.long_string(text)?;
+        write_text(writer, element, index)?;
     }
     writer.room(0)?;
     writer.out.push(b']');
     Ok(())
+}
+
+/// Prints a byte string as a text.
+pub(crate) fn write_text(writer: &mut Writer<'_>, text: &[u8], index: usize) -> Result<(), ServiceError> {
+    let text = std::str::from_utf8(text).map_err(|_| {
+        ServiceError::invalid(format!(
+            "element {index} is not UTF-8 and has no JSON form; request this output with \"binary_data\": true"
+        ))
+    })?;
+    writer.room(0)?;
+    writer.long_string(text)
 }
 
 fn write_elements<T: JsonPrint>(

@@ -36,6 +36,7 @@ mod raw;
 mod request;
 mod response;
 mod tensor;
+mod v1;
 
 pub use body::{EncodedBody, EncodedPieces, HEADER_LENGTH, NonFinite, parse_header_length};
 pub use control::{decode_index_request, decode_log_settings, decode_parameters, decode_region};
@@ -46,3 +47,4 @@ pub use request::{
     BinaryOutputs, DecodedRequest, RequestEncoding, decode_request, decode_request_with, encode_request,
 };
 pub use response::{decode_response, encode_response, encode_response_within};
+pub use v1::{DecodedV1Request, decode_v1_request, encode_v1_response};

@@ -1,0 +1,152 @@
+//! The protocol's first version: KServe asks for it unless it is told otherwise. `docs/oip.md` says what is answered.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderValue, Method, StatusCode, header::ALLOW},
+    response::Response,
+};
+use bytes::Bytes;
+use oip_service::{Lease, Phase, RequestContext, RequestNotes, answer as answer_request};
+use oip_types::{
+    InferResponse, ModelRef, ServiceError,
+    rest::{DecodedV1Request, decode_v1_request, encode_v1_response, error_body, json_body},
+};
+use serde_json::json;
+
+use crate::{
+    answer::{self, Encoded, respond},
+    app::App,
+    infer::{in_time, receive, run},
+    path::{Params, PathParams},
+};
+
+/// What is asked of a model stands behind its name.
+const PREDICT: &str = ":predict";
+
+/// Answers for a model, or what is asked of it.
+pub(crate) async fn model(State(app): State<App>, path: PathParams, request: Request) -> Response {
+    let asked = Params::new(path).map(|params| {
+        let version = Some(params.get("version").to_owned()).filter(|version| !version.is_empty());
+        (params.get("model").to_owned(), version)
+    });
+    let (name, version) = match asked {
+        Ok(asked) => asked,
+        Err(error) => return answer::error(&error),
+    };
+    // It stands behind whichever comes last.
+    let (name, version, is_predict) = match &version {
+        None => match name.strip_suffix(PREDICT) {
+            Some(name) => (name, None, true),
+            None => (&*name, None, false),
+        },
+        Some(version) => match version.strip_suffix(PREDICT) {
+            Some(version) => (&*name, Some(version), true),
+            None => (&*name, Some(&**version), false),
+        },
+    };
+    let allowed = if is_predict { "POST" } else { "GET,HEAD" };
+    let answered = async {
+        let model = ModelRef::new(name, version)?;
+        match (request.method(), is_predict) {
+            (&Method::POST, true) => predict(&app, model, request).await,
+            (&Method::GET | &Method::HEAD, false) => {
+                app.service.model_ready(model)?;
+                let body = json!({ "name": model.name(), "ready": true });
+                Ok(answer::json(StatusCode::OK, json_body(&body)))
+            }
+            _ => Ok(not_allowed(allowed)),
+        }
+    };
+    respond(answered.await)
+}
+
+fn not_allowed(allowed: &'static str) -> Response {
+    let body = error_body(&ServiceError::invalid("Method Not Allowed"));
+    let mut response = answer::json(StatusCode::METHOD_NOT_ALLOWED, body);
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// Runs a model, as `infer` does for the second version.
+async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
+    app.service.model_ready(model)?;
+    let lease = Lease::new(&app.config.budget, &app.config.time);
+    // When the client leaves, this future is dropped: then all work for it ends.
+    let guard = lease.guard();
+    let (head, body) = request.into_parts();
+    if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
+        notes.set_model(model.name());
+        lease.set_notes(notes.clone());
+    }
+    let mut laps = lease.laps();
+    let decoded = async {
+        let body = receive(app, &head.headers, body, app.config.max_body_bytes, &lease).await?;
+        laps.end(Phase::Read);
+        let decoded = decode(app, model, body, &lease).await;
+        laps.end(Phase::Decode);
+        decoded.map_err(|error| error.within(model))
+    };
+    let DecodedV1Request {
+        mut request,
+        has_rows,
+        ..
+    } = in_time(&lease, model, decoded).await?;
+    request.id.get_or_insert_with(|| app.request_ids.next_id());
+    let overhead = lease.charge(request.overhead_bytes() as u64)?;
+    let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
+    let answered = async {
+        let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        drop(overhead);
+        if let (Some(notes), Some(version)) = (lease.notes(), &response.model_version) {
+            notes.set_version(version);
+        }
+        laps.skip();
+        let encoded = encode(app, response, has_rows, &lease).await;
+        laps.end(Phase::Encode);
+        encoded.map_err(|error| error.within(model))
+    };
+    let encoded = in_time(&lease, model, answered).await?;
+    guard.disarm();
+    Ok(answer::inference(encoded))
+}
+
+/// Reads a request, off the reactor's thread where that takes long.
+async fn decode(
+    app: &App,
+    model: ModelRef<'_>,
+    body: Bytes,
+    lease: &Lease,
+) -> Result<DecodedV1Request, ServiceError> {
+    let bytes = body.len();
+    let decoding = {
+        let (app, lease) = (app.clone(), lease.clone());
+        let (name, version) = (model.name().to_owned(), model.version().map(str::to_owned));
+        move || {
+            let model = ModelRef::new(&name, version.as_deref())?;
+            let metadata = app.service.model_metadata(model)?;
+            decode_v1_request(model, &metadata, &body, &app.config.limits, &lease)
+        }
+    };
+    run(&app.config.cpu, lease, bytes, decoding).await
+}
+
+/// Encodes an answer, off the reactor's thread where that takes long.
+async fn encode(
+    app: &App,
+    response: InferResponse,
+    has_rows: bool,
+    lease: &Lease,
+) -> Result<Encoded, ServiceError> {
+    let config = &app.config;
+    let bytes = response.outputs.iter().map(|output| output.value.raw().len());
+    let bytes = bytes.sum::<usize>();
+    let encoding = {
+        let (non_finite, limit, lease) = (config.non_finite, config.max_answer_bytes, lease.clone());
+        move || encode_v1_response(&response, has_rows, non_finite, &lease, limit)
+    };
+    run(&config.cpu, lease, bytes, encoding).await.map(Encoded::plain)
+}

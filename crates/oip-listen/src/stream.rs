@@ -1,0 +1,95 @@
+//! A connection's stream: TCP's or a Unix socket's, one type for all that is above it.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+/// A connection's stream.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+/// Does the same with whichever stream it is.
+macro_rules! with {
+    ($this:expr, $stream:ident => $do:expr) => {
+        match $this {
+            Stream::Tcp($stream) => $do,
+            #[cfg(unix)]
+            Stream::Unix($stream) => $do,
+        }
+    };
+}
+
+impl Stream {
+    /// Lets small writes leave at once. A Unix socket's always do.
+    pub(crate) fn set_nodelay(&self) {
+        if let Self::Tcp(stream) = self {
+            let _ = stream.set_nodelay(true);
+        }
+    }
+
+    /// Writes what can be written now.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        with!(self, stream => stream.try_write(bytes))
+    }
+
+    /// The same stream, watched by the current runtime from now on.
+    pub(crate) fn into_current_runtime(self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(stream) => TcpStream::from_std(stream.into_std()?).map(Self::Tcp),
+            #[cfg(unix)]
+            Self::Unix(stream) => UnixStream::from_std(stream.into_std()?).map(Self::Unix),
+        }
+    }
+}
+
+#[cfg(unix)]
+impl std::os::fd::AsFd for Stream {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        with!(self, stream => stream.as_fd())
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        with!(self.get_mut(), stream => Pin::new(stream).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        with!(self.get_mut(), stream => Pin::new(stream).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        with!(self.get_mut(), stream => Pin::new(stream).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        with!(self.get_mut(), stream => Pin::new(stream).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        with!(self.get_mut(), stream => Pin::new(stream).poll_shutdown(cx))
+    }
+}

@@ -1,0 +1,509 @@
+//! Where the server listens: the options that say so, what hosting platforms say in the environment, and what comes of both.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+};
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::{failure::Failure, units::HumanDuration};
+
+/// Where to listen, and how to leave.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct AddressOptions {
+    /// One address for everything: HTTP/1.1, HTTP/2 without TLS, and gRPC, told apart by what clients send. HTTP and gRPC then
+    /// have no addresses of their own, unless they are given. HOST:PORT, :PORT for all of this machine's addresses, or
+    /// unix:PATH
+    #[arg(long, env = "OIP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    pub(crate) address: Option<String>,
+
+    /// Where to listen for HTTP/1.1: HOST:PORT, :PORT for all of this machine's addresses, unix:PATH for a Unix socket, or
+    /// none. Port 0 takes a free one. An IP address alone goes with --http-port [default: 127.0.0.1:8080]
+    #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    pub(crate) http_address: Option<String>,
+
+    /// Where to listen for gRPC, in the same forms [default: 127.0.0.1:9000]
+    #[arg(long, env = "OIP_GRPC_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    pub(crate) grpc_address: Option<String>,
+
+    /// The host, or IP address, where nothing else says it [default: 127.0.0.1]
+    #[arg(long, env = "OIP_HOST", hide_env = true, value_name = "HOST")]
+    pub(crate) host: Option<String>,
+
+    /// The port for HTTP, where --http-address does not say it [default: 8080]
+    #[arg(long, env = "OIP_HTTP_PORT", hide_env = true, value_name = "PORT")]
+    pub(crate) http_port: Option<u16>,
+
+    /// The port for gRPC, where --grpc-address does not say it [default: 9000]
+    #[arg(long, env = "OIP_GRPC_PORT", hide_env = true, value_name = "PORT")]
+    pub(crate) grpc_port: Option<u16>,
+
+    /// The permissions of Unix sockets, as chmod writes them: who may write may connect [default: 660]
+    #[arg(long, env = "OIP_UNIX_SOCKET_MODE", hide_env = true, value_name = "MODE")]
+    pub(crate) unix_socket_mode: Option<SocketMode>,
+
+    /// For how long the server, when it is told to stop, says that it is not ready and still takes requests, until
+    /// everybody sends them elsewhere. It counts before --drain-timeout [default: 0s]
+    #[arg(long, env = "OIP_SHUTDOWN_DELAY", hide_env = true, value_name = "TIME")]
+    pub(crate) shutdown_delay: Option<HumanDuration>,
+}
+
+impl AddressOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            address: self.address.or(other.address),
+            http_address: self.http_address.or(other.http_address),
+            grpc_address: self.grpc_address.or(other.grpc_address),
+            host: self.host.or(other.host),
+            http_port: self.http_port.or(other.http_port),
+            grpc_port: self.grpc_port.or(other.grpc_port),
+            unix_socket_mode: self.unix_socket_mode.or(other.unix_socket_mode),
+            shutdown_delay: self.shutdown_delay.or(other.shutdown_delay),
+        }
+    }
+
+    /// Whether any of them says where to listen.
+    fn say_where(&self) -> bool {
+        let addresses = [&self.address, &self.http_address, &self.grpc_address, &self.host];
+        let ports = [self.http_port, self.grpc_port];
+        addresses.into_iter().any(Option::is_some) || ports.into_iter().any(|port| port.is_some())
+    }
+}
+
+/// Permission bits, written in octal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SocketMode(pub(crate) u32);
+
+impl std::str::FromStr for SocketMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+        let expected = "expected octal digits up to 777, such as 660";
+        mode.map(Self).ok_or_else(|| expected.to_owned())
+    }
+}
+
+impl<'de> Deserialize<'de> for SocketMode {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+/// What is spoken where the server listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Http,
+    Grpc,
+    Both,
+}
+
+impl Speaks {
+    /// For messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Grpc => "gRPC",
+            Self::Both => "HTTP and gRPC",
+        }
+    }
+}
+
+/// A place to listen at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) speaks: Speaks,
+    /// The option that names it, for messages.
+    pub(crate) option: &'static str,
+    /// As somebody wrote it, for messages.
+    pub(crate) text: String,
+    pub(crate) at: At,
+}
+
+/// Where that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// The first of these that the machine has.
+    Tcp(Vec<SocketAddr>),
+    Unix(PathBuf),
+}
+
+impl At {
+    /// Whether only programs on this machine reach it.
+    fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(addresses) => addresses.iter().all(|address| address.ip().is_loopback()),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+/// Where the server listens, complete and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) places: Vec<Place>,
+    pub(crate) unix_socket_mode: u32,
+    /// The variable of the environment that said where, if one did.
+    pub(crate) from_variable: Option<&'static str>,
+}
+
+/// The variables by which hosting platforms say on which port they send requests, the most special first: Vertex AI's, and
+/// that of Knative, Cloud Run and many others.
+const PORT_VARIABLES: [&str; 2] = ["AIP_HTTP_PORT", "PORT"];
+
+/// Who may use Unix sockets: their owner and group.
+const SOCKET_MODE: SocketMode = SocketMode(0o660);
+
+const DEFAULT_HOST: &str = "127.0.0.1";
+
+impl Addresses {
+    /// What the options say, and where they say nothing the environment.
+    pub(crate) fn resolve(
+        options: &AddressOptions,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
+        let unix_socket_mode = options.unix_socket_mode.unwrap_or(SOCKET_MODE).0;
+        let platform = PORT_VARIABLES
+            .into_iter()
+            .find_map(|name| Some((name, environment(name).filter(|value| !value.is_empty())?)));
+        if !options.say_where()
+            && let Some((name, value)) = platform
+        {
+            let port = value.parse::<u16>().map_err(|_| {
+                Failure::usage(format!(
+                    "{name} in the environment: expected a port, found '{value}' (--address takes its place)"
+                ))
+            })?;
+            return Ok(Self {
+                places: vec![Place {
+                    speaks: Speaks::Both,
+                    option: "--address",
+                    text: format!(":{port}"),
+                    at: At::Tcp(everywhere(port)),
+                }],
+                unix_socket_mode,
+                from_variable: Some(name),
+            });
+        }
+        let host = options.host.as_deref();
+        let shared = Reader {
+            option: "--address",
+            port_option: None,
+            speaks: Speaks::Both,
+            host,
+        };
+        let shared = shared.read(options.address.as_deref(), None, None)?;
+        let of_its_own = |speaks, address: &Option<String>, port, default: u16| {
+            let (option, port_option) = match speaks {
+                Speaks::Http => ("--http-address", "--http-port"),
+                _ => ("--grpc-address", "--grpc-port"),
+            };
+            let reader = Reader {
+                option,
+                port_option: Some(port_option),
+                speaks,
+                host,
+            };
+            let default = shared.is_none().then_some(default);
+            reader.read(address.as_deref(), port, default)
+        };
+        let http = of_its_own(Speaks::Http, &options.http_address, options.http_port, 8080)?;
+        let grpc = of_its_own(Speaks::Grpc, &options.grpc_address, options.grpc_port, 9000)?;
+        let places: Vec<Place> = [shared, http, grpc].into_iter().flatten().collect();
+        if places.is_empty() {
+            return Err(Failure::usage(
+                "there is nowhere to listen: --http-address and --grpc-address are both none, and there is no --address",
+            ));
+        }
+        Ok(Self {
+            places,
+            unix_socket_mode,
+            from_variable: None,
+        })
+    }
+
+    /// Whether HTTP is answered, if at all, to programs on this machine only.
+    pub(crate) fn http_is_local(&self) -> bool {
+        let mut http = self.places.iter().filter(|place| place.speaks != Speaks::Grpc);
+        http.all(|place| place.at.is_local())
+    }
+}
+
+/// All addresses of this machine: both kinds where it has IPv6, else the older ones.
+fn everywhere(port: u16) -> Vec<SocketAddr> {
+    vec![
+        (Ipv6Addr::UNSPECIFIED, port).into(),
+        (Ipv4Addr::UNSPECIFIED, port).into(),
+    ]
+}
+
+/// Reads what one transport's options say.
+struct Reader<'a> {
+    option: &'static str,
+    port_option: Option<&'static str>,
+    speaks: Speaks,
+    host: Option<&'a str>,
+}
+
+impl Reader<'_> {
+    /// The place that an address and a port stand for; without either, the default port.
+    fn read(
+        &self,
+        address: Option<&str>,
+        port: Option<u16>,
+        default: Option<u16>,
+    ) -> Result<Option<Place>, Failure> {
+        let place = |text: String, at| {
+            Some(Place {
+                speaks: self.speaks,
+                option: self.option,
+                text,
+                at,
+            })
+        };
+        let Some(text) = address else {
+            let Some(port) = port.or(default) else {
+                return Ok(None);
+            };
+            let host = self.host.unwrap_or(DEFAULT_HOST);
+            let shown = with_port(host, port);
+            return Ok(place(shown, At::Tcp(look_up("--host", host, port)?)));
+        };
+        // A host alone, as Triton has it: its port is another option's, or the default one.
+        if text.parse::<IpAddr>().is_ok() || text == "localhost" {
+            let usual = match self.speaks {
+                Speaks::Grpc => 9000,
+                Speaks::Http | Speaks::Both => 8080,
+            };
+            let port = port.unwrap_or(usual);
+            return Ok(place(
+                with_port(text, port),
+                At::Tcp(look_up(self.option, text, port)?),
+            ));
+        }
+        if let (Some(port), Some(port_option)) = (port, self.port_option) {
+            return Err(Failure::usage(format!(
+                "{port_option} {port} goes with an {} that is an IP address alone, found '{text}'",
+                self.option
+            )));
+        }
+        if text == "none" {
+            return Ok(None);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            // With slashes for an empty host, as URLs have it.
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() {
+                return Err(self.wrong(text));
+            }
+            if cfg!(not(unix)) {
+                return Err(Failure::usage(format!(
+                    "{}: this system has no Unix sockets, found '{text}'",
+                    self.option
+                )));
+            }
+            return Ok(place(format!("unix:{path}"), At::Unix(PathBuf::from(path))));
+        }
+        if let Some(port) = text.strip_prefix(':') {
+            let port = port.parse().map_err(|_| self.wrong(text))?;
+            return Ok(place(text.to_owned(), At::Tcp(everywhere(port))));
+        }
+        // No host has a slash in its name, so nobody need be asked for it.
+        let found = (!text.contains('/'))
+            .then(|| text.to_socket_addrs().ok())
+            .flatten();
+        let address = found.and_then(|mut found| found.next());
+        let address = address.ok_or_else(|| self.wrong(text))?;
+        Ok(place(text.to_owned(), At::Tcp(vec![address])))
+    }
+
+    fn wrong(&self, text: &str) -> Failure {
+        Failure::usage(format!(
+            "{}: expected HOST:PORT, :PORT, unix:PATH or none, found '{text}'",
+            self.option
+        ))
+    }
+}
+
+/// A host and a port as one text.
+fn with_port(host: &str, port: u16) -> String {
+    match host.parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]:{port}"),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+/// The address of a host that is given without a port.
+fn look_up(option: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let found = (bare, port).to_socket_addrs().ok();
+    let found = found.and_then(|mut found| found.next());
+    let wrong = || {
+        Failure::usage(format!(
+            "{option}: expected an IP address or the name of a host, found '{host}'"
+        ))
+    };
+    Ok(vec![found.ok_or_else(wrong)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where options lead, as texts: what is spoken, and where.
+    fn places(
+        change: impl FnOnce(&mut AddressOptions),
+        environment: &[(&str, &str)],
+    ) -> Result<Vec<String>, String> {
+        let mut options = AddressOptions::default();
+        change(&mut options);
+        let environment = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let addresses = Addresses::resolve(&options, &environment).map_err(|failure| failure.message)?;
+        let shown = addresses.places.iter().map(|place| {
+            let at = match &place.at {
+                At::Tcp(addresses) => addresses
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("|"),
+                At::Unix(path) => format!("unix:{}", path.display()),
+            };
+            format!("{} {at}", place.speaks.name())
+        });
+        Ok(shown.collect())
+    }
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn there_are_two_ports_unless_somebody_says_otherwise() {
+        assert_eq!(
+            places(|_| {}, &[]).unwrap(),
+            ["HTTP 127.0.0.1:8080", "gRPC 127.0.0.1:9000"]
+        );
+        assert_eq!(
+            places(|options| options.address = some("127.0.0.1:7000"), &[]).unwrap(),
+            ["HTTP and gRPC 127.0.0.1:7000"]
+        );
+        assert_eq!(
+            places(
+                |options| {
+                    options.address = some("127.0.0.1:7000");
+                    options.grpc_port = Some(7001);
+                },
+                &[]
+            )
+            .unwrap(),
+            ["HTTP and gRPC 127.0.0.1:7000", "gRPC 127.0.0.1:7001"]
+        );
+        assert_eq!(
+            places(|options| options.grpc_address = some("none"), &[]).unwrap(),
+            ["HTTP 127.0.0.1:8080"]
+        );
+    }
+
+    #[test]
+    fn hosts_ports_and_sockets_are_read() {
+        for (address, expected) in [
+            ("0.0.0.0:1", "0.0.0.0:1"),
+            ("[::1]:1", "[::1]:1"),
+            (":81", "[::]:81|0.0.0.0:81"),
+            ("127.0.0.2", "127.0.0.2:8080"),
+            ("::1", "[::1]:8080"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
+            ("unix:///run/a.sock", "unix:/run/a.sock"),
+            ("unix:a.sock", "unix:a.sock"),
+        ] {
+            let found = places(|options| options.http_address = some(address), &[]).unwrap();
+            assert_eq!(found[0], format!("HTTP {expected}"), "{address}");
+        }
+        // Triton's spelling.
+        let triton = |options: &mut AddressOptions| {
+            options.http_address = some("0.0.0.0");
+            options.http_port = Some(8000);
+            options.grpc_port = Some(8001);
+        };
+        assert_eq!(
+            places(triton, &[]).unwrap(),
+            ["HTTP 0.0.0.0:8000", "gRPC 127.0.0.1:8001"]
+        );
+        let host = |options: &mut AddressOptions| options.host = some("127.0.0.3");
+        assert_eq!(
+            places(host, &[]).unwrap(),
+            ["HTTP 127.0.0.3:8080", "gRPC 127.0.0.3:9000"]
+        );
+    }
+
+    #[test]
+    fn platforms_name_a_port_unless_the_operator_does() {
+        assert_eq!(
+            places(|_| {}, &[("PORT", "8123")]).unwrap(),
+            ["HTTP and gRPC [::]:8123|0.0.0.0:8123"]
+        );
+        assert_eq!(
+            places(|_| {}, &[("PORT", "8123"), ("AIP_HTTP_PORT", "8124")]).unwrap(),
+            ["HTTP and gRPC [::]:8124|0.0.0.0:8124"]
+        );
+        let told = |options: &mut AddressOptions| options.http_port = Some(1);
+        assert_eq!(
+            places(told, &[("PORT", "8123")]).unwrap(),
+            ["HTTP 127.0.0.1:1", "gRPC 127.0.0.1:9000"]
+        );
+        assert_eq!(places(|_| {}, &[("PORT", "")]).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn wrong_addresses_are_told() {
+        let http =
+            |address: &'static str| move |options: &mut AddressOptions| options.http_address = some(address);
+        for address in [
+            "nonsense",
+            ":",
+            ":99999",
+            "unix:",
+            "http://127.0.0.1:1",
+            "127.0.0.1:x",
+        ] {
+            assert_eq!(
+                places(http(address), &[]).unwrap_err(),
+                format!("--http-address: expected HOST:PORT, :PORT, unix:PATH or none, found '{address}'")
+            );
+        }
+        let twice = |options: &mut AddressOptions| {
+            options.http_address = some("127.0.0.1:1");
+            options.http_port = Some(2);
+        };
+        assert_eq!(
+            places(twice, &[]).unwrap_err(),
+            "--http-port 2 goes with an --http-address that is an IP address alone, found '127.0.0.1:1'"
+        );
+        let nowhere = |options: &mut AddressOptions| {
+            options.http_address = some("none");
+            options.grpc_address = some("none");
+        };
+        assert!(
+            places(nowhere, &[])
+                .unwrap_err()
+                .starts_with("there is nowhere to listen")
+        );
+        assert_eq!(
+            places(|_| {}, &[("PORT", "http")]).unwrap_err(),
+            "PORT in the environment: expected a port, found 'http' (--address takes its place)"
+        );
+        for mode in ["", "8", "1000", "rw", "-1"] {
+            assert!(mode.parse::<SocketMode>().is_err(), "{mode}");
+        }
+        assert_eq!("0600".parse(), Ok(SocketMode(0o600)));
+    }
+}

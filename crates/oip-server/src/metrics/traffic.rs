@@ -1,0 +1,62 @@
+//! What is counted where requests come in, over all models and for none.
+
+use super::text::{Family, Text};
+use crate::traffic::{BOUNDS, Sizes, Totals, Transport};
+
+const TRANSPORTS: [Transport; 2] = [Transport::Http, Transport::Grpc];
+
+/// Writes all of it.
+pub(super) fn write(text: &mut Text, totals: &Totals) {
+    let mut running = text.family(&RUNNING);
+    for transport in TRANSPORTS {
+        running.add(&[("transport", transport.name())], totals.running(transport));
+    }
+    for (family, sizes) in [
+        (
+            REQUEST_BYTES,
+            Totals::requests as fn(&Totals, Transport) -> &Sizes,
+        ),
+        (ANSWER_BYTES, Totals::answers),
+    ] {
+        let mut samples = text.family(&family);
+        for transport in TRANSPORTS {
+            let sizes = sizes(totals, transport);
+            samples.add_histogram(
+                &[("transport", transport.name())],
+                BOUNDS.map(|bytes| bytes as f64),
+                &sizes.counts(),
+                sizes.sum() as f64,
+            );
+        }
+    }
+    let mut failures = text.family(&FAILURES);
+    for ((transport, route, code), count) in totals.failures() {
+        let code = code.to_string();
+        let labels = [
+            ("transport", transport.name()),
+            ("route", route),
+            ("code", code.as_str()),
+        ];
+        failures.add(&labels, count);
+    }
+}
+
+const RUNNING: Family = Family::gauge(
+    "oip_requests_running",
+    "Requests to run a model that have come and are not answered to their last byte; a stream of gRPC is one.",
+);
+
+const REQUEST_BYTES: Family = Family::histogram(
+    "oip_request_bytes",
+    "Bytes of bodies of requests to run a model, as they came.",
+);
+
+const ANSWER_BYTES: Family = Family::histogram(
+    "oip_answer_bytes",
+    "Bytes of bodies of answers to them, as they left.",
+);
+
+const FAILURES: Family = Family::counter(
+    "oip_request_failures_total",
+    "Requests of all kinds that failed, whether a model saw them or not, by what was asked for and the answer's code.",
+);

@@ -1,0 +1,460 @@
+//! The access log: a line about each request, written by a thread of its own, so that no request waits for a disk or for
+//! whoever reads standard error. What finds no room on the way there is dropped and counted.
+
+use std::{
+    fmt::Write as _,
+    fs::{File, OpenOptions},
+    io::{self, ErrorKind, Write, stderr},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use oip_service::{Phase, RequestNotes};
+use serde::Serialize;
+
+use super::options::AccessLogForm;
+
+/// What is said of a request.
+pub(super) struct Entry<'a> {
+    pub(super) time: SystemTime,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) identity: Option<&'a str>,
+    pub(super) transport: &'static str,
+    pub(super) method: &'a str,
+    pub(super) route: &'static str,
+    pub(super) path: Option<&'a str>,
+    pub(super) model: Option<&'a str>,
+    pub(super) version: Option<&'a str>,
+    pub(super) code: u16,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) elapsed: Duration,
+    pub(super) notes: &'a RequestNotes,
+    pub(super) request_id: Option<&'a str>,
+    pub(super) trace: Option<&'a str>,
+}
+
+/// The same as an object.
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    identity: Option<&'a str>,
+    transport: &'a str,
+    method: &'a str,
+    route: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<&'a str>,
+    code: u16,
+    bytes_in: u64,
+    bytes_out: u64,
+    us: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_read: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_decode: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_queue: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_run: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_encode: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'a str>,
+}
+
+impl Entry<'_> {
+    fn as_json(&self) -> Vec<u8> {
+        let time = |phase| self.notes.time(phase).map(microseconds);
+        let line = Line {
+            time: self.shown_time(),
+            peer: self.peer,
+            identity: self.identity,
+            transport: self.transport,
+            method: self.method,
+            route: self.route,
+            path: self.path,
+            model: self.model,
+            version: self.version,
+            code: self.code,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            us: microseconds(self.elapsed),
+            us_read: time(Phase::Read),
+            us_decode: time(Phase::Decode),
+            us_queue: time(Phase::Queue),
+            us_run: time(Phase::Run),
+            us_encode: time(Phase::Encode),
+            request_id: self.request_id,
+            trace_id: self.trace,
+        };
+        // Texts and numbers have a form in JSON.
+        let mut line = serde_json::to_vec(&line).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+
+    fn as_text(&self) -> Vec<u8> {
+        let mut line = self.shown_time();
+        let Self {
+            transport,
+            method,
+            route,
+            code,
+            bytes_in,
+            bytes_out,
+            ..
+        } = self;
+        let peer = self.peer.map_or("-".to_owned(), |peer| peer.to_string());
+        // A string takes everything.
+        let _ = write!(line, " {peer} {transport} {method} {route} {code}");
+        let _ = write!(
+            line,
+            " in={bytes_in} out={bytes_out} us={}",
+            microseconds(self.elapsed)
+        );
+        for (name, phase) in ["read", "decode", "queue", "run", "encode"]
+            .into_iter()
+            .zip(Phase::ALL)
+        {
+            if let Some(time) = self.notes.time(phase) {
+                let _ = write!(line, " {name}={}", microseconds(time));
+            }
+        }
+        for (name, value) in [
+            ("model", self.model),
+            ("version", self.version),
+            ("path", self.path),
+            ("identity", self.identity),
+            ("id", self.request_id),
+            ("trace", self.trace),
+        ] {
+            if let Some(value) = value {
+                let _ = write!(line, " {name}={}", Shown(value));
+            }
+        }
+        line.push('\n');
+        line.into_bytes()
+    }
+
+    fn shown_time(&self) -> String {
+        humantime::format_rfc3339_micros(self.time).to_string()
+    }
+}
+
+/// A value as it is, or in quotes where it could be taken for something else.
+struct Shown<'a>(&'a str);
+
+impl std::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_plain = |character: char| character.is_alphanumeric() || "-_./:+@".contains(character);
+        if !self.0.is_empty() && self.0.chars().all(is_plain) {
+            return f.write_str(self.0);
+        }
+        write!(f, "{:?}", self.0)
+    }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The way to the access log.
+#[derive(Clone)]
+pub(crate) struct AccessLog {
+    queue: SyncSender<Message>,
+    form: AccessLogForm,
+    dropped: Arc<AtomicU64>,
+}
+
+enum Message {
+    Line(Vec<u8>),
+    /// The file was moved away: a new one is to be opened at its path.
+    Reopen(SyncSender<io::Result<()>>),
+    /// Everything before it is to be written; then this is dropped, which tells who waits.
+    Flush(SyncSender<()>),
+}
+
+/// Lines that may wait: some megabytes.
+const CAPACITY: usize = 16 << 10;
+
+/// Bytes that are written at once, if there are so many.
+const BLOCK: usize = 64 << 10;
+
+/// For how long an order waits for a thread that is held up by a disk.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl AccessLog {
+    /// Begins to write, to the end of a file or to standard error. `None` if nothing is wanted.
+    pub(crate) fn start(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Option<Self>> {
+        if form == AccessLogForm::Off {
+            return Ok(None);
+        }
+        let out = Out::open(file)?;
+        let (queue, messages) = sync_channel(CAPACITY);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writing = {
+            let dropped = dropped.clone();
+            move || write_all(&messages, out, &dropped)
+        };
+        thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(writing)?;
+        Ok(Some(Self { queue, form, dropped }))
+    }
+
+    /// Sends a line on its way, or drops it.
+    pub(super) fn write(&self, entry: &Entry<'_>) {
+        let line = match self.form {
+            AccessLogForm::Json => entry.as_json(),
+            AccessLogForm::Off | AccessLogForm::Text => entry.as_text(),
+        };
+        if self.queue.try_send(Message::Line(line)).is_err() {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Lines that were dropped or could not be written.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// Opens the file again, for those who move log files away. If that fails the old one stays.
+    pub(crate) fn reopen(&self) -> io::Result<()> {
+        let (done, is_done) = sync_channel(1);
+        let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk holds it up");
+        if !self.send(Message::Reopen(done), PATIENCE) {
+            return Err(held_up());
+        }
+        is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(held_up()))
+    }
+
+    /// Waits until all lines so far are written, or until `patience` is over.
+    pub(crate) fn flush(&self, patience: Duration) {
+        let (done, is_done) = sync_channel(0);
+        if self.send(Message::Flush(done), patience) {
+            let _ = is_done.recv_timeout(patience);
+        }
+    }
+
+    /// Waits for room for an order; false if there is none for so long.
+    fn send(&self, mut message: Message, patience: Duration) -> bool {
+        let start = Instant::now();
+        while let Err(unsent) = self.queue.try_send(message) {
+            match unsent {
+                TrySendError::Full(unsent) if start.elapsed() < patience => message = unsent,
+                _ => return false,
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
+
+/// The life of the thread: writes what comes, in blocks.
+fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
+    /// For so long lines gather: a thread that waits for each would cost every request a wake-up.
+    const GATHER: Duration = Duration::from_millis(5);
+    let mut block = Block::default();
+    while let Ok(first) = messages.recv() {
+        for message in std::iter::once(first).chain(messages.try_iter()) {
+            match message {
+                Message::Line(line) => {
+                    block.add(&line);
+                    if block.bytes.len() >= BLOCK {
+                        block.write(&mut out, dropped);
+                    }
+                }
+                Message::Reopen(done) => {
+                    block.write(&mut out, dropped);
+                    let _ = done.send(out.reopen());
+                }
+                Message::Flush(done) => {
+                    block.write(&mut out, dropped);
+                    drop(done);
+                }
+            }
+        }
+        block.write(&mut out, dropped);
+        thread::sleep(GATHER);
+    }
+}
+
+/// Lines that are written at once.
+#[derive(Default)]
+struct Block {
+    bytes: Vec<u8>,
+    lines: u64,
+    /// Whether the last one could not be written, which is said once.
+    is_failing: bool,
+}
+
+impl Block {
+    fn add(&mut self, line: &[u8]) {
+        self.bytes.extend_from_slice(line);
+        self.lines += 1;
+    }
+
+    fn write(&mut self, out: &mut Out, dropped: &AtomicU64) {
+        if self.lines == 0 {
+            return;
+        }
+        let written = out.write_all(&self.bytes);
+        if let Err(error) = &written {
+            dropped.fetch_add(self.lines, Relaxed);
+            if !self.is_failing {
+                tracing::warn!(%error, "the access log cannot be written");
+            }
+        }
+        self.is_failing = written.is_err();
+        self.bytes.clear();
+        self.lines = 0;
+    }
+}
+
+/// Where lines go.
+enum Out {
+    Stderr,
+    File { file: File, path: PathBuf },
+}
+
+impl Out {
+    fn open(path: Option<PathBuf>) -> io::Result<Self> {
+        Ok(match path {
+            None => Self::Stderr,
+            Some(path) => Self::File {
+                file: open(&path)?,
+                path,
+            },
+        })
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stderr => {}
+            Self::File { file, path } => *file = open(path)?,
+        }
+        Ok(())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => stderr().write_all(bytes),
+            Self::File { file, .. } => file.write_all(bytes),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn entry(notes: &RequestNotes) -> Entry<'_> {
+        Entry {
+            time: SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_123),
+            peer: Some("10.0.0.1:5000".parse().unwrap()),
+            identity: None,
+            transport: "http",
+            method: "POST",
+            route: "/v2/models/{model}/infer",
+            path: None,
+            model: notes.model(),
+            version: notes.version(),
+            code: 200,
+            bytes_in: 10,
+            bytes_out: 20,
+            elapsed: Duration::from_micros(1234),
+            notes,
+            request_id: Some("a b\n"),
+            trace: None,
+        }
+    }
+
+    #[test]
+    fn lines_have_all_that_is_known() {
+        let notes = RequestNotes::default();
+        notes.set_model("digits");
+        notes.set_version("3");
+        notes.add(Phase::Queue, Duration::ZERO);
+        notes.add(Phase::Run, Duration::from_micros(1000));
+        let text = String::from_utf8(entry(&notes).as_text()).unwrap();
+        assert_eq!(
+            text,
+            "2023-11-14T22:13:20.000123Z 10.0.0.1:5000 http POST /v2/models/{model}/infer 200 in=10 out=20 us=1234 \
+             queue=0 run=1000 model=digits version=3 id=\"a b\\n\"\n"
+        );
+        let json = entry(&notes).as_json();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let expected = serde_json::json!({
+            "time": "2023-11-14T22:13:20.000123Z", "peer": "10.0.0.1:5000", "transport": "http", "method": "POST",
+            "route": "/v2/models/{model}/infer", "model": "digits", "version": "3", "code": 200, "bytes_in": 10,
+            "bytes_out": 20, "us": 1234, "us_queue": 0, "us_run": 1000, "request_id": "a b\n",
+        });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn files_that_were_moved_away_are_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let log = AccessLog::start(AccessLogForm::Text, Some(path.clone()))
+            .unwrap()
+            .unwrap();
+        let notes = RequestNotes::default();
+        log.write(&entry(&notes));
+        log.flush(PATIENCE);
+        let moved = folder.path().join("access.log.1");
+        fs::rename(&path, &moved).unwrap();
+        log.reopen().unwrap();
+        for _ in 0..2 {
+            log.write(&entry(&notes));
+        }
+        log.flush(PATIENCE);
+        let lines = |path| fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!((lines(&moved), lines(&path)), (1, 2));
+        // A folder in its place: lines go on into the old file.
+        fs::rename(&path, folder.path().join("access.log.2")).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(log.reopen().is_err());
+        log.write(&entry(&notes));
+        log.flush(PATIENCE);
+        assert_eq!(lines(&folder.path().join("access.log.2")), 3);
+        assert_eq!(log.dropped(), 0);
+        assert!(AccessLog::start(AccessLogForm::Json, Some(path)).is_err());
+    }
+
+    /// However many lines there are, who writes them waits for nobody.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let full = Some(PathBuf::from("/dev/full"));
+        let log = AccessLog::start(AccessLogForm::Json, full).unwrap().unwrap();
+        let notes = RequestNotes::default();
+        for _ in 0..2 * CAPACITY {
+            log.write(&entry(&notes));
+        }
+        log.flush(PATIENCE);
+        assert_eq!(log.dropped(), 2 * CAPACITY as u64);
+    }
+}

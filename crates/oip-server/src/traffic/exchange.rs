@@ -1,0 +1,259 @@
+//! One request and its answer, from the request's head to the last byte of the answer.
+
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::{Instant, SystemTime},
+};
+
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
+use bytes::Buf;
+use http_body::{Body, Frame, SizeHint};
+use oip_service::RequestNotes;
+use pin_project_lite::pin_project;
+
+use super::{
+    access_log::Entry,
+    ids::Ids,
+    route::{self, Route},
+    shared::Traffic,
+    transport::Transport,
+};
+
+/// A request and its answer. When the last of those who work on them lets go, they are counted and written down.
+pub(crate) struct Exchange {
+    traffic: Arc<Traffic>,
+    transport: Transport,
+    route: Route,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    /// The status of HTTP, or gRPC's code.
+    code: AtomicU32,
+    /// Whether all of the answer was given out, so that the client has it if it wants it.
+    is_whole: AtomicBool,
+    logged: Option<Box<Logged>>,
+}
+
+/// No answer yet.
+const UNKNOWN: u32 = u32::MAX;
+
+/// A client that left before it had its answer: the status that nginx has for it, and gRPC's CANCELLED.
+const GONE_HTTP: u16 = 499;
+const GONE_GRPC: u16 = 1;
+
+/// What is written down beside.
+struct Logged {
+    time: SystemTime,
+    start: Instant,
+    peer: Option<SocketAddr>,
+    method: Method,
+    /// Of routes that are nowhere, as far as a line has room for it.
+    path: Option<String>,
+    request_id: Option<String>,
+    trace: Option<String>,
+    notes: Arc<RequestNotes>,
+}
+
+/// Bytes of a path that a line has room for.
+const MAX_PATH: usize = 200;
+
+impl Exchange {
+    /// A request's head has come. Nothing is to be done if nobody asks for it.
+    pub(super) fn begin<B>(
+        traffic: &Arc<Traffic>,
+        transport: Transport,
+        request: &Request<B>,
+        peer: Option<SocketAddr>,
+        ids: &Ids,
+    ) -> Option<Arc<Self>> {
+        if traffic.totals.is_none() && traffic.log.is_none() {
+            return None;
+        }
+        let path = request.uri().path();
+        let route = match transport {
+            Transport::Http => route::of_http(path),
+            Transport::Grpc => route::of_grpc(path),
+        };
+        if let Some(totals) = traffic.totals.as_ref().filter(|_| route.is_inference) {
+            totals.begin(transport);
+        }
+        let logged = traffic.log.is_some().then(|| {
+            Box::new(Logged {
+                time: SystemTime::now(),
+                start: Instant::now(),
+                peer,
+                method: request.method().clone(),
+                path: (route.name == route::OTHER).then(|| path.chars().take(MAX_PATH).collect()),
+                request_id: ids.request().map(str::to_owned),
+                trace: ids.trace().map(str::to_owned),
+                notes: Arc::default(),
+            })
+        });
+        Some(Arc::new(Self {
+            traffic: traffic.clone(),
+            transport,
+            route,
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            code: AtomicU32::new(UNKNOWN),
+            // Of these the body does not leave.
+            is_whole: AtomicBool::new(request.method() == Method::HEAD),
+            logged,
+        }))
+    }
+
+    /// Where to note what is done for the request.
+    pub(super) fn notes(&self) -> Option<Arc<RequestNotes>> {
+        Some(self.logged.as_ref()?.notes.clone())
+    }
+
+    /// The answer has begun.
+    pub(super) fn answered<B: Body>(&self, response: &Response<B>) {
+        if response.body().is_end_stream() {
+            self.is_whole.store(true, Relaxed);
+        }
+        match self.transport {
+            Transport::Http => self.set_code(response.status().as_u16()),
+            // What is no gRPC gets a status of HTTP, and what is nothing but a status has it here.
+            Transport::Grpc if response.status() != StatusCode::OK => {
+                self.set_code(response.status().as_u16());
+            }
+            Transport::Grpc => self.find_code(response.headers()),
+        }
+    }
+
+    fn set_code(&self, code: u16) {
+        self.code.store(code.into(), Relaxed);
+    }
+
+    fn find_code(&self, headers: &HeaderMap) {
+        let code = headers.get("grpc-status").and_then(|code| code.to_str().ok());
+        if let Some(code) = code.and_then(|code| code.parse().ok()) {
+            self.set_code(code);
+        }
+    }
+
+    /// How it ended.
+    fn outcome(&self) -> (u16, bool) {
+        let known = u16::try_from(self.code.load(Relaxed)).ok();
+        match (self.transport, known) {
+            (Transport::Http, Some(status)) if self.is_whole.load(Relaxed) => (status, status >= 400),
+            (Transport::Http, _) => (GONE_HTTP, true),
+            (Transport::Grpc, Some(code)) => (code, code != 0),
+            (Transport::Grpc, None) => (GONE_GRPC, true),
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let (code, is_failure) = self.outcome();
+        let (bytes_in, bytes_out) = (self.bytes_in.load(Relaxed), self.bytes_out.load(Relaxed));
+        if let Some(totals) = &self.traffic.totals {
+            if self.route.is_inference {
+                totals.end(self.transport, bytes_in, bytes_out);
+            }
+            if is_failure {
+                totals.failed(self.transport, self.route, code);
+            }
+        }
+        if let (Some(log), Some(logged)) = (&self.traffic.log, &self.logged) {
+            log.write(&Entry {
+                time: logged.time,
+                peer: logged.peer,
+                identity: logged.notes.identity(),
+                transport: self.transport.name(),
+                method: logged.method.as_str(),
+                route: self.route.name,
+                path: logged.path.as_deref(),
+                model: logged.notes.model(),
+                version: logged.notes.version(),
+                code,
+                bytes_in,
+                bytes_out,
+                elapsed: logged.start.elapsed(),
+                notes: &logged.notes,
+                request_id: logged.request_id.as_deref(),
+                trace: logged.trace.as_deref(),
+            });
+        }
+    }
+}
+
+pin_project! {
+    /// A body whose bytes are counted.
+    pub(crate) struct Counted<B> {
+        #[pin]
+        body: B,
+        exchange: Option<Arc<Exchange>>,
+        is_answer: bool,
+    }
+}
+
+impl<B> Counted<B> {
+    /// A request's.
+    pub(super) fn request(body: B, exchange: Option<Arc<Exchange>>) -> Self {
+        Self {
+            body,
+            exchange,
+            is_answer: false,
+        }
+    }
+
+    /// An answer's.
+    pub(super) fn answer(body: B, exchange: Option<Arc<Exchange>>) -> Self {
+        Self {
+            body,
+            exchange,
+            is_answer: true,
+        }
+    }
+}
+
+impl<B: Body> Body for Counted<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let mut this = self.project();
+        let frame = ready!(this.body.as_mut().poll_frame(cx));
+        if let Some(exchange) = this.exchange {
+            let bytes = if *this.is_answer {
+                &exchange.bytes_out
+            } else {
+                &exchange.bytes_in
+            };
+            match &frame {
+                Some(Ok(frame)) => {
+                    if let Some(data) = frame.data_ref() {
+                        bytes.fetch_add(data.remaining() as u64, Relaxed);
+                    } else if let Some(trailers) = frame.trailers_ref().filter(|_| *this.is_answer) {
+                        exchange.find_code(trailers);
+                    }
+                }
+                Some(Err(_)) => return Poll::Ready(frame),
+                None => {}
+            }
+            if *this.is_answer && (frame.is_none() || this.body.is_end_stream()) {
+                exchange.is_whole.store(true, Relaxed);
+            }
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,39 @@
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+
+/// What is written about requests.
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct TrafficOptions {
+    /// Whether a line is written about each request, when its answer has left [default: off]
+    #[arg(long, env = "OIP_ACCESS_LOG", hide_env = true, value_name = "FORM")]
+    pub(crate) access_log: Option<AccessLogForm>,
+
+    /// The file for these lines, which are added to its end; SIGHUP opens it again [default: standard error]
+    #[arg(long, env = "OIP_ACCESS_LOG_FILE", hide_env = true, value_name = "FILE")]
+    pub(crate) access_log_file: Option<PathBuf>,
+}
+
+impl TrafficOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            access_log: self.access_log.or(other.access_log),
+            access_log_file: self.access_log_file.or(other.access_log_file),
+        }
+    }
+}
+
+/// How lines about requests are written.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AccessLogForm {
+    /// Not at all
+    Off,
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}

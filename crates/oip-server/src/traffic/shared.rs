@@ -1,0 +1,18 @@
+use std::sync::Arc;
+
+use oip_service::RequestIds;
+
+use super::{access_log::AccessLog, load_report::Load, totals::Totals};
+use crate::platforms::Aliases;
+
+/// What is done with all requests.
+pub(crate) struct Traffic {
+    /// None where nobody can ask for them.
+    pub(crate) totals: Option<Arc<Totals>>,
+    pub(crate) log: Option<AccessLog>,
+    pub(crate) request_ids: RequestIds,
+    /// Applied first: what a path stands for is what is counted.
+    pub(crate) aliases: Aliases,
+    /// What the server says of its load to those who ask.
+    pub(crate) load: Box<dyn Fn() -> Load + Send + Sync>,
+}

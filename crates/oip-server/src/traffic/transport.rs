@@ -1,0 +1,16 @@
+/// How a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Transport {
+    Http,
+    Grpc,
+}
+
+impl Transport {
+    /// For labels and log lines.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One port for everything, Unix sockets, ports that platforms name, and what systemd and operators tell a server.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use axum::http::Request;
+use oip_grpc::proto::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
+use tonic::transport::Endpoint;
+
+use crate::support::{Server, failing};
+
+/// The command for a server with an empty repository and these options, and no others.
+fn command(repository: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command
+        .arg("--model-repository")
+        .arg(repository)
+        .args(arguments)
+        .env_clear();
+    command
+}
+
+/// Whether a server is live, over gRPC.
+async fn is_live(endpoint: String) -> bool {
+    let endpoint = Endpoint::from_shared(endpoint).unwrap();
+    let mut client = GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap());
+    let answer = client.server_live(ServerLiveRequest {}).await.unwrap();
+    answer.into_inner().live
+}
+
+/// The answer's status and body to a GET over HTTP/2 without TLS.
+async fn get_over_http2(address: std::net::SocketAddr, path: &str) -> (u16, Vec<u8>) {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get(format!("http://{address}{path}")).body(()).unwrap();
+    let (answer, _) = client.ready().await.unwrap().send_request(request, true).unwrap();
+    let answer = answer.await.unwrap();
+    let (status, mut body) = (answer.status().as_u16(), answer.into_body());
+    let mut read = Vec::new();
+    while let Some(piece) = body.data().await {
+        read.extend_from_slice(&piece.unwrap());
+    }
+    (status, read)
+}
+
+// Clients must go on while the test waits for the server's end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn one_port_answers_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::spawn(&mut command(folder.path(), &["--address", "127.0.0.1:0"]));
+    assert_eq!(server.http, server.grpc);
+    server.wait_until_loaded();
+    for path in ["/v2/health/live", "/livez", "/readyz", "/ping"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+        assert_eq!(get_over_http2(server.http, path).await.0, 200, "{path}");
+    }
+    let metadata = server.get("/v2").body;
+    assert_eq!(get_over_http2(server.http, "/v2").await, (200, metadata));
+    let (status, body) = get_over_http2(server.http, "/v2/models/nothing").await;
+    assert_eq!(status, 404);
+    assert!(String::from_utf8(body).unwrap().starts_with("{\"error\":"));
+    assert!(is_live(format!("http://{}", server.http)).await);
+    // Over HTTP/1 nothing is gRPC, whatever it says.
+    let headers = [("Content-Type", "application/grpc")];
+    let answer = server.request(
+        "POST",
+        "/inference.GRPCInferenceService/ServerLive",
+        &headers,
+        b"x",
+    );
+    assert_eq!(answer.status, 404);
+    server.signal("TERM");
+    assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
+}
+
+/// The two ports stay what they are: each refuses what is the other's.
+#[tokio::test]
+async fn two_ports_speak_one_protocol_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(folder.path(), &[]);
+    assert_ne!(server.http, server.grpc);
+    let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
+    let spoken = async {
+        let (client, connection) = h2::client::handshake(stream).await?;
+        let answering = async {
+            let request = Request::get("http://x/v2").body(()).unwrap();
+            client.ready().await?.send_request(request, true)?.0.await
+        };
+        tokio::select! {
+            ended = connection => ended.map(|()| None),
+            answer = answering => answer.map(Some),
+        }
+    };
+    assert!(!matches!(spoken.await, Ok(Some(_))));
+}
+
+#[test]
+fn a_transport_can_be_switched_off() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, shown) in [
+        (
+            ["--http-address", "127.0.0.1:0", "--grpc-address", "none"],
+            "HTTP",
+        ),
+        (
+            ["--http-address", "none", "--grpc-address", "127.0.0.1:0"],
+            "gRPC",
+        ),
+    ] {
+        let mut child = command(folder.path(), &arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let printed = printed_until_loaded(&mut child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let other = if shown == "HTTP" { "gRPC  " } else { "HTTP  " };
+        assert!(
+            printed.contains(&format!("  {shown}  ")) && !printed.contains(other),
+            "{printed}"
+        );
+    }
+    let nowhere = ["--model-repository", folder.path().to_str().unwrap()];
+    let (code, line) = failing(&[&nowhere[..], &["--http-address=none", "--grpc-address=none"]].concat());
+    assert!(
+        code == 2 && line.starts_with("there is nowhere to listen"),
+        "{line}"
+    );
+}
+
+/// What a server prints until its models are loaded.
+fn printed_until_loaded(child: &mut Child) -> String {
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut printed = String::new();
+    while !printed.contains(" after ") {
+        assert!(stdout.read_line(&mut printed).unwrap() > 0, "{printed}");
+    }
+    printed
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn unix_sockets_carry_both_transports() {
+    use std::os::unix::{fs::PermissionsExt, net::UnixStream};
+
+    let folder = tempfile::tempdir().unwrap();
+    let [http, grpc] = ["http.sock", "grpc.sock"].map(|name| folder.path().join(name));
+    let [http_address, grpc_address] = [&http, &grpc].map(|path| format!("unix:{}", path.display()));
+    let models = folder.path().join("models");
+    fs::create_dir(&models).unwrap();
+    let arguments = [
+        "--http-address",
+        &http_address,
+        "--grpc-address",
+        &grpc_address,
+        "--unix-socket-mode",
+        "600",
+    ];
+    // Twice, killed between: the socket that is left behind is no hindrance.
+    for signal in ["KILL", "TERM"] {
+        let mut child = command(&models, &arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let printed = printed_until_loaded(&mut child);
+        assert!(
+            printed.contains(&format!("  HTTP  {http_address}\n")),
+            "{printed}"
+        );
+        let mut stream = UnixStream::connect(&http).unwrap();
+        stream
+            .write_all(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(is_live(grpc_address.clone()).await);
+        assert_eq!(fs::metadata(&grpc).unwrap().permissions().mode() & 0o777, 0o600);
+        if signal == "KILL" {
+            // A second server leaves the first one's sockets alone.
+            let output = command(&models, &arguments).output().unwrap();
+            let line = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{line}");
+            let expected =
+                format!("error: cannot listen on {http_address} for HTTP: another process listens there");
+            assert!(line.contains(&expected), "{line}");
+            assert!(UnixStream::connect(&http).is_ok());
+        }
+        let id = child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-s", signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        child.wait().unwrap();
+    }
+    assert!(!http.exists() && !grpc.exists());
+}
+
+/// Knative, Cloud Run and Vertex AI say on which port they send requests.
+#[tokio::test]
+async fn ports_of_platforms_count_where_no_option_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    for variable in ["PORT", "AIP_HTTP_PORT"] {
+        let server = Server::spawn(command(folder.path(), &[]).env(variable, "0"));
+        assert!(server.http.ip().is_unspecified() && server.http == server.grpc);
+        let address = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, server.http.port()));
+        assert!(is_live(format!("http://{address}")).await);
+    }
+    let mut told = command(folder.path(), &["--address", "127.0.0.1:0"]);
+    let server = Server::spawn(told.env("PORT", "0"));
+    assert!(server.http.ip().is_loopback());
+    let output = command(folder.path(), &[]).env("PORT", "x").output().unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        line,
+        "error: PORT in the environment: expected a port, found 'x' (--address takes its place)\n"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn systemd_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let systemd = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    systemd.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let models = folder.path().join("models");
+    fs::create_dir(&models).unwrap();
+    let mut command = command(&models, &["--address", "127.0.0.1:0"]);
+    let mut server = Server::spawn(command.env("NOTIFY_SOCKET", &path));
+    let told = || {
+        let mut state = [0; 200];
+        let len = systemd.recv(&mut state).unwrap();
+        String::from_utf8(state[..len].to_vec()).unwrap()
+    };
+    assert_eq!(told(), "READY=1\nSTATUS=0 of 0 model versions are ready");
+    server.signal("TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
+}
+
+/// SIGHUP reads the log's levels in the configuration file again; a file that is wrong changes nothing.
+#[test]
+fn hangups_reload_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (models, config) = (folder.path().join("models"), folder.path().join("server.toml"));
+    fs::create_dir(&models).unwrap();
+    fs::write(&config, "log = \"warn\"").unwrap();
+    let arguments = ["--address", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let mut command = command(&models, &arguments);
+    let mut server = Server::spawn(command.stderr(Stdio::piped()));
+    server.wait_until_loaded();
+    let mut log = BufReader::new(server.child.stderr.take().unwrap());
+    let mut wait_for = |text: &str| loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the log ended");
+        if line.contains(text) {
+            return line;
+        }
+    };
+    let is_info = |server: &Server| server.get("/v2/logging").json()["log_info"].clone();
+    assert_eq!(is_info(&server), false);
+    fs::write(&config, "log = \"info\"").unwrap();
+    server.signal("HUP");
+    wait_for("reloaded");
+    assert_eq!(is_info(&server), true);
+    fs::write(&config, "log = \"chatty!!\"").unwrap();
+    server.signal("HUP");
+    let line = wait_for("not reloaded");
+    assert!(line.contains("expected a level"), "{line}");
+    assert_eq!(is_info(&server), true);
+}

@@ -1,0 +1,734 @@
+//! The protocol's first version, which KServe asks for unless it is told otherwise, and which Vertex AI has: rows or columns
+//! without datatypes in, predictions out.
+
+use bytes::Bytes;
+use tensor_core::Quoted;
+
+use super::{
+    EncodedPieces, NonFinite,
+    tensor::{read_parameters, set_once},
+};
+use crate::{
+    DataType, ErrorCode, InferInput, InferRequest, InferResponse, Limits, Memory, ModelMetadata, ModelRef,
+    Parameters, ServiceError, TensorMetadata, TensorValue,
+    json::{Cursor, Room, Writer, answer_too_large, read_data, write_data, write_text, write_texts},
+};
+
+/// A request of the first version.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DecodedV1Request {
+    /// The request.
+    pub request: InferRequest,
+    /// Whether it has its inputs in rows, so that its answer is wanted in rows too.
+    pub has_rows: bool,
+}
+
+/// Decodes the body of a request of the first version: `{"instances": [...]}` or `{"inputs": ...}`.
+///
+/// Datatypes are the model's. A list of instances is the rows of the model's one input, or objects that have a row of each
+/// input by its name; `inputs` may be such a list too, or an object that has each input as a whole. Other members are ignored,
+/// but for `parameters`.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where;
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when the data takes more than [`Limits::tensor_bytes`] once decoded; what `memory`
+/// says.
+pub fn decode_v1_request(
+    model: ModelRef<'_>,
+    metadata: &ModelMetadata,
+    body: &Bytes,
+    limits: &Limits,
+    memory: &dyn Memory,
+) -> Result<DecodedV1Request, ServiceError> {
+    let mut cursor = Cursor::new(body)?;
+    let (mut instances, mut inputs, mut parameters) = (None, None, None);
+    cursor.object(|cursor, member| match &*member {
+        "instances" => set_once(&mut instances, &member, pass(cursor, limits)?),
+        "inputs" => set_once(&mut inputs, &member, pass(cursor, limits)?),
+        "parameters" => set_once(&mut parameters, &member, read_parameters(cursor, limits)?),
+        _ => cursor.skip(limits.json_depth),
+    })?;
+    let values = cursor.clone();
+    cursor.finish()?;
+    let mut reader = Reader {
+        metadata,
+        limits,
+        room: Room {
+            left: limits.tensor_bytes,
+            memory,
+        },
+        request: InferRequest::new(model),
+    };
+    reader.request.parameters = parameters.unwrap_or_default();
+    let has_rows = match (instances, inputs) {
+        (Some(start), None) => {
+            reader
+                .rows(&mut values.at(start))
+                .map_err(|error| error.within("instances"))?;
+            true
+        }
+        (None, Some(start)) => {
+            let mut cursor = values.at(start);
+            let is_list = cursor.peek() == Some(b'[');
+            let read = match is_list {
+                true => reader.rows(&mut cursor),
+                false => reader.columns(&mut cursor),
+            };
+            read.map_err(|error| error.within("inputs"))?;
+            is_list
+        }
+        (None, None) => {
+            return Err(ServiceError::invalid(
+                "expected \"instances\" or \"inputs\", found neither",
+            ));
+        }
+        (Some(_), Some(_)) => {
+            return Err(ServiceError::invalid(
+                "expected \"instances\" or \"inputs\", found both",
+            ));
+        }
+    };
+    Ok(DecodedV1Request {
+        request: reader.request,
+        has_rows,
+    })
+}
+
+/// Passes over a value and gives the place where it begins.
+fn pass(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<usize, ServiceError> {
+    let start = cursor.position();
+    cursor.skip(limits.json_depth)?;
+    Ok(start)
+}
+
+/// The sizes of nested lists, by the first item of each, but for the outermost, whose items are counted. The text was passed
+/// over before, so that it is sound and not too deep.
+fn nesting(cursor: &Cursor<'_>, limits: &Limits) -> Result<Vec<i64>, ServiceError> {
+    let mut dims = Vec::new();
+    let mut next = cursor.clone();
+    while next.peek() == Some(b'[') {
+        let (mut count, mut inner) = (0, None);
+        next.array(|cursor| {
+            inner.get_or_insert_with(|| cursor.clone());
+            count += 1;
+            cursor.skip_data()
+        })?;
+        dims.push(count);
+        match inner {
+            Some(inner) if dims.len() < limits.json_depth => next = inner,
+            _ => break,
+        }
+    }
+    Ok(dims)
+}
+
+struct Reader<'r> {
+    metadata: &'r ModelMetadata,
+    limits: &'r Limits,
+    room: Room<'r>,
+    request: InferRequest,
+}
+
+impl<'r> Reader<'r> {
+    /// Reads a list: of rows, or of objects that have them by name.
+    fn rows(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
+        if cursor.peek() != Some(b'[') {
+            return Err(cursor.unexpected("a list"));
+        }
+        let mut first = None;
+        cursor.clone().array(|cursor| {
+            first.get_or_insert(cursor.peek());
+            cursor.skip(self.limits.json_depth)
+        })?;
+        match first.flatten() {
+            None => Err(ServiceError::invalid(
+                "expected at least one instance, found none",
+            )),
+            Some(b'{') => self.named_rows(cursor),
+            Some(_) => {
+                let [input] = &self.metadata.inputs[..] else {
+                    let names: Vec<&str> = self.inputs().map(|input| &*input.name).collect();
+                    let message = format!("expected objects with the inputs {}", names.join(", "));
+                    return Err(ServiceError::invalid(message));
+                };
+                self.whole(cursor, input)
+            }
+        }
+    }
+
+    /// Reads an object that has each input as a whole.
+    fn columns(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
+        if cursor.peek() != Some(b'{') {
+            return Err(cursor.unexpected("a list or an object"));
+        }
+        let limits = self.limits;
+        cursor.object(|cursor, name| {
+            let input = self.input(&name)?;
+            if self.request.input(&name).is_some() {
+                let message = format!("input {} is given more than once", Quoted(&name));
+                return Err(ServiceError::invalid(message));
+            }
+            self.whole(&mut cursor.clone(), input)?;
+            cursor.skip(limits.json_depth)
+        })
+    }
+
+    /// Reads the whole of an input.
+    fn whole(&mut self, cursor: &mut Cursor<'_>, input: &TensorMetadata) -> Result<(), ServiceError> {
+        let shape = self.limits.shape(&nesting(cursor, self.limits)?)?;
+        let read = read_data(
+            cursor,
+            input.datatype,
+            &shape,
+            self.limits.json_depth,
+            &mut self.room,
+        );
+        let value = read.map_err(|error| error.within(format_args!("input {}", Quoted(&input.name))))?;
+        self.add(input, value);
+        Ok(())
+    }
+
+    /// Reads rows by name, input by input: what a row has of one input stands at many places of the text.
+    fn named_rows(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
+        let inputs: Vec<&TensorMetadata> = self.inputs().collect();
+        let mut places: Vec<Vec<usize>> = vec![Vec::new(); inputs.len()];
+        let mut count = 0;
+        let depth = self.limits.json_depth;
+        cursor.array(|cursor| {
+            let row = count;
+            let read = cursor.object(|cursor, name| {
+                let place = inputs.iter().position(|input| *input.name == *name);
+                let places = &mut places[place.ok_or_else(|| self.unknown(&name))?];
+                if places.len() != row {
+                    let what = if places.len() > row {
+                        "is given more than once"
+                    } else {
+                        "is missing in the instances before"
+                    };
+                    return Err(ServiceError::invalid(format!("input {} {what}", Quoted(&name))));
+                }
+                places.push(cursor.position());
+                cursor.skip(depth)
+            });
+            count += 1;
+            let read = read.and_then(|()| {
+                let lacks = |places: &Vec<usize>| !places.is_empty() && places.len() != count;
+                match places.iter().position(lacks) {
+                    None => Ok(()),
+                    Some(place) => {
+                        let name = Quoted(&inputs[place].name);
+                        Err(ServiceError::invalid(format!("input {name} is missing")))
+                    }
+                }
+            });
+            read.map_err(|error| error.within(format_args!("[{row}]")))
+        })?;
+        for (input, places) in inputs.into_iter().zip(&places) {
+            // One that no row has may be optional; the model's check knows.
+            if !places.is_empty() {
+                let value = self.joined(cursor, input, places)?;
+                self.add(input, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the rows of one input, and puts them after one another.
+    fn joined(
+        &mut self,
+        cursor: &Cursor<'_>,
+        input: &TensorMetadata,
+        places: &[usize],
+    ) -> Result<TensorValue, ServiceError> {
+        let within = |row: usize, error: ServiceError| {
+            error.within(format_args!("[{row}]: input {}", Quoted(&input.name)))
+        };
+        let mut dims = match places.first() {
+            Some(first) => nesting(&cursor.at(*first), self.limits)?,
+            None => Vec::new(),
+        };
+        let row = self.limits.shape(&dims)?;
+        dims.insert(0, places.len() as i64);
+        let shape = self.limits.shape(&dims)?;
+        // What the rows take if all are as the first one, and the text can hold them.
+        let element = match input.datatype {
+            DataType::Fixed(dtype) => dtype.size() as u64,
+            DataType::Bytes => 4,
+        };
+        let first = places.first().copied().unwrap_or(0);
+        let possible = cursor.at(first).remaining() as u64 / 2 + 1;
+        let bytes = shape.element_count().min(possible).saturating_mul(element);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.room.left);
+        let mut grant = self.room.memory.grant(bytes)?;
+        let mut raw: Vec<u8> = Vec::new();
+        raw.try_reserve_exact(bytes).map_err(|_| no_memory())?;
+        for (number, place) in places.iter().enumerate() {
+            let mut cursor = cursor.at(*place);
+            let depth = self.limits.json_depth;
+            let read = read_data(&mut cursor, input.datatype, &row, depth, &mut self.room);
+            let read = read.map_err(|error| within(number, error))?;
+            let missing = (raw.len() + read.raw().len()).saturating_sub(raw.capacity());
+            if missing > 0 {
+                // Texts are longer than their lengths: room for as much again.
+                let more = missing.max(raw.capacity());
+                grant.grow(more)?;
+                raw.try_reserve_exact(raw.capacity() + more - raw.len())
+                    .map_err(|_| no_memory())?;
+            }
+            raw.extend_from_slice(read.raw());
+        }
+        TensorValue::from_raw(input.datatype, shape, grant.own(Bytes::from(raw)))
+    }
+
+    fn add(&mut self, input: &TensorMetadata, value: TensorValue) {
+        self.request.inputs.push(InferInput {
+            name: input.name.clone(),
+            value,
+            parameters: Parameters::new(),
+        });
+    }
+
+    fn inputs(&self) -> impl Iterator<Item = &'r TensorMetadata> + use<'r> {
+        self.metadata.inputs.iter()
+    }
+
+    fn input(&self, name: &str) -> Result<&'r TensorMetadata, ServiceError> {
+        let found = self.inputs().find(|input| *input.name == *name);
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> ServiceError {
+        let names: Vec<&str> = self.inputs().map(|input| &*input.name).collect();
+        let hint = match name {
+            "name" | "datatype" | "shape" | "data" => {
+                "; requests of the second version go to /v2/models/{model}/infer"
+            }
+            _ => "",
+        };
+        ServiceError::invalid(format!(
+            "expected the inputs {}, found {}{hint}",
+            names.join(", "),
+            Quoted(name)
+        ))
+    }
+}
+
+/// Encodes an answer of the first version, `{"predictions": ...}`, within a limit of bytes and memory that somebody bounds.
+///
+/// The predictions are the model's one output as nested lists. Those of several outputs are a list of objects with a row of
+/// each by name, if the request had rows and all outputs have as many; else an object with each as a whole.
+///
+/// # Errors
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that is not UTF-8, or a
+/// non-finite float under [`NonFinite::Error`]; [`Internal`](crate::ErrorCode::Internal) when the answer has more than `limit`
+/// bytes; what `memory` says.
+pub fn encode_v1_response(
+    response: &InferResponse,
+    has_rows: bool,
+    non_finite: NonFinite,
+    memory: &dyn Memory,
+    limit: usize,
+) -> Result<EncodedPieces, ServiceError> {
+    let mut writer = Writer::in_pieces(memory, limit);
+    writer.raw("{\"predictions\":");
+    let mut outputs = Vec::with_capacity(response.outputs.len());
+    for output in &response.outputs {
+        outputs.push((output.name.as_str(), Printed::new(&output.value, non_finite)?));
+    }
+    let rows = response.outputs.first().and_then(|output| output.value.rows());
+    let are_rows = rows.filter(|_| has_rows && outputs.len() > 1);
+    let are_rows = are_rows.filter(|rows| {
+        let mut outputs = response.outputs.iter();
+        outputs.all(|output| output.value.rows() == Some(*rows))
+    });
+    match (&mut outputs[..], are_rows) {
+        ([(name, output)], _) => output
+            .write(&mut writer, 0)
+            .map_err(|error| within(name, error))?,
+        (outputs, Some(rows)) => {
+            writer.raw("[");
+            for row in 0..rows {
+                writer.raw(if row == 0 { "{" } else { ",{" });
+                write_members(&mut writer, outputs, 1)?;
+                writer.raw("}");
+            }
+            writer.raw("]");
+        }
+        (outputs, None) => {
+            writer.raw("{");
+            write_members(&mut writer, outputs, 0)?;
+            writer.raw("}");
+        }
+    }
+    writer.raw("}");
+    let pieces = EncodedPieces {
+        json: writer.into_pieces()?,
+        binary: Vec::new(),
+    };
+    match pieces.len() {
+        found if found > limit => Err(answer_too_large(found, limit)),
+        _ => Ok(pieces),
+    }
+}
+
+/// Writes outputs by name; each what comes next of it, from this axis on.
+fn write_members(
+    writer: &mut Writer<'_>,
+    outputs: &mut [(&str, Printed<'_>)],
+    axis: usize,
+) -> Result<(), ServiceError> {
+    for (index, (name, output)) in outputs.iter_mut().enumerate() {
+        writer.room(0)?;
+        if index > 0 {
+            writer.raw(",");
+        }
+        writer.string(name);
+        writer.raw(":");
+        output.write(writer, axis).map_err(|error| within(name, error))?;
+    }
+    Ok(())
+}
+
+fn within(name: &str, error: ServiceError) -> ServiceError {
+    error.within(format_args!("output {}", Quoted(name)))
+}
+
+/// A tensor that is printed from its first element to its last, in as many parts as its reader likes.
+struct Printed<'v> {
+    dims: &'v [u64],
+    non_finite: NonFinite,
+    elements: Elements<'v>,
+}
+
+enum Elements<'v> {
+    /// All in one dimension, and how many were printed.
+    Fixed(tensor_core::Tensor, u64),
+    Texts(Box<dyn Iterator<Item = &'v [u8]> + 'v>),
+}
+
+impl<'v> Printed<'v> {
+    fn new(value: &'v TensorValue, non_finite: NonFinite) -> Result<Self, ServiceError> {
+        let elements = match value {
+            TensorValue::Bytes(tensor) => Elements::Texts(Box::new(tensor.iter())),
+            TensorValue::Fixed(tensor) => {
+                let flat = tensor_core::Shape::vector(tensor.shape().element_count());
+                let flat = tensor.reshape(flat).map_err(|error| internal(&error))?;
+                Elements::Fixed(flat, 0)
+            }
+        };
+        Ok(Self {
+            dims: value.shape().dims(),
+            non_finite,
+            elements,
+        })
+    }
+
+    /// Writes what comes next, as nested as the dimensions from this axis on.
+    fn write(&mut self, writer: &mut Writer<'_>, axis: usize) -> Result<(), ServiceError> {
+        let dims = self.dims;
+        match dims.get(axis..).unwrap_or_default() {
+            [] => self.write_one(writer),
+            [len] => self.write_list(writer, *len),
+            [len, ..] => {
+                writer.raw("[");
+                for index in 0..*len {
+                    writer.room(0)?;
+                    if index > 0 {
+                        writer.raw(",");
+                    }
+                    self.write(writer, axis + 1)?;
+                }
+                writer.raw("]");
+                Ok(())
+            }
+        }
+    }
+
+    fn write_list(&mut self, writer: &mut Writer<'_>, len: u64) -> Result<(), ServiceError> {
+        match &mut self.elements {
+            Elements::Texts(texts) => write_texts(writer, texts.take(len as usize)),
+            Elements::Fixed(tensor, start) => {
+                let part = tensor
+                    .rows(*start..*start + len)
+                    .map_err(|error| internal(&error))?;
+                *start += len;
+                write_data(writer, &TensorValue::Fixed(part), self.non_finite)
+            }
+        }
+    }
+
+    fn write_one(&mut self, writer: &mut Writer<'_>) -> Result<(), ServiceError> {
+        match &mut self.elements {
+            Elements::Texts(texts) => match texts.next() {
+                Some(text) => write_text(writer, text, 0),
+                None => Err(internal(&"a tensor has fewer elements than its shape says")),
+            },
+            Elements::Fixed(tensor, start) => {
+                let part = tensor
+                    .rows(*start..*start + 1)
+                    .map_err(|error| internal(&error))?;
+                *start += 1;
+                let mut single = Writer::with_capacity(64);
+                write_data(&mut single, &TensorValue::Fixed(part), self.non_finite)?;
+                let text = single.into_bytes();
+                let text = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
+                writer.room(text.len())?;
+                // Printed as a list of one.
+                writer.raw(&String::from_utf8_lossy(text));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn no_memory() -> ServiceError {
+    ServiceError::new(
+        ErrorCode::Overloaded,
+        "no memory for the instances; try again later",
+    )
+}
+
+fn internal(error: &dyn std::fmt::Display) -> ServiceError {
+    ServiceError::internal(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tensor_core::{DType, Shape, Tensor};
+
+    use super::*;
+    use crate::{BytesTensor, InferOutput, Unlimited};
+
+    fn tensor(name: &str, datatype: DataType, rank: usize) -> TensorMetadata {
+        TensorMetadata::new(name, datatype, &vec![-1; rank])
+    }
+
+    const F32: DataType = DataType::Fixed(DType::F32);
+
+    fn model(inputs: Vec<TensorMetadata>) -> ModelMetadata {
+        ModelMetadata::new("m", "p", inputs, vec![])
+    }
+
+    fn decode(inputs: &[TensorMetadata], body: &str) -> Result<DecodedV1Request, String> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        let name = ModelRef::new("m", None).unwrap();
+        let limits = Limits::default();
+        decode_v1_request(name, &model(inputs.to_vec()), &body, &limits, &Unlimited)
+            .map_err(|error| error.message().to_owned())
+    }
+
+    fn floats(decoded: &DecodedV1Request, name: &str) -> (Vec<u64>, Vec<f32>) {
+        let value = decoded.request.input(name).unwrap();
+        let values = value.as_fixed().unwrap().to_vec().unwrap();
+        (value.shape().dims().to_vec(), values)
+    }
+
+    #[test]
+    fn rows_and_columns_become_tensors_of_the_models_datatypes() {
+        let x = [tensor("x", F32, 2)];
+        for body in [
+            r#"{"instances": [[1, 2], [3, 4.5], [5, 6]]}"#,
+            r#"{"signature_name": "s", "instances": [{"x": [1, 2]}, {"x": [3, 4.5]}, {"x": [5, 6]}]}"#,
+            r#"{"inputs": [[1, 2], [3, 4.5], [5, 6]]}"#,
+            r#"{"inputs": {"x": [[1, 2], [3, 4.5], [5, 6]]}, "unknown": {"deep": [1]}}"#,
+        ] {
+            let decoded = decode(&x, body).unwrap();
+            assert_eq!(
+                floats(&decoded, "x"),
+                (vec![3, 2], vec![1., 2., 3., 4.5, 5., 6.]),
+                "{body}"
+            );
+            assert_eq!(decoded.has_rows, !body.contains(r#""inputs": {"#), "{body}");
+        }
+        let decoded = decode(&x, r#"{"instances": [7, 8], "parameters": {"timeout": 5}}"#).unwrap();
+        assert_eq!(floats(&decoded, "x"), (vec![2], vec![7., 8.]));
+        assert_eq!(decoded.request.parameters["timeout"].as_u64(), Some(5));
+
+        let both = [tensor("x", F32, 1), tensor("text", DataType::Bytes, 2)];
+        for body in [
+            r#"{"instances": [{"x": 1, "text": ["a", "long"]}, {"text": ["", "b"], "x": 2}]}"#,
+            r#"{"inputs": {"text": [["a", "long"], ["", "b"]], "x": [1, 2]}}"#,
+        ] {
+            let decoded = decode(&both, body).unwrap();
+            assert_eq!(floats(&decoded, "x"), (vec![2], vec![1., 2.]));
+            let text = decoded.request.input("text").unwrap().as_bytes().unwrap().clone();
+            assert_eq!(text.shape().dims(), [2, 2]);
+            assert_eq!(text.iter().collect::<Vec<_>>(), [&b"a"[..], b"long", b"", b"b"]);
+        }
+    }
+
+    /// Long texts behind short ones: the buffer grows, and nothing is lost.
+    #[test]
+    fn rows_of_texts_may_be_of_any_length() {
+        let text = [tensor("t", DataType::Bytes, 1)];
+        let rows: Vec<String> = (0..200).map(|row| "x".repeat(row * row % 977)).collect();
+        let shown: Vec<String> = rows.iter().map(|row| format!(r#"{{"t": "{row}"}}"#)).collect();
+        let decoded = decode(&text, &format!(r#"{{"instances": [{}]}}"#, shown.join(","))).unwrap();
+        let read = decoded.request.input("t").unwrap().as_bytes().unwrap();
+        assert!(read.iter().eq(rows.iter().map(String::as_bytes)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let x = [tensor("x", F32, 2)];
+        let both = [tensor("x", F32, 1), tensor("y", F32, 1)];
+        for (inputs, body, expected) in [
+            (
+                &x[..],
+                "{}",
+                "expected \"instances\" or \"inputs\", found neither",
+            ),
+            (
+                &x,
+                r#"{"instances": [], "inputs": []}"#,
+                "expected \"instances\" or \"inputs\", found both",
+            ),
+            (
+                &x,
+                r#"{"instances": []}"#,
+                "instances: expected at least one instance, found none",
+            ),
+            (
+                &x,
+                r#"{"instances": 5}"#,
+                "instances: invalid JSON at byte 14: expected a list, found '5'",
+            ),
+            (
+                &x,
+                r#"{"inputs": 5}"#,
+                "inputs: invalid JSON at byte 11: expected a list or an object, found '5'",
+            ),
+            (&x, r#"{"instances": [[1, 2], [3]]}"#, "instances: input 'x': "),
+            (
+                &x,
+                r#"{"instances": [["a"]]}"#,
+                "instances: input 'x': element 0: ",
+            ),
+            (
+                &both,
+                r#"{"instances": [[1]]}"#,
+                "instances: expected objects with the inputs x, y",
+            ),
+            (
+                &both,
+                r#"{"instances": [{"x": 1, "y": 1}, {"x": 2}]}"#,
+                "instances: [1]: input 'y' is missing",
+            ),
+            (
+                &both,
+                r#"{"instances": [{"x": 1}, {"x": 2, "y": 2}]}"#,
+                "instances: [1]: input 'y' is missing in the instances before",
+            ),
+            (
+                &both,
+                r#"{"instances": [{"x": 1, "x": 1}]}"#,
+                "instances: [0]: input 'x' is given more than once",
+            ),
+            (
+                &both,
+                r#"{"instances": [{"x": 1, "z": 1}]}"#,
+                "instances: [0]: expected the inputs x, y, found 'z'",
+            ),
+            (
+                &both,
+                r#"{"instances": [{"x": 1, "y": 1}, {"x": [1, 2], "y": 1}]}"#,
+                "instances: [1]: input 'x': expected 1 elements",
+            ),
+            (
+                &x,
+                r#"{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}]}"#,
+                "inputs: [0]: expected the inputs x, found 'name'; requests of the second version go to",
+            ),
+            (
+                &x,
+                r#"{"inputs": {"x": [[1]], "x": [[1]]}}"#,
+                "inputs: input 'x' is given more than once",
+            ),
+            (&x, r#"{"instances": [[1, 2]"#, "invalid JSON at byte 21: "),
+            (
+                &x,
+                r#"{"instances": [[1]]} x"#,
+                "invalid JSON at byte 21: expected the end",
+            ),
+        ] {
+            let error = decode(inputs, body).unwrap_err();
+            assert!(error.starts_with(expected), "{body}: {error}");
+        }
+        let deep = format!(
+            r#"{{"instances": {}1{}}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert!(decode(&x, &deep).unwrap_err().contains("nested too deep"));
+        // The first row claims much for all of them.
+        let wide = vec!["0"; 10_000].join(",");
+        let rows = vec![r#"{"x":[0]}"#; 10_000].join(",");
+        let body = format!(r#"{{"instances": [{{"x":[{wide}]}},{rows}]}}"#);
+        let error = decode(&x, &body).unwrap_err();
+        assert!(error.starts_with("instances: [1]: input 'x': "), "{error}");
+    }
+
+    fn encode(outputs: Vec<(&str, TensorValue)>, has_rows: bool) -> String {
+        let outputs = outputs.into_iter();
+        let response = InferResponse {
+            model_name: "m".to_owned(),
+            model_version: None,
+            id: None,
+            parameters: Parameters::new(),
+            outputs: outputs
+                .map(|(name, value)| InferOutput::new(name, value))
+                .collect(),
+        };
+        let encoded = encode_v1_response(&response, has_rows, NonFinite::Null, &Unlimited, 1 << 20).unwrap();
+        let parts: Vec<u8> = encoded.into_parts().flat_map(|part| part.to_vec()).collect();
+        String::from_utf8(parts).unwrap()
+    }
+
+    #[test]
+    fn predictions_are_nested_as_their_shapes() {
+        let fixed = |dims: &[u64], values: Vec<f32>| {
+            TensorValue::from(Tensor::from_vec(Shape::new(dims).unwrap(), values).unwrap())
+        };
+        let texts = |dims: &[u64], values: &[&str]| {
+            TensorValue::from(BytesTensor::from_elements(Shape::new(dims).unwrap(), values).unwrap())
+        };
+        for (dims, expected) in [
+            (&[][..], "1.0"),
+            (&[1], "[1.0]"),
+            (&[1, 1], "[[1.0]]"),
+            (&[1, 1, 1], "[[[1.0]]]"),
+        ] {
+            let shown = encode(vec![("y", fixed(dims, vec![1.]))], true);
+            assert_eq!(shown, format!(r#"{{"predictions":{expected}}}"#));
+        }
+        let square = fixed(&[2, 2], vec![1., 2.5, f32::NAN, 4.]);
+        assert_eq!(
+            encode(vec![("y", square.clone())], true),
+            r#"{"predictions":[[1.0,2.5],[null,4.0]]}"#
+        );
+        let label = texts(&[2], &["a", "b\""]);
+        assert_eq!(
+            encode(vec![("label", label.clone()), ("p", square.clone())], true),
+            r#"{"predictions":[{"label":"a","p":[1.0,2.5]},{"label":"b\"","p":[null,4.0]}]}"#
+        );
+        let columns = r#"{"predictions":{"label":["a","b\""],"p":[[1.0,2.5],[null,4.0]]}}"#;
+        assert_eq!(
+            encode(vec![("label", label.clone()), ("p", square)], false),
+            columns
+        );
+        let other = fixed(&[3], vec![1., 2., 3.]);
+        assert_eq!(
+            encode(vec![("label", label), ("p", other)], true),
+            r#"{"predictions":{"label":["a","b\""],"p":[1.0,2.0,3.0]}}"#
+        );
+        assert_eq!(
+            encode(vec![("t", texts(&[2, 1], &["x", "y"]))], true),
+            r#"{"predictions":[["x"],["y"]]}"#
+        );
+        assert_eq!(
+            encode(vec![("y", fixed(&[0, 2], vec![]))], true),
+            r#"{"predictions":[]}"#
+        );
+    }
+}

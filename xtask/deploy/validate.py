@@ -1,0 +1,85 @@
+"""Holds manifests against the schemas of Kubernetes, and those of KServe against its definitions where they are at hand.
+
+Reads YAML documents from standard input. Fails when one does not fit, or when a kind that is expected is not there.
+"""
+
+import argparse
+import pathlib
+import sys
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+# Kinds that no schema of Kubernetes knows.
+FOREIGN = {"ClusterServingRuntime", "InferenceService", "ScaledObject"}
+
+
+def closed(schema):
+    """The same schema where members that it does not know are wrong, as `kubectl --validate=strict` has it."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: closed(value) for key, value in schema.items()}
+    if schema.get("x-kubernetes-int-or-string"):
+        schema.pop("type", None)
+        schema.setdefault("anyOf", [{"type": "integer"}, {"type": "string"}])
+    is_open = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object" and not is_open:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def definitions(folder):
+    """The schemas of definitions in a folder, by kind and version."""
+    found = {}
+    for file in sorted(pathlib.Path(folder).rglob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text()):
+            if not document or document.get("kind") != "CustomResourceDefinition":
+                continue
+            spec = document["spec"]
+            for version in spec["versions"]:
+                schema = version["schema"]["openAPIV3Schema"]
+                schema["properties"].update({"apiVersion": {}, "kind": {}, "metadata": {}})
+                key = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
+                found[key] = closed(schema)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kubernetes", required=True)
+    parser.add_argument("--definitions")
+    parser.add_argument("--expect", action="append", default=[])
+    options = parser.parse_args()
+    known = definitions(options.definitions) if options.definitions else {}
+    kinds, failures = [], 0
+    for document in yaml.safe_load_all(sys.stdin):
+        if not document:
+            continue
+        kind = document["kind"]
+        kinds.append(kind)
+        name = f"{kind} {document['metadata']['name']}"
+        schema = known.get((document["apiVersion"], kind))
+        try:
+            if kind not in FOREIGN:
+                kubernetes_validate.validate(document, options.kubernetes, strict=True)
+                print(f"{name}: fits Kubernetes {options.kubernetes}")
+            elif schema:
+                jsonschema.validate(document, schema)
+                print(f"{name}: fits its definition")
+            else:
+                print(f"{name}: read, not checked: its definition is not here")
+        except (kubernetes_validate.ValidationError, jsonschema.ValidationError) as error:
+            failures += 1
+            place = "/".join(str(part) for part in error.path)
+            print(f"{name}: {place}: {error.message}", file=sys.stderr)
+    missing = [kind for kind in options.expect if kind not in kinds]
+    if missing:
+        print(f"not there: {', '.join(missing)}", file=sys.stderr)
+    sys.exit(bool(failures or missing))
+
+
+if __name__ == "__main__":
+    main()
