@@ -104,12 +104,8 @@ async fn what_cannot_be_asked_is_refused_as_elsewhere() {
             assert!(error.contains(expected), "{model}: {error}");
         }
     }
-    let answer = send(
-        &app(),
-        Method::POST,
-        "/v2/models/identity_bytes/generate",
-        Body::from("{\"x\": "),
-    );
-    let error = answer.await.error();
+    let (app, path) = (app(), "/v2/models/identity_bytes/generate");
+    let answer = send(&app, Method::POST, path, Body::from("{\"x\": ")).await;
+    let error = answer.error();
     assert!(error.contains("found no JSON"), "{error}");
 }
