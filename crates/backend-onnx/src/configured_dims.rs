@@ -145,7 +145,8 @@ mod tests {
                 vec![Dim::Free, Dim::Fixed(3), Dim::Free, Dim::Named("w".into())],
             )]
         };
-        let all: &[(u32, &[i64], [Option<u64>; 4])] = &[
+        type Case<'c> = (u32, &'c [i64], [Option<u64>; 4]);
+        let all: &[Case<'_>] = &[
             (0, &[1, 3, 48, 320], [Some(1), Some(3), Some(48), Some(320)]),
             (0, &[-1, 3, 48, -1], [None, Some(3), Some(48), None]),
             // Whether batches are guessed is decided by what is written.
