@@ -266,17 +266,16 @@ impl Shared {
         let is_denied = ["403 Forbidden", "401 Unauthorized"]
             .iter()
             .any(|status| why.contains(status));
+        let hint = self.hint;
         match error {
-            object_store::Error::NotFound { .. } => StoreError::NotFound { url, what, why },
+            // Nobody there knows of credentials, which is no word about the objects.
+            _ if is_about_credentials(&why) => StoreError::Denied { url, what, hint, why },
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-                let hint = self.hint;
                 StoreError::Denied { url, what, hint, why }
             }
+            object_store::Error::NotFound { .. } => StoreError::NotFound { url, what, why },
             _ if why.contains("404 Not Found") => StoreError::NotFound { url, what, why },
-            _ if is_denied || is_about_credentials(&why) => {
-                let hint = self.hint;
-                StoreError::Denied { url, what, hint, why }
-            }
+            _ if is_denied => StoreError::Denied { url, what, hint, why },
             _ => StoreError::Unavailable { url, what, why },
         }
     }
