@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use crate::units::HumanDuration;
 
-/// Where models run.
+/// Where models run. In the file it is its only option: flattened there, errors would not name their lines.
 #[derive(Debug, Default, Args, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(transparent)]
 pub(crate) struct InPlaceOptions {
     /// Models whose runs are measured to take at most about this long run on the thread that their request is on, where
     /// nothing in the request can make a run longer; 0s hands every request to a thread of its model [default: 100us]

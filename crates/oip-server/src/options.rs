@@ -89,7 +89,7 @@ pub(crate) struct Options {
     pub(crate) queue_size: Option<usize>,
 
     #[command(flatten)]
-    #[serde(flatten)]
+    #[serde(rename = "in-place-time")]
     pub(crate) in_place: InPlaceOptions,
 
     /// Whether a model that fails to load makes the server not ready [default: true]
