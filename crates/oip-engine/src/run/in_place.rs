@@ -106,8 +106,8 @@ const NEEDED: u32 = 4;
 /// How many are needed at most, of a model that was taken for quick and was not again and again.
 const MAX_NEEDED: u32 = 1 << 10;
 
-/// Quick runs in a row after which half of that is forgotten.
-const FORGIVEN: u32 = 1 << 12;
+/// A slow run after so many that were run in place is taken for the machine's doing: the thread had to let others run.
+const FORGIVEN: u32 = 64;
 
 impl Quickness {
     /// Nothing is known yet; with no limit, nothing will ever be quick enough.
@@ -134,14 +134,22 @@ impl Quickness {
         if time <= self.limit {
             let runs = streak.load(Ordering::Relaxed).saturating_add(1);
             streak.store(runs, Ordering::Relaxed);
-            if runs.is_multiple_of(FORGIVEN) {
-                self.change_needed(|needed| (needed / 2).max(NEEDED));
-            }
         } else if !self.is_quick(rows) {
             streak.store(0, Ordering::Relaxed);
         } else if time > 2 * self.limit {
+            // Rough where several threads note runs at a time, which does no harm.
+            let (runs, needed) = (
+                streak.load(Ordering::Relaxed),
+                self.needed.load(Ordering::Relaxed),
+            );
+            let is_rare = runs >= needed.saturating_add(FORGIVEN);
+            let needed = if is_rare {
+                NEEDED
+            } else {
+                (needed * 2).min(MAX_NEEDED)
+            };
+            self.needed.store(needed, Ordering::Relaxed);
             streak.store(0, Ordering::Relaxed);
-            self.change_needed(|needed| (needed * 2).min(MAX_NEEDED));
         }
     }
 
@@ -150,12 +158,6 @@ impl Quickness {
         for streak in &self.streaks {
             streak.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// Rough where several threads change it at a time, which does no harm.
-    fn change_needed(&self, change: impl FnOnce(u32) -> u32) {
-        let needed = self.needed.load(Ordering::Relaxed);
-        self.needed.store(change(needed), Ordering::Relaxed);
     }
 
     fn streak(&self, rows: u64) -> Option<&AtomicU32> {
@@ -211,14 +213,12 @@ mod tests {
         // Between one and two limits it stays what it is.
         assert!(note(10, 199) && !note(1, 201));
         assert!(!note(7, 50) && !note(1, 101) && !note(7, 50) && note(1, 50));
-        // Who is wrong again and again is believed less, and more again after a long time.
-        for _ in 0..20 {
-            note(1, 1_000);
-            note(MAX_NEEDED, 1);
+        // Who is wrong again and again is believed less, and as at first after many quick runs.
+        for needed in [16, 32, 64, 128, 256, 512, MAX_NEEDED, MAX_NEEDED] {
+            assert!(!note(1, 201) && !note(needed - 1, 1) && note(1, 1), "{needed}");
         }
-        assert!(!note(1, 1_000) && !note(MAX_NEEDED - 1, 1) && note(1, 1));
-        note(8 * FORGIVEN, 1);
-        assert!(!note(1, 1_000) && note(16, 1));
+        assert!(note(FORGIVEN, 1) && !note(1, 201));
+        assert!(!note(NEEDED - 1, 1) && note(1, 1));
         quickness.doubt();
         assert!(!quickness.is_quick(3));
     }
