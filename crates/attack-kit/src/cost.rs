@@ -34,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PROGRAM", required = true)]
     server: Vec<PathBuf>,
     /// A server that runs already, by its addresses for HTTP and gRPC and its process id: 127.0.0.1:8000,127.0.0.1:8001,77. It
-    /// needs the same models, and is pinned by whoever started it
+    /// needs the same models, and is pinned by the caller
     #[arg(long, value_name = "HTTP,GRPC,PID")]
     against: Vec<String>,
     /// A program that echoes HTTP bodies, and prints its address

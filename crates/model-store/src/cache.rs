@@ -5,7 +5,7 @@
 //! lock                 held for moments, when the cache is tidied
 //! objects/<sha256>     whole objects, read-only
 //! records/<digest>     which object a URL, key, version and size was
-//! partial/*.part       what is being fetched, locked by whoever fetches it
+//! partial/*.part       what is being fetched, locked by the process that fetches it
 //! views/<name>-<id>/   what is served: hard links to objects (view.rs)
 //! ```
 

@@ -346,7 +346,7 @@ impl Mirror {
         let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
         for object in &listing.objects {
             let entry = match shape {
-                // A file beside the models is none.
+                // A file beside the models is not a model.
                 Shape::Repository if object.name.is_top() => continue,
                 Shape::Repository => object.name.first(),
                 Shape::Model => WHOLE,

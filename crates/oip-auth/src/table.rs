@@ -139,7 +139,7 @@ impl Contents {
 
 fn read(path: &Path) -> Result<Vec<u8>, AuthError> {
     let unreadable = |error| AuthError::new(path, format_args!("cannot be read: {error}"));
-    // Opening a pipe would wait for whoever writes to it.
+    // Opening a pipe would wait for its writer.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(AuthError::new(
             path,

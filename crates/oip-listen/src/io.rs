@@ -101,7 +101,7 @@ impl WatchedStream {
         Self::with(Socket::new(stream), frames, true, activity)
     }
 
-    /// What an encrypted connection goes through, accepted on this runtime. What it says is reported by whoever decrypts it.
+    /// What an encrypted connection goes through, accepted on this runtime. What it says is reported by the layer that decrypts it.
     pub(crate) fn below_tls(stream: Stream, home: Handle, activity: Activity) -> Self {
         Self::with(Socket::with_home(stream, home), None, false, activity)
     }

@@ -18,7 +18,7 @@ fn send(socket: &std::ffi::OsStr, state: &str) -> std::io::Result<()> {
     use std::os::unix::{ffi::OsStrExt, net::UnixDatagram};
 
     let datagram = UnixDatagram::unbound()?;
-    // Systemd reads at once; whoever else stands there must not hold the server up.
+    // Systemd reads at once; any other reader must not hold the server up.
     datagram.set_nonblocking(true)?;
     #[cfg(target_os = "linux")]
     if let Some(name) = socket.as_bytes().strip_prefix(b"@") {

@@ -1,10 +1,10 @@
-//! What whoever sent a request may do, where only the request's content tells what it asks for.
+//! What the sender of a request may do, where only the request's content tells what it asks for.
 
 use std::{fmt, sync::Arc};
 
 use oip_types::ServiceError;
 
-/// What whoever sent a request may do: an extension of the request, left there by what has checked its head, for the transport
+/// What the sender of a request may do: an extension of the request, left there by what has checked its head, for the transport
 /// to ask once it has read more. A request without one may do everything.
 ///
 /// ```

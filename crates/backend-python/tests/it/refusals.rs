@@ -1,4 +1,4 @@
-//! What is refused, and interpreters that are none.
+//! What is refused, and unusable interpreters.
 
 use std::{
     fs,

@@ -13,7 +13,7 @@ use super::{
 /// Pushing never waits: a full queue gives the item back. Taking waits until there is something to do or the queue is
 /// closed and empty.
 ///
-/// An instance is a slot; whoever runs a batch holds one, so no more batches run at a time than there are instances. A slot is
+/// An instance is a slot; a thread that runs a batch holds one, so no more batches run at a time than there are instances. A slot is
 /// taken by one of the model's threads ([`Queue::take`]) or by a caller ([`Queue::take_in_place`]).
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,

@@ -123,7 +123,7 @@ fn equal_requests_that_come_together_are_computed_once() {
         "one of a batch may be run again, to compare"
     );
 
-    // Whoever waits for a request that is given up, or fails, runs by itself.
+    // A request that waits for one that is given up, or fails, runs by itself.
     let [first, second] = [begin("cached", 200), begin("cached", 200)];
     drop(first);
     assert_eq!(y(&block_on(second).unwrap()), 200);

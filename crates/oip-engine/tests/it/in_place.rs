@@ -322,7 +322,7 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// On a runtime as servers have it: nobody is lost, whoever runs what, and it ends.
+/// On a runtime as servers have it: nobody is lost, whichever thread runs what, and it ends.
 #[test]
 fn many_callers_get_their_own_rows() {
     const WORKERS: usize = 3;

@@ -197,7 +197,7 @@ impl Contents {
 fn read(file: TlsFile, path: &Path) -> Result<Vec<u8>, TlsError> {
     let wrong = |problem| TlsError::new(file, path, problem);
     let unreadable = |error| wrong(Problem::Unreadable(error));
-    // Opening a pipe would wait for whoever writes to it.
+    // Opening a pipe would wait for its writer.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(wrong(Problem::NotAFile));
     }

@@ -1,5 +1,5 @@
 //! The access log: a line about each request, written by a thread of its own, so that no request waits for a disk or for
-//! whoever reads standard error. What finds no room on the way there is dropped and counted.
+//! the reader of standard error. What finds no room on the way there is dropped and counted.
 
 use std::{
     fmt::Write as _,
