@@ -449,7 +449,9 @@ impl<'v> Printed<'v> {
         match &mut self.elements {
             Elements::Texts(texts) => write_texts(writer, texts.take(len as usize)),
             Elements::Fixed(tensor, start) => {
-                let part = tensor.rows(*start..*start + len).map_err(|error| internal(&error))?;
+                let part = tensor
+                    .rows(*start..*start + len)
+                    .map_err(|error| internal(&error))?;
                 *start += len;
                 write_data(writer, &TensorValue::Fixed(part), self.non_finite)
             }
@@ -463,7 +465,9 @@ impl<'v> Printed<'v> {
                 None => Err(internal(&"a tensor has fewer elements than its shape says")),
             },
             Elements::Fixed(tensor, start) => {
-                let part = tensor.rows(*start..*start + 1).map_err(|error| internal(&error))?;
+                let part = tensor
+                    .rows(*start..*start + 1)
+                    .map_err(|error| internal(&error))?;
                 *start += 1;
                 let mut single = Writer::with_capacity(64);
                 write_data(&mut single, &TensorValue::Fixed(part), self.non_finite)?;
