@@ -179,6 +179,7 @@ fn check_other_target() -> Result<()> {
         "tensor-files",
         "tensor-cli",
         "tensor-remote",
+        "model-store",
         "tensorferry-python",
         "backend-onnx",
         "backend-tensors",

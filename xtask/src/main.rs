@@ -26,6 +26,7 @@ mod readmes;
 mod rustfmt;
 mod schemas;
 mod sizes;
+mod stores;
 mod tidy;
 mod tools;
 mod tutorials;
@@ -76,6 +77,9 @@ enum Task {
     /// Hold the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
     /// first run
     Deploy(deploy::Options),
+    /// Serve models from emulators of S3, Google's store and Azure, and from a server that answers as the Hub does; needs Python 3,
+    /// npm and a network for the first run
+    Stores(stores::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
     Wheel(python::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
@@ -127,6 +131,7 @@ fn main() -> ExitCode {
         Task::Interop(options) => interop::run(&options),
         Task::Zoo(options) => zoo::run(&options),
         Task::Deploy(options) => deploy::run(&options),
+        Task::Stores(options) => stores::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),
         Task::Sizes => sizes::run(),

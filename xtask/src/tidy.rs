@@ -120,6 +120,11 @@ const ARROWS: &[Arrows] = &[
         never: &["axum", "tonic", "native-tls", "openssl"],
     },
     Arrows {
+        from: "model-store",
+        to: &["fmt-core", "tensor-remote"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
+    },
+    Arrows {
         from: "oip-types",
         to: &["tensor-core"],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -267,6 +272,7 @@ const ARROWS: &[Arrows] = &[
             "oip-grpc",
             "oip-engine",
             "tensor-mmap",
+            "model-store",
             "backend-forest",
             "backend-onnx",
             "backend-python",

@@ -34,6 +34,7 @@
 
 mod configured_dims;
 mod convert;
+mod convolutions;
 mod decode;
 mod dims;
 mod dtype;

@@ -18,7 +18,7 @@ use tract_onnx::{
 };
 
 use crate::{
-    dtype,
+    convolutions, dtype,
     faults::{BadInput, Limit, Refusal},
     fold,
     input_check::InputCheck,
@@ -116,10 +116,9 @@ fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
     time_limit::check()?;
     typed.declutter()?;
     time_limit::check()?;
-    // tract's direct convolution takes up to twice as long as products do, but for the first of an image.
     match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
-        Ok(knobs) => knobs.enter(|| typed.optimize()),
-        Err(_) => typed.optimize(),
+        Ok(knobs) if convolutions::are_better_as_products(&typed) => knobs.enter(|| typed.optimize()),
+        _ => typed.optimize(),
     }?;
     ops::quicken(&mut typed)?;
     typed.into_runnable()

@@ -58,8 +58,10 @@ pub use batching::scheduler::{BatchPolicy, PolicyError};
 pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::{
+    digests::{DigestsError, RequiredDigests},
     registry::ModelStatus,
     repository::{Repository, RepositoryError},
+    upstream::Upstream,
 };
 pub use run::{
     in_place::InPlace,

@@ -31,6 +31,7 @@ use crate::{
     failure::Failure,
     in_place::transport_threads,
     metrics::Metrics,
+    model_source,
     notify,
     one_port::OnePort,
     options::LogFormat,
@@ -65,12 +66,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 }
 
 fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
-    let repository = Repository::open(
-        &config.model_repository,
-        &config.backends.isolated()?,
-        config.model_name.as_deref(),
-    )
-    .map_err(|error| Failure::run(error.to_string()))?;
+    let repository = model_source::open(&mut config)?;
     // One thread accepts connections and answers who only asks whether the server is well.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
     // Here quick models run too.

@@ -6,10 +6,12 @@ use std::{
 };
 
 use clap::Parser;
-use oip_engine::{Engine, ModelControl, Repository};
+use oip_engine::{Engine, ModelControl};
 use oip_types::ModelState;
 
-use crate::{config::Config, failure::Failure, options::Options, report, telemetry, tls_options};
+use crate::{
+    config::Config, failure::Failure, model_source, options::Options, report, telemetry, tls_options,
+};
 
 /// Loads all models as the server would, and prints what came of it. Ends with 1 when a model would not be served, or when
 /// there is none.
@@ -33,11 +35,9 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
     let log = telemetry::start(&config.log, config.log_format, None)?;
-    tls_options::read(config.tls)?;
+    tls_options::read(config.tls.take())?;
     config.access.guard()?;
-    let name = config.model_name.as_deref();
-    let repository = Repository::open(&config.model_repository, &config.backends.isolated()?, name)
-        .map_err(|error| Failure::run(error.to_string()))?;
+    let repository = model_source::open(&mut config)?;
     let misplaced = repository.misplaced_files();
     let engine = Engine::start(repository, config.engine);
     engine.wait_until_loaded();

@@ -1,12 +1,7 @@
-use std::{
-    env, fs,
-    num::NonZeroU32,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
 use oip_console::LogTail;
-use oip_engine::{EngineConfig, ModelControl};
+use oip_engine::{EngineConfig, ModelControl, RequiredDigests};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
 use oip_listen::{ConnectionCap, Limits, TlsFiles};
@@ -19,7 +14,9 @@ use crate::{
     access_options::Access,
     addresses::Addresses,
     backends::BackendConfig,
+    config_file::read_file,
     failure::Failure,
+    model_source::SourceOptions,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
     traffic::AccessLogForm,
     units::{ByteSize, HumanDuration},
@@ -30,6 +27,13 @@ pub(crate) struct Config {
     pub(crate) model_repository: PathBuf,
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
+    #[cfg_attr(
+        not(feature = "stores"),
+        expect(dead_code, reason = "folders need no options of their own")
+    )]
+    pub(crate) source: SourceOptions,
+    /// The files that may be loaded, until the repository has them.
+    pub(crate) digests: Option<RequiredDigests>,
     pub(crate) engine: EngineConfig,
     pub(crate) backends: BackendConfig,
     pub(crate) http: HttpConfig,
@@ -76,6 +80,7 @@ impl Config {
         let budget = ByteBudget::new(options.memory_budget.map_or(512 << 20, |ByteSize(bytes)| bytes));
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
+        let digests = options.source.digests()?;
         let model_repository = options.path.or(options.model_repository).ok_or_else(|| {
             Failure::usage(
                 "no model repository: give a folder with models, or a model's file (--help shows all options)",
@@ -128,6 +133,8 @@ impl Config {
             model_repository,
             model_name: options.model_name,
             addresses,
+            source: options.source,
+            digests,
             backends,
             engine: EngineConfig::default().with(|config| {
                 config.server_name = "tensorferry".to_owned();
@@ -244,18 +251,4 @@ fn operators_word() -> Promise {
     // SAFETY: the operator gave the word that nobody writes to the models' files or truncates them. Nothing in this
     // program does, and nothing but this word could keep others from it.
     unsafe { Promise::new() }
-}
-
-/// The options of a configuration file.
-pub(crate) fn read_file(path: &Path) -> Result<Options, Failure> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("the configuration file {shown} cannot be read: {error}")))?;
-    Options::from_file(&text).map_err(|error| {
-        let line = error
-            .span
-            .map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        let message = error.message.replace('\n', " ");
-        Failure::usage(format!("the configuration file {shown}, line {line}: {message}"))
-    })
 }

@@ -12,6 +12,7 @@ use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
     in_place::InPlaceOptions,
+    model_source::SourceOptions,
     tls_options::TlsOptions,
     traffic::TrafficOptions,
     units::{ByteSize, HumanDuration},
@@ -22,7 +23,7 @@ A repository holds models as <model>/<version>/model.onnx; the highest version i
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
 whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a
-model in Python.
+model in Python. Models of a URL are fetched into a cache first.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -50,14 +51,25 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
-    /// A folder with models, a folder with one model, or a model's file; as --model-repository, before which it goes
+    /// A folder with models, a folder with one model, or a model's file, or the URL of one of these; as --model-repository,
+    /// before which it goes
     #[arg(value_name = "PATH")]
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
 
-    /// The folder with the models, or the only model
-    #[arg(long, env = "OIP_MODEL_REPOSITORY", hide_env = true, value_name = "DIR")]
+    /// The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
+    /// az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx
+    #[arg(
+        long,
+        env = "OIP_MODEL_REPOSITORY",
+        hide_env = true,
+        value_name = "DIR or URL"
+    )]
     pub(crate) model_repository: Option<PathBuf>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) source: SourceOptions,
 
     /// The name of the model when there is only one [default: the name of its folder or file]
     #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
@@ -326,6 +338,7 @@ impl Options {
             in_place: toml::from_str(text)?,
             #[cfg(feature = "python")]
             python: toml::from_str(text)?,
+            source: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
     }
@@ -336,6 +349,7 @@ impl Options {
             path: self.path.or(other.path),
             model_repository: self.model_repository.or(other.model_repository),
             model_name: self.model_name.or(other.model_name),
+            source: self.source.or(other.source),
             model_control_mode: self.model_control_mode.or(other.model_control_mode),
             repository_poll_secs: self.repository_poll_secs.or(other.repository_poll_secs),
             load_model: if self.load_model.is_empty() {

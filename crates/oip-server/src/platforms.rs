@@ -10,7 +10,7 @@ use axum::http::{
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
 
 impl Aliases {
-    /// What platforms ask of a server with one model: SageMaker always, Vertex AI what it says in the environment.
+    /// What platforms ask of a server with one model: `SageMaker` always, Vertex AI what it says in the environment.
     ///
     /// `/invocations` takes requests of the second version, as from Triton; Vertex' predictions have the form of the first.
     pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
@@ -58,7 +58,7 @@ fn in_path(name: &str) -> String {
     for byte in name.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                path.push(char::from(byte))
+                path.push(char::from(byte));
             }
             // A string takes everything.
             _ => drop(write!(path, "%{byte:02X}")),

@@ -32,6 +32,7 @@ struct Look {
 }
 
 impl Look {
+    #[cfg(test)]
     const PLAIN: Self = Self {
         width: usize::MAX,
         is_coloured: false,

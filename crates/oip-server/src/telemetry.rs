@@ -11,7 +11,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config::read_file,
+    config_file::read_file,
     failure::Failure,
     log_settings::LogControl,
     log_writer::{Dropped, LogWriter},

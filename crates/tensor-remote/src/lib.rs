@@ -28,6 +28,8 @@
 //! # Features
 //!
 //! - `http` (default): [`open`] for `https://` and `hf://`, blocking, TLS by rustls.
+//! - `hub`: `HubFolder`, the list of files of a repository on the Hub at one commit.
+//! - `connector`: `RemoteConnector`, by which the crate `object_store` speaks to its servers with this crate's client.
 //! - `s3`: `s3://` too, by requests that are signed.
 //! - `async`: `AsyncByteSource` for what is read by futures, and `RemoteSource::from_async` to read it here.
 //! - `object-store`: `StoredObject`, an object of the crate `object_store`.
@@ -43,8 +45,12 @@ mod source;
 
 #[cfg(feature = "async")]
 pub use asynchronous::{AsyncByteSource, ReadFuture};
+#[cfg(feature = "connector")]
+pub use http::RemoteConnector;
+#[cfg(feature = "hub")]
+pub use http::{HubFile, HubFolder};
 #[cfg(feature = "http")]
-pub use http::{RemoteOptions, is_remote, open};
+pub use http::{RemoteFile, RemoteOptions, is_remote, open};
 pub use index::IndexPlace;
 #[cfg(feature = "object-store")]
 pub use object::StoredObject;

@@ -20,7 +20,7 @@ use super::elements::{elements, tensor};
 pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
     for id in 0..model.nodes().len() {
         let node = model.node(id);
-        let Some(Function::Of(function)) = node.op_as::<TypedBinOp>().map(Function::of) else {
+        let Some(function) = node.op_as::<TypedBinOp>().and_then(Arithmetic::of) else {
             continue;
         };
         let mut types = node
@@ -43,34 +43,29 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
     Ok(())
 }
 
-enum Function {
-    Of(Arithmetic),
-    Other,
-}
-
-impl Function {
-    fn of(op: &TypedBinOp) -> Self {
-        let op = &op.0;
-        Self::Of(if op.is::<Add>() {
-            Arithmetic::Sum
-        } else if op.is::<Sub>() {
-            Arithmetic::Difference
-        } else if op.is::<Mul>() {
-            Arithmetic::Product
-        } else if op.is::<Div>() {
-            Arithmetic::Quotient
-        } else {
-            return Self::Other;
-        })
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arithmetic {
     Sum,
     Difference,
     Product,
     Quotient,
+}
+
+impl Arithmetic {
+    fn of(op: &TypedBinOp) -> Option<Self> {
+        let op = &op.0;
+        Some(if op.is::<Add>() {
+            Self::Sum
+        } else if op.is::<Sub>() {
+            Self::Difference
+        } else if op.is::<Mul>() {
+            Self::Product
+        } else if op.is::<Div>() {
+            Self::Quotient
+        } else {
+            return None;
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,7 +89,7 @@ impl EvalOp for Binary {
         ensure!(b.datum_type() == datum_type, "the inputs have different types");
         macro_rules! function {
             ($T:ty, $function:expr) => {
-                computed::<$T>(a, b, &shape, $function)
+                computed::<$T>(a, &b, &shape, $function)
             };
         }
         let value = match (datum_type, self.0) {
@@ -123,7 +118,7 @@ impl TypedOp for Binary {
 /// One number from each pair, in the place of the first ones where nobody else has them.
 fn computed<T: Datum + Copy + Default>(
     a: TValue,
-    b: TValue,
+    b: &TValue,
     shape: &[usize],
     function: impl Fn(T, T) -> T,
 ) -> TractResult<Tensor> {
@@ -136,14 +131,14 @@ fn computed<T: Datum + Copy + Default>(
             pulp::Arch::new().dispatch(InPlace {
                 runs: Runs::new(shape, b.shape(), shape),
                 a: a.try_as_plain_ram_mut()?.as_slice_mut::<T>()?,
-                b: elements::<T>(&b)?,
+                b: elements::<T>(b)?,
                 function,
             });
             return Ok(a);
         }
         Err(a) => a,
     };
-    broadcast(&a, &b, function)
+    broadcast(&a, b, function)
 }
 
 /// One number from each pair of two tensors' numbers.
@@ -367,8 +362,8 @@ mod tests {
                     numbers(b, |index| index as f32 * 3.25 - 6.5),
                 ];
                 let integers = [
-                    numbers(a, |index| (index as i32).wrapping_mul(123_456_789)),
-                    numbers(b, |index| 987_654_321i32.wrapping_mul(index as i32 + 1)),
+                    numbers(a, |index| index as i32 * 1234 - 50_000),
+                    numbers(b, |index| 777 - 35 * index as i32),
                 ];
                 for inputs in [floats, integers] {
                     let is_integer = inputs[0].datum_type() == DatumType::I32;

@@ -157,11 +157,16 @@ impl Control {
     /// Gives a task back that can be done now. The loading of a pipeline goes behind that of the models it runs, which are
     /// loaded for it where only those are loaded that are asked for.
     fn put_behind_steps(self: &Arc<Self>, mut task: Task) -> Option<Task> {
-        let Action::Load { config, .. } = &task.action else {
+        let Action::Load { config, cause } = &task.action else {
             return Some(task);
         };
         if task.steps.is_some() {
             return Some(task);
+        }
+        if matches!(cause, Cause::Request | Cause::Step) {
+            // A panic there is as if the store had not answered.
+            let refresh = || self.lifecycle.repository.refresh(Some(&task.model));
+            let _ = catch_unwind(AssertUnwindSafe(refresh));
         }
         // If reading its configuration panics, so does loading it, where that is told.
         let steps = catch_unwind(AssertUnwindSafe(|| {

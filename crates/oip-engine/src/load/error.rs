@@ -34,6 +34,21 @@ pub(crate) enum FileError {
     NoMemory { name: String, length: u64, left: u64 },
     #[error("{name} is not UTF-8")]
     NotUtf8 { name: String },
+    #[error("{name} has the SHA-256 {found}, but {list} demands {expected} for {listed}")]
+    Digest {
+        name: String,
+        listed: String,
+        expected: String,
+        found: String,
+        list: String,
+    },
+    #[error("{name} has the SHA-256 {found}, but {list} does not list {listed}, so it is not used")]
+    Unlisted {
+        name: String,
+        listed: String,
+        found: String,
+        list: String,
+    },
     #[error("its folder holds more than {limit} files")]
     TooManyFiles { limit: usize },
 }
@@ -63,6 +78,8 @@ pub(crate) enum LoadError {
     FolderOutside,
     #[error("failed to poll from model repository: it is not there")]
     Gone,
+    #[error("it could not be fetched: {reason}")]
+    NotFetched { reason: String },
     #[error("its files changed while they were read")]
     Changed,
 

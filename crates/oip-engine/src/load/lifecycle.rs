@@ -115,10 +115,14 @@ impl Lifecycle {
         let folder = match self.repository.folder(name) {
             Ok(Some(folder)) => folder,
             Ok(None) => {
+                let gone = || match self.repository.upstream_failure(name) {
+                    Some(reason) => LoadError::NotFetched { reason },
+                    None => LoadError::Gone,
+                };
                 if cause == Cause::Repository || has_ready {
-                    let _ = fail(LoadError::Gone);
+                    let _ = fail(gone());
                 }
-                return Err(failed(name, LoadError::Gone));
+                return Err(failed(name, gone()));
             }
             Err(reason) => return fail(reason),
         };
@@ -126,6 +130,10 @@ impl Lifecycle {
             Ok(snapshot) => snapshot,
             Err(reason) => return fail(reason.into()),
         };
+        if let Some(reason) = self.repository.upstream_failure(name) {
+            self.remember(name, &folder, &snapshot, config);
+            return fail(LoadError::NotFetched { reason });
+        }
         let is_sent = config.is_some();
         let written = match &config {
             // What a client sends and is wrong is the client's business only.
@@ -451,6 +459,7 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
 fn failed(name: &str, reason: LoadError) -> ServiceError {
     let code = match reason {
         LoadError::Gone => ErrorCode::NotFound,
+        LoadError::NotFetched { .. } => ErrorCode::Unavailable,
         _ => ErrorCode::InvalidArgument,
     };
     ServiceError::new(code, format!("failed to load {}, {reason}", Quoted(name))).caused_by(reason)

@@ -1,6 +1,7 @@
 //! From a repository to versions that take requests, and back: finding, checking, loading, replacing and unloading.
 
 pub(crate) mod control;
+pub(crate) mod digests;
 mod error;
 pub(crate) mod files;
 pub(crate) mod labels;
@@ -11,6 +12,7 @@ pub(crate) mod registry;
 pub(crate) mod repository;
 pub(crate) mod retirement;
 mod root;
+pub(crate) mod upstream;
 pub(crate) mod version_key;
 pub(crate) mod warm_up;
 

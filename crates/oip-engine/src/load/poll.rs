@@ -56,6 +56,7 @@ struct View {
 
 impl View {
     fn look(&mut self, lifecycle: &Lifecycle, is_busy: impl Fn(&str) -> bool) -> Vec<(String, Action)> {
+        lifecycle.repository.refresh(None);
         let names = match lifecycle.repository.model_names() {
             Ok(names) => names,
             Err(error) => {

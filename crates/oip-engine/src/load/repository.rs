@@ -13,9 +13,11 @@ use rustix::fs::FileType;
 use tensor_mmap::Promise;
 
 use crate::load::{
+    digests::RequiredDigests,
     error::{FileError, LoadError},
     files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
     root::{Resolved, Root, is_file, is_folder},
+    upstream::Upstream,
     version_key::VersionKey,
 };
 
@@ -28,6 +30,10 @@ pub struct Repository {
     single_model: Option<String>,
     /// The file that is all of the model, where the repository is one.
     only_file: Option<String>,
+    /// What keeps the folder up to date, where that is not the operator.
+    upstream: Option<Arc<dyn Upstream>>,
+    /// Without it every file is trusted.
+    digests: Option<Arc<RequiredDigests>>,
 }
 
 impl Repository {
@@ -66,6 +72,8 @@ impl Repository {
             backends: backends.into(),
             single_model: None,
             only_file: None,
+            upstream: None,
+            digests: None,
         };
         let folder = repository.model_folder(&open, "", Path::new(""), false);
         // What is wrong with a configuration is said when the model is loaded.
@@ -97,7 +105,37 @@ impl Repository {
             backends: backends.into(),
             single_model: Some(name.unwrap_or_else(|| "model".to_owned())),
             only_file: Some(text(path.file_name())),
+            upstream: None,
+            digests: None,
         }
+    }
+
+    /// The same, of a folder that something keeps as models are somewhere else: it is asked before each poll, and before a
+    /// model is loaded because a client wants that.
+    #[must_use]
+    pub fn with_upstream(mut self, upstream: Arc<dyn Upstream>) -> Self {
+        self.upstream = Some(upstream);
+        self
+    }
+
+    /// The same, of which only files are used whose bytes have the digest that a list says. Files are listed by their path
+    /// below the folder; of a repository that is one file, by its name.
+    #[must_use]
+    pub fn with_required_digests(mut self, digests: RequiredDigests) -> Self {
+        self.digests = Some(Arc::new(digests));
+        self
+    }
+
+    /// Has the folder brought up to date, all of it or what concerns a model.
+    pub(crate) fn refresh(&self, model: Option<&str>) {
+        if let Some(upstream) = &self.upstream {
+            upstream.refresh(model);
+        }
+    }
+
+    /// Why what stands in the folder for a model is not the model.
+    pub(crate) fn upstream_failure(&self, model: &str) -> Option<String> {
+        self.upstream.as_ref()?.failure(model)
     }
 
     /// The files right in a repository's folder that look like models but are not served from there: each belongs into
@@ -172,6 +210,7 @@ impl Repository {
             below: below.to_owned(),
             has_versions,
             only_file: self.only_file.clone(),
+            digests: self.digests.clone(),
         }
     }
 }
@@ -188,6 +227,7 @@ pub(crate) struct ModelFolder {
     has_versions: bool,
     /// The file that is all of the model, whatever else is in the folder.
     only_file: Option<String>,
+    digests: Option<Arc<RequiredDigests>>,
 }
 
 /// A version that was found in a model's folder. A model without versions is one, without a name.
@@ -210,6 +250,8 @@ pub(crate) enum Content {
 pub(crate) struct FoundFile {
     /// Where it is in the repository's folder; there are no links on this path.
     below: PathBuf,
+    /// The same before links were resolved.
+    named: PathBuf,
     /// What it is called outside of this program.
     pub(crate) path: PathBuf,
     /// The folder where it was found, which links are not resolved in.
@@ -274,7 +316,22 @@ impl ModelFolder {
             check_name("file name", name).map_err(FileError::Name)?;
             path.push(name);
         }
-        read(&self.root, &resolve(&self.root, &path)?, most)
+        let content = read(&self.root, &resolve(&self.root, &path)?, most)?;
+        self.trusted(&path, content)
+    }
+
+    /// Holds what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
+    /// no difference.
+    fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
+        if let Some(digests) = &self.digests {
+            let below = named.strip_prefix(&self.below).unwrap_or(named);
+            let listed = match self.has_versions {
+                true => Path::new(&self.name).join(below),
+                false => below.to_owned(),
+            };
+            digests.check(&listed, &content)?;
+        }
+        Ok(content)
     }
 
     /// Maps a model's file that was found before, with a promise that it stays as it is, or else reads it, if the memory that
@@ -283,7 +340,8 @@ impl ModelFolder {
     /// # Errors
     /// What is wrong with the file.
     pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
-        self.open(&file.below, mapping)
+        let content = self.open(&file.below, mapping)?;
+        self.trusted(&file.named, content)
     }
 
     /// Opens another file in the folder of a model's file, under the same rules.
@@ -303,8 +361,9 @@ impl ModelFolder {
                 name: name.to_owned(),
             });
         }
-        let below = resolve(&self.root, &file.folder.join(name))?;
-        self.open(&below, mapping)
+        let named = file.folder.join(name);
+        let content = self.open(&resolve(&self.root, &named)?, mapping)?;
+        self.trusted(&named, content)
     }
 
     fn open(&self, below: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
@@ -474,6 +533,7 @@ impl ModelFolder {
                 resolve(&self.root, &named).map(|below| FoundFile {
                     path: self.root.path(&below),
                     below,
+                    named: named.clone(),
                     folder: folder.to_owned(),
                     backend,
                 })

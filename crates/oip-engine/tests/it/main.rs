@@ -16,3 +16,4 @@ mod repositories;
 mod running;
 mod stuck;
 mod support;
+mod upstream;

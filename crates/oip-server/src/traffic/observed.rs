@@ -59,10 +59,9 @@ where
 
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
         let transport = match self.speaks {
-            Speaks::Http => Transport::Http,
             Speaks::Grpc => Transport::Grpc,
             Speaks::Both if is_grpc(&request) => Transport::Grpc,
-            Speaks::Both => Transport::Http,
+            Speaks::Http | Speaks::Both => Transport::Http,
         };
         if transport == Transport::Http {
             self.traffic.aliases.apply(&mut request);

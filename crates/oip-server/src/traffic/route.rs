@@ -76,9 +76,10 @@ pub(crate) fn of_http(path: &str) -> Route {
 
 /// The route of a model, whichever version is named.
 fn of_model(rest: &[&str]) -> Route {
-    let rest = match rest {
-        ["versions", _, rest @ ..] => rest,
-        rest => rest,
+    let rest = if let ["versions", _, rest @ ..] = rest {
+        rest
+    } else {
+        rest
     };
     match rest {
         [] => route("/v2/models/{model}"),

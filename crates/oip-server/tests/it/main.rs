@@ -31,6 +31,8 @@ mod parity;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod pipelines;
 mod pressure;
+#[cfg(all(feature = "stores", feature = "tensors"))]
+mod stores;
 mod support;
 #[cfg(feature = "tensors")]
 mod tensors;

@@ -489,7 +489,7 @@ fn no_memory() -> ServiceError {
     )
 }
 
-fn internal(error: &impl ToString) -> ServiceError {
+fn internal(error: &dyn std::fmt::Display) -> ServiceError {
     ServiceError::internal(error.to_string())
 }
 

@@ -50,6 +50,11 @@ impl Identity {
         }
     }
 
+    /// What the server calls this version, as far as it does.
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.etag.as_deref().or(self.modified.as_deref())
+    }
+
     /// For the header `If-Range`, which takes no weak tag.
     pub(crate) fn condition(&self) -> Option<&str> {
         match &self.etag {
@@ -102,17 +107,7 @@ pub(crate) fn check(
         206 => {}
         200 => return whole_file(headers, known),
         416 => return no_such_range(headers, known),
-        408 | 429 | 500 | 502 | 503 | 504 => {
-            let seconds = text(headers, "retry-after").and_then(|seconds| seconds.parse().ok());
-            return Err(Failure::Passing {
-                error: Error::new(
-                    ErrorKind::Io,
-                    format!("the server cannot answer now (status {status})"),
-                ),
-                after: seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)),
-            });
-        }
-        _ => return Err(refusal(status, headers).into()),
+        _ => return Err(failure(status, headers)),
     }
     if let Some(encoding) = text(headers, "content-encoding").filter(|encoding| *encoding != "identity") {
         let error = lie("the answer is compressed, which was not asked for");
@@ -141,6 +136,31 @@ pub(crate) fn check(
         return Err(error.found(announced.unwrap_or(0)).into());
     }
     Ok((range, identity))
+}
+
+/// Checks the head of an answer that is to be a whole document.
+#[cfg(feature = "hub")]
+pub(crate) fn check_document(status: StatusCode, headers: &HeaderMap) -> Result<(), Failure> {
+    match status.as_u16() {
+        200 => Ok(()),
+        _ => Err(failure(status, headers)),
+    }
+}
+
+fn failure(status: StatusCode, headers: &HeaderMap) -> Failure {
+    match status.as_u16() {
+        408 | 429 | 500 | 502 | 503 | 504 => {
+            let seconds = text(headers, "retry-after").and_then(|seconds| seconds.parse().ok());
+            Failure::Passing {
+                error: Error::new(
+                    ErrorKind::Io,
+                    format!("the server cannot answer now (status {status})"),
+                ),
+                after: seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_PAUSE)),
+            }
+        }
+        _ => refusal(status, headers).into(),
+    }
 }
 
 fn whole_file(headers: &HeaderMap, known: Option<&Identity>) -> Result<(Range<u64>, Identity), Failure> {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use fmt_core::{Error, ErrorKind};
 use ureq::{
     Agent, Body,
-    http::{Response, header},
+    http::{Response, header, response},
     tls::{RootCerts, TlsConfig},
 };
 
@@ -39,7 +39,8 @@ pub(crate) struct Known {
     identity: Identity,
 }
 
-struct Server {
+/// An address and how it is asked.
+pub(crate) struct Server {
     agent: Agent,
     options: RemoteOptions,
     target: Target,
@@ -59,12 +60,7 @@ impl HttpFile {
         options: RemoteOptions,
         place: IndexPlace,
     ) -> Result<(Self, Parts), Error> {
-        let server = Server {
-            agent: agent(&options)?,
-            options,
-            target,
-            leads_to: Mutex::new(None),
-        };
+        let server = Server::new(target, options)?;
         let first = server.ask(&Ask::Front(place.front()), None);
         let (range, identity, body) = first.map_err(Failure::into_error)?;
         let file = Self(Arc::new(Known { server, identity }));
@@ -89,6 +85,10 @@ impl HttpFile {
 
     pub(crate) fn len(&self) -> u64 {
         self.0.identity.len
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.0.identity
     }
 }
 
@@ -120,11 +120,52 @@ impl Failure {
 }
 
 impl Server {
+    pub(crate) fn new(target: Target, options: RemoteOptions) -> Result<Self, Error> {
+        Ok(Self {
+            agent: agent(&options)?,
+            options,
+            target,
+            leads_to: Mutex::new(None),
+        })
+    }
+
+    /// Where it is asked.
+    #[cfg(feature = "hub")]
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
     /// Asks until there is an answer, or there will be none.
     fn ask(&self, ask: &Ask, known: Option<&Identity>) -> Result<(Range<u64>, Identity, Body), Failure> {
+        self.until_lasting(|| self.ask_once(ask, known))
+    }
+
+    /// Reads a document, which has at most so many bytes, with the head of the answer.
+    ///
+    /// # Errors
+    /// When there is none, or it has more bytes.
+    #[cfg(feature = "hub")]
+    pub(crate) fn document(&self, most: u64) -> Result<(ureq::http::HeaderMap, Vec<u8>), Error> {
+        let once = || {
+            let (_, head, mut body) = self.follow(None, None)?;
+            answer::check_document(head.status, &head.headers)?;
+            let document = body.with_config().limit(most).read_to_vec();
+            let document = document.map_err(|error| match error {
+                ureq::Error::BodyExceedsLimit(_) => {
+                    let error = Error::new(ErrorKind::TooLarge, "the server's answer");
+                    Failure::Lasting(error.expected(format_args!("at most {most} bytes")))
+                }
+                error => no_answer(error, &self.target, true),
+            })?;
+            Ok((head.headers, document))
+        };
+        self.until_lasting(once).map_err(Failure::into_error)
+    }
+
+    fn until_lasting<T>(&self, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
         let mut failures = 0;
         loop {
-            let failure = match self.ask_once(ask, known) {
+            let failure = match once() {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -140,11 +181,25 @@ impl Server {
     }
 
     fn ask_once(&self, ask: &Ask, known: Option<&Identity>) -> Result<(Range<u64>, Identity, Body), Failure> {
+        let (target, head, body) = self.follow(Some(&ask.header()), known)?;
+        let (range, identity) = answer::check(head.status, &head.headers, ask, known)?;
+        if target.uri() != self.target.uri() {
+            *self.leads_to() = Some(target);
+        }
+        Ok((range, identity, body))
+    }
+
+    /// Follows redirects to an answer, which may be a refusal, and where it came from.
+    fn follow(
+        &self,
+        range: Option<&str>,
+        known: Option<&Identity>,
+    ) -> Result<(Target, response::Parts, Body), Failure> {
         let shortcut = self.leads_to().clone();
         let mut is_shortcut = shortcut.is_some();
         let mut target = shortcut.unwrap_or_else(|| self.target.clone());
         for _ in 0..=MOST_REDIRECTS {
-            let response = self.send(&target, ask, known)?;
+            let response = self.send(&target, range, known)?;
             let (head, body) = response.into_parts();
             match head.status.as_u16() {
                 301 | 302 | 303 | 307 | 308 => {
@@ -162,13 +217,7 @@ impl Server {
                     target = self.target.clone();
                     is_shortcut = false;
                 }
-                _ => {
-                    let (range, identity) = answer::check(head.status, &head.headers, ask, known)?;
-                    if target.uri() != self.target.uri() {
-                        *self.leads_to() = Some(target);
-                    }
-                    return Ok((range, identity, body));
-                }
+                _ => return Ok((target, head, body)),
             }
         }
         Err(Error::new(ErrorKind::Io, "the server redirects too often")
@@ -176,18 +225,28 @@ impl Server {
             .into())
     }
 
-    fn send(&self, target: &Target, ask: &Ask, known: Option<&Identity>) -> Result<Response<Body>, Failure> {
-        let range = ask.header();
-        let mut request = self.agent.get(target.uri()).header(header::RANGE, &range);
+    fn send(
+        &self,
+        target: &Target,
+        range: Option<&str>,
+        known: Option<&Identity>,
+    ) -> Result<Response<Body>, Failure> {
+        let mut request = self.agent.get(target.uri());
+        if let Some(range) = range {
+            request = request.header(header::RANGE, range);
+        }
         if let Some(condition) = known.and_then(Identity::condition) {
             request = request.header(header::IF_RANGE, condition);
         }
         let is_own = target.has_origin_of(&self.target);
         #[cfg(feature = "s3")]
         if let Some(signer) = self.options.signer.as_ref().filter(|_| is_own) {
-            for (name, value) in
-                signer.sign(target.authority(), target.uri().path(), &range, SystemTime::now())
-            {
+            for (name, value) in signer.sign(
+                target.authority(),
+                target.uri().path(),
+                range.unwrap_or_default(),
+                SystemTime::now(),
+            ) {
                 request = request.header(name, value);
             }
         }
@@ -244,7 +303,7 @@ fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
     }
 }
 
-fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
+pub(crate) fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
     let mut tls = TlsConfig::builder();
     if let Some(pem) = &options.authorities {
         tls = tls.root_certs(RootCerts::from(certificates(pem)?));
@@ -259,7 +318,7 @@ fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
         .user_agent(concat!("tensorferry/", env!("CARGO_PKG_VERSION")))
         .accept_encoding("identity")
         .timeout_resolve(patience)
-        .timeout_connect(patience)
+        .timeout_connect(options.connect_patience.or(patience))
         .timeout_send_request(patience)
         .timeout_recv_response(patience)
         .timeout_per_read(patience)

@@ -9,7 +9,7 @@ use super::{RemoteOptions, options::Token, target::Target};
 
 /// What does not stand in the path of an address as it is. A revision's slash is one of them; what is encoded already
 /// stays as it is.
-const PART: &AsciiSet = &NON_ALPHANUMERIC
+pub(crate) const PART: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
@@ -20,14 +20,19 @@ const LONGEST_TOKEN: u64 = 4096;
 
 /// Where the file is, by what stands behind `hf://`. Unless the options have a token, the user's own is used.
 pub(crate) fn resolve(place: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
-    let endpoint = env::var("HF_ENDPOINT")
-        .ok()
-        .filter(|endpoint| !endpoint.is_empty());
-    let endpoint = endpoint.as_deref().unwrap_or("https://huggingface.co");
     let path = path(place).ok_or_else(|| {
         let error = Error::new(ErrorKind::Malformed, "the location on the Hub");
         error.expected("hf://OWNER/REPO/FILE, with @REVISION behind REPO or FILE if it is not main")
     })?;
+    own(&path, options)
+}
+
+/// An address on the Hub. Unless the options have a token, the user's own is used.
+pub(crate) fn own(path: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
+    let endpoint = env::var("HF_ENDPOINT")
+        .ok()
+        .filter(|endpoint| !endpoint.is_empty());
+    let endpoint = endpoint.as_deref().unwrap_or("https://huggingface.co");
     let target = Target::parse(&format!("{}/{path}", endpoint.trim_end_matches('/')))?;
     if options.token.is_none() {
         options.token = own_token().map(Token);

@@ -1,8 +1,12 @@
 //! Files on servers: `https://` by ranges, `hf://` and `s3://` as spellings of it.
 
 mod answer;
+#[cfg(feature = "connector")]
+mod connector;
 mod file;
 mod hub;
+#[cfg(feature = "hub")]
+mod hub_folder;
 mod options;
 mod resume;
 #[cfg(feature = "s3")]
@@ -11,11 +15,21 @@ mod s3;
 mod signer;
 mod target;
 
+use std::{
+    fmt,
+    io::{self, Read},
+    ops::Range,
+};
+
 use fmt_core::Error;
 
+#[cfg(feature = "connector")]
+pub use self::connector::RemoteConnector;
+#[cfg(feature = "hub")]
+pub use self::hub_folder::{HubFile, HubFolder};
 pub use self::options::RemoteOptions;
 use self::{file::HttpFile, target::Target};
-use crate::{IndexPlace, RemoteSource};
+use crate::{IndexPlace, RemoteSource, source::Fetch};
 
 /// Schemes of locations that are not paths.
 const SCHEMES: [&str; 4] = ["https://", "http://", "hf://", "s3://"];
@@ -47,6 +61,16 @@ pub fn is_remote(location: &str) -> bool {
 /// for answers that are not what was asked for; [`ErrorKind::Io`](fmt_core::ErrorKind::Io) when there is no answer, or a refusal. The source's
 /// reads fail with the same kinds, inside an [`std::io::Error`], and with [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed).
 pub fn open(location: &str, options: &RemoteOptions) -> Result<RemoteSource, Error> {
+    let (target, options) = locate(location, options)?;
+    let name = target.name();
+    let place = options.index_place.unwrap_or_else(|| IndexPlace::of_name(&name));
+    let (file, parts) = HttpFile::open(target, options, place)?;
+    let len = file.len();
+    Ok(RemoteSource::new(len, name, Box::new(file), parts))
+}
+
+/// Where a file is, and how its server is spoken to.
+fn locate(location: &str, options: &RemoteOptions) -> Result<(Target, RemoteOptions), Error> {
     let mut options = options.clone();
     let target = if let Some(place) = location.strip_prefix("hf://") {
         hub::resolve(place, &mut options)?
@@ -56,11 +80,87 @@ pub fn open(location: &str, options: &RemoteOptions) -> Result<RemoteSource, Err
         Target::parse(location)?
     };
     target.check_scheme(&options)?;
-    let name = target.name();
-    let place = options.index_place.unwrap_or_else(|| IndexPlace::of_name(&name));
-    let (file, parts) = HttpFile::open(target, options, place)?;
-    let len = file.len();
-    Ok(RemoteSource::new(len, name, Box::new(file), parts))
+    Ok((target, options))
+}
+
+/// A file on a server, for callers that know which ranges they want: each read is one request, nothing is kept or read
+/// ahead. [`RemoteSource`] is for readers of tensor files.
+///
+/// ```no_run
+/// use std::io::Read;
+/// use tensor_remote::{RemoteFile, RemoteOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let file = RemoteFile::open("https://example.org/model.onnx", &RemoteOptions::default())?;
+/// let mut beginning = Vec::new();
+/// file.read(0..file.len().min(1024))?.read_to_end(&mut beginning)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct RemoteFile {
+    file: HttpFile,
+    name: String,
+}
+
+impl RemoteFile {
+    /// Asks for the first byte, which tells the file's length and version. Locations are those of [`open`].
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open(location: &str, options: &RemoteOptions) -> Result<Self, Error> {
+        let (target, options) = locate(location, options)?;
+        let name = target.name();
+        let (file, _) = HttpFile::open(target, options, IndexPlace::Front(1))?;
+        Ok(Self { file, name })
+    }
+
+    /// The file's name: what is behind the last slash.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the server calls this version of the file: its `ETag`, or else its `Last-Modified`.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.file.identity().version()
+    }
+
+    /// The bytes of a range of this version, which are asked for again from where an answer breaks off.
+    ///
+    /// # Errors
+    /// As [`open`], inside an [`io::Error`]; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the range is not inside
+    /// the file.
+    pub fn read(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
+        if range.is_empty() {
+            return Ok(Box::new(io::empty()));
+        }
+        if range.end > self.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.file.fetch(range)
+    }
+}
+
+impl fmt::Debug for RemoteFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteFile")
+            .field("name", &self.name)
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg(feature = "s3")]

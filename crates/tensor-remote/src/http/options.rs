@@ -27,6 +27,8 @@ pub struct RemoteOptions {
     pub(crate) retries: u32,
     pub(crate) back_off: Duration,
     pub(crate) patience: Duration,
+    /// For a connection, where that is another one.
+    pub(crate) connect_patience: Option<Duration>,
     pub(crate) index_place: Option<IndexPlace>,
 }
 
@@ -51,6 +53,7 @@ impl Default for RemoteOptions {
             retries: 5,
             back_off: Duration::from_millis(250),
             patience: Duration::from_secs(30),
+            connect_patience: None,
             index_place: None,
         }
     }

@@ -1,0 +1,384 @@
+//! S3, Google Cloud Storage and Azure, and whatever else the crate `object_store` can speak to.
+
+use std::{fmt::Write as _, ops::Range, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::{
+    BackoffConfig, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
+    aws::AmazonS3Builder, azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder, path::Path,
+};
+use tensor_remote::{RemoteConnector, RemoteOptions};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    error::StoreError,
+    location::Cloud,
+    name::ObjectName,
+    store::{Listing, Object, OpenObject, Store},
+    web::without_options,
+};
+
+/// A prefix of an [`ObjectStore`]: of a bucket, a container, a folder or memory.
+///
+/// ```
+/// use std::sync::Arc;
+/// use model_store::{CloudStore, Store};
+/// use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Arc::new(InMemory::new());
+/// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// runtime.block_on(memory.put(&Path::from("models/iris/1/model.onnx"), "content".into()))?;
+/// let store = CloudStore::new(memory, "models", "memory://models")?;
+/// let listing = store.list(None, None)?.unwrap_or_default();
+/// assert_eq!(listing.objects[0].name.as_str(), "iris/1/model.onnx");
+/// assert_eq!(store.open(&listing.objects[0])?.read(3..7)?, "tent");
+/// # Ok(())
+/// # }
+/// ```
+pub struct CloudStore {
+    shared: Arc<Shared>,
+    prefix: String,
+}
+
+struct Shared {
+    store: Arc<dyn ObjectStore>,
+    /// For messages.
+    url: String,
+    hint: &'static str,
+    /// Its timers and blocking threads carry requests; callers drive it.
+    runtime: Option<Runtime>,
+}
+
+impl CloudStore {
+    /// A prefix, without slashes around, of any store; `url` is what messages call it.
+    ///
+    /// # Errors
+    /// [`StoreError::Settings`] when the system gives no threads.
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, url: &str) -> Result<Self, StoreError> {
+        Self::with_hint(store, prefix, url, "it may need credentials")
+    }
+
+    fn with_hint(
+        store: Arc<dyn ObjectStore>,
+        prefix: &str,
+        url: &str,
+        hint: &'static str,
+    ) -> Result<Self, StoreError> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| StoreError::Settings {
+            url: url.to_owned(),
+            why: error.to_string(),
+        })?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                store,
+                url: url.to_owned(),
+                hint,
+                runtime: Some(runtime),
+            }),
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// A bucket of one of the clouds, with the settings and credentials of the environment.
+    pub(crate) fn of(
+        cloud: Cloud,
+        bucket: &str,
+        prefix: &str,
+        url: &str,
+        options: &RemoteOptions,
+    ) -> Result<Self, StoreError> {
+        let connector = RemoteConnector::new(options.clone());
+        let retry = RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(200),
+                max_backoff: Duration::from_secs(10),
+                base: 2.0,
+            },
+            max_retries: 5,
+            retry_timeout: Duration::from_secs(60),
+        };
+        let (store, hint) = match cloud {
+            Cloud::S3 => (
+                shared(
+                    AmazonS3Builder::from_env()
+                        .with_bucket_name(bucket)
+                        .with_http_connector(connector)
+                        .with_retry(retry)
+                        .build(),
+                ),
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a web identity or the machine's role name who asks; \
+                 AWS_SKIP_SIGNATURE=true asks for a public bucket without",
+            ),
+            Cloud::Google => (
+                shared(
+                    GoogleCloudStorageBuilder::from_env()
+                        .with_bucket_name(bucket)
+                        .with_http_connector(connector)
+                        .with_retry(retry)
+                        .build(),
+                ),
+                "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT or the machine's account name who asks; \
+                 GOOGLE_SKIP_SIGNATURE=true asks for a public bucket without",
+            ),
+            Cloud::Azure => (
+                shared(
+                    MicrosoftAzureBuilder::from_env()
+                        .with_container_name(bucket)
+                        .with_http_connector(connector)
+                        .with_retry(retry)
+                        .build(),
+                ),
+                "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, a SAS token or an identity name who asks; \
+                 AZURE_SKIP_SIGNATURE=true asks for a public container without",
+            ),
+        };
+        let store = store.map_err(|error| StoreError::Settings {
+            url: url.to_owned(),
+            why: format!("{}; {hint}", text_of(&error)),
+        })?;
+        Self::with_hint(store, prefix, url, hint)
+    }
+
+    /// The name below the location of what the store calls by a whole key.
+    fn below<'k>(&self, key: &'k str) -> Option<&'k str> {
+        match self.prefix.as_str() {
+            "" => Some(key),
+            prefix => key.strip_prefix(prefix)?.strip_prefix('/'),
+        }
+    }
+
+    fn whole_key(&self, name: &str) -> String {
+        let parts = [self.prefix.as_str(), name];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.join("/")
+    }
+
+    fn object_at(&self, key: &str) -> Result<Option<ObjectMeta>, StoreError> {
+        let path = path_of(key)?;
+        match self.shared.block_on(self.shared.store.head(&path)) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.shared.failed("the object", &error)),
+        }
+    }
+}
+
+impl Store for CloudStore {
+    fn list(&self, within: Option<&str>, _: Option<&str>) -> Result<Option<Listing>, StoreError> {
+        let key = self.whole_key(within.unwrap_or_default());
+        let prefix = match key.as_str() {
+            "" => None,
+            key => Some(path_of(key)?),
+        };
+        let url = &self.shared.url;
+        let mut listing = Listing::default();
+        let mut objects = self.shared.store.list(prefix.as_ref());
+        while let Some(meta) = self.shared.block_on(objects.next()) {
+            let meta = meta.map_err(|error| match error {
+                // The client refuses keys that cannot be paths before they can be looked at here.
+                object_store::Error::InvalidPath { source } => StoreError::Name {
+                    name: name_in(&source),
+                    why: format!("cannot be a path ({source})"),
+                },
+                error => self.shared.failed("the list of objects", &error),
+            })?;
+            let key = meta.location.as_ref();
+            if let Some(name) = self.below(key) {
+                let object = |name| object(name, &meta);
+                listing.add(url, name, object)?;
+            }
+        }
+        drop(objects);
+        if listing.objects.is_empty() && within.is_none() && !self.prefix.is_empty() {
+            // The location may be an object rather than a folder of some.
+            if let Some(meta) = self.object_at(&key)?.filter(|meta| meta.size > 0) {
+                let name = key.rsplit('/').next().unwrap_or(&key);
+                let object = |name| object(name, &meta);
+                listing.add(url, name, object)?;
+                listing.is_file = !listing.objects.is_empty();
+            }
+        }
+        Ok(Some(listing))
+    }
+
+    fn open(&self, object: &Object) -> Result<Arc<dyn OpenObject>, StoreError> {
+        Ok(Arc::new(CloudObject {
+            shared: Arc::clone(&self.shared),
+            path: path_of(&object.key)?,
+            object: object.clone(),
+        }))
+    }
+}
+
+struct CloudObject {
+    shared: Arc<Shared>,
+    path: Path,
+    object: Object,
+}
+
+impl OpenObject for CloudObject {
+    fn read(&self, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let changed = || StoreError::Changed {
+            name: self.object.name.to_string(),
+        };
+        let failed = |error: object_store::Error| match error {
+            object_store::Error::Precondition { .. } | object_store::Error::NotFound { .. } => changed(),
+            error => self.shared.failed(self.object.name.as_str(), &error),
+        };
+        let has_tag = !self.object.etag.starts_with(DATED);
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(range)),
+            if_match: has_tag.then(|| self.object.etag.clone()),
+            ..GetOptions::default()
+        };
+        self.shared.block_on(async {
+            let answer = self
+                .shared
+                .store
+                .get_opts(&self.path, options)
+                .await
+                .map_err(failed)?;
+            // Stores that ignore the condition are found out by what they say of their answer.
+            if plain(&etag(&answer.meta)) != plain(&self.object.etag) || answer.meta.size != self.object.size
+            {
+                return Err(changed());
+            }
+            answer.bytes().await.map_err(failed)
+        })
+    }
+}
+
+impl Shared {
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match &self.runtime {
+            Some(runtime) => runtime.block_on(future),
+            // It is taken only when this is dropped.
+            None => unreachable!("a store is used after its end"),
+        }
+    }
+
+    fn failed(&self, what: &str, error: &object_store::Error) -> StoreError {
+        let (url, what, why) = (self.url.clone(), what.to_owned(), text_of(error));
+        // What the crate has no word for says so by its status, in its text.
+        let is_denied = ["403 Forbidden", "401 Unauthorized"]
+            .iter()
+            .any(|status| why.contains(status));
+        match error {
+            object_store::Error::NotFound { .. } => StoreError::NotFound { url, what, why },
+            object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+                let hint = self.hint;
+                StoreError::Denied { url, what, hint, why }
+            }
+            _ if why.contains("404 Not Found") => StoreError::NotFound { url, what, why },
+            _ if is_denied || is_about_credentials(&why) => {
+                let hint = self.hint;
+                StoreError::Denied { url, what, hint, why }
+            }
+            _ => StoreError::Unavailable { url, what, why },
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // May be in a future, where a runtime must not be waited for.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn shared<S: ObjectStore>(store: object_store::Result<S>) -> object_store::Result<Arc<dyn ObjectStore>> {
+    Ok(Arc::new(store?))
+}
+
+/// Begins the version of an object without an entity tag.
+const DATED: &str = "of ";
+
+fn etag(meta: &ObjectMeta) -> String {
+    match &meta.e_tag {
+        Some(tag) => tag.clone(),
+        None => format!("{DATED}{}", meta.last_modified),
+    }
+}
+
+/// A tag without what stores add in one place and leave out in another.
+fn plain(tag: &str) -> &str {
+    tag.trim_start_matches("W/").trim_matches('"')
+}
+
+fn object(name: ObjectName, meta: &ObjectMeta) -> Object {
+    Object::new(name, meta.location.as_ref(), meta.size, etag(meta))
+}
+
+fn path_of(key: &str) -> Result<Path, StoreError> {
+    Path::parse(key).map_err(|error| StoreError::Name {
+        name: key.to_owned(),
+        why: error.to_string(),
+    })
+}
+
+fn name_in(error: &object_store::path::Error) -> String {
+    match error {
+        object_store::path::Error::EmptySegment { path }
+        | object_store::path::Error::BadSegment { path, .. }
+        | object_store::path::Error::NonUnicode { path, .. } => path.clone(),
+        _ => String::new(),
+    }
+}
+
+/// Where no key is set, the client asks the machine for one, and only says that this failed.
+fn is_about_credentials(why: &str) -> bool {
+    let places = [
+        "169.254.169.254",
+        "metadata.google.internal",
+        "/latest/api/token",
+        "/latest/meta-data/",
+        "oauth2.googleapis.com",
+        "login.microsoftonline.com",
+    ];
+    places.iter().any(|word| why.contains(word))
+}
+
+/// All that an error says, without queries of URLs, which may hold a signature.
+pub(crate) fn text_of(error: &dyn std::error::Error) -> String {
+    const LONGEST: usize = 600;
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            let _ = write!(text, ": {cause_text}");
+        }
+        source = cause.source();
+    }
+    let words = text.split_whitespace().map(|word| match word.split_once("://") {
+        Some((_, place)) if place.contains('?') => {
+            let (shown, _) = word.split_once('?').unwrap_or((word, ""));
+            format!("{shown}?…")
+        }
+        _ => word.to_owned(),
+    });
+    let text = without_options(&words.collect::<Vec<_>>().join(" "));
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_not_told() {
+        let error = std::io::Error::other("GET https://a.example/c/x?sv=1&sig=secret in 3ms: 403 Forbidden");
+        assert_eq!(
+            text_of(&error),
+            "GET https://a.example/c/x?… in 3ms: 403 Forbidden"
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! Fetching an object: parallel ranges, hashed in order, with bounded memory.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::FileExt,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    cache::Cache,
+    error::StoreError,
+    name::hex,
+    store::{Object, OpenObject, Store},
+};
+
+/// The most that one request asks for.
+pub(crate) const RANGE: u64 = 8 << 20;
+/// Requests at a time, and ranges that are in memory.
+pub(crate) const AT_A_TIME: usize = 4;
+
+/// Fetches an object into the cache and returns its SHA-256. `progress` is told how many bytes came.
+///
+/// # Errors
+/// When it cannot be fetched, is not what was listed, or the cache cannot take it. Nothing is left then.
+pub(crate) fn fetch(
+    store: &dyn Store,
+    cache: &Cache,
+    url: &str,
+    object: &Object,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<String, StoreError> {
+    let partial = cache.begin(object)?;
+    let mut hasher = Sha256::new();
+    if object.size > 0 {
+        let open = store.open(object)?;
+        let file = partial.file();
+        let mut at = 0;
+        ranges(&*open, object, &mut |bytes| {
+            file.write_all_at(&bytes, at)
+                .map_err(StoreError::cache(cache.folder(), "an object cannot be written"))?;
+            hasher.update(&bytes);
+            at += bytes.len() as u64;
+            progress(bytes.len() as u64);
+            Ok(())
+        })?;
+    }
+    let sha256 = hex(&hasher.finalize());
+    if let Some(expected) = object.sha256.as_ref().filter(|expected| **expected != sha256) {
+        return Err(StoreError::Digest {
+            name: object.name.to_string(),
+            expected: expected.clone(),
+            found: sha256,
+        });
+    }
+    cache.keep(partial, url, object, &sha256)?;
+    Ok(sha256)
+}
+
+/// Fetches many objects and returns their digests: small ones several at a time, large ones by several ranges at a time.
+///
+/// # Errors
+/// The first that occurs. What was fetched stays in the cache.
+pub(crate) fn fetch_all(
+    store: &dyn Store,
+    cache: &Cache,
+    url: &str,
+    objects: &[&Object],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<String>, StoreError> {
+    let mut digests = vec![String::new(); objects.len()];
+    let mut small = Vec::new();
+    for (index, (object, digest)) in objects.iter().zip(&mut digests).enumerate() {
+        match object.size > RANGE {
+            true => *digest = fetch(store, cache, url, object, progress)?,
+            false => small.push(index),
+        }
+    }
+    let threads = AT_A_TIME.min(small.len());
+    let waiting = Mutex::new(small.into_iter());
+    let done = Mutex::new((digests, None));
+    thread::scope(|scope| {
+        let work = || {
+            while lock(&done).1.is_none() {
+                let Some(index) = lock(&waiting).next() else {
+                    return;
+                };
+                let fetched = fetch(store, cache, url, objects[index], progress);
+                let mut done = lock(&done);
+                match fetched {
+                    Ok(digest) => done.0[index] = digest,
+                    Err(error) => {
+                        done.1.get_or_insert(error);
+                    }
+                }
+            }
+        };
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    match done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        (_, Some(error)) => Err(error),
+        (digests, None) => Ok(digests),
+    }
+}
+
+/// What threads that fetch ranges know of each other.
+struct Ranges {
+    /// The next range that nobody fetches.
+    next: u64,
+    /// The next range that is to be taken.
+    taken: u64,
+    there: BTreeMap<u64, Bytes>,
+    failure: Option<StoreError>,
+    is_over: bool,
+}
+
+/// Reads all of an object and gives its bytes in order. At most [`AT_A_TIME`] ranges are in memory.
+fn ranges(
+    open: &dyn OpenObject,
+    object: &Object,
+    take: &mut dyn FnMut(Bytes) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let count = object.size.div_ceil(RANGE);
+    let read = |index: u64| {
+        let range = index * RANGE..((index + 1) * RANGE).min(object.size);
+        let length = range.end - range.start;
+        let bytes = open.read(range.clone())?;
+        match bytes.len() as u64 == length {
+            true => Ok(bytes),
+            false => Err(StoreError::Truncated {
+                name: object.name.to_string(),
+                expected: object.size,
+                found: range.start + bytes.len() as u64,
+            }),
+        }
+    };
+    if count == 1 {
+        return take(read(0)?);
+    }
+    let state = Mutex::new(Ranges {
+        next: 0,
+        taken: 0,
+        there: BTreeMap::new(),
+        failure: None,
+        is_over: false,
+    });
+    let changed = Condvar::new();
+    let fetch = || {
+        loop {
+            let mut ranges = lock(&state);
+            while !ranges.is_over && ranges.next < count && ranges.next >= ranges.taken + AT_A_TIME as u64 {
+                ranges = changed.wait(ranges).unwrap_or_else(PoisonError::into_inner);
+            }
+            if ranges.is_over || ranges.next >= count {
+                return;
+            }
+            let index = ranges.next;
+            ranges.next += 1;
+            drop(ranges);
+            let bytes = read(index);
+            let mut ranges = lock(&state);
+            match bytes {
+                Ok(bytes) => drop(ranges.there.insert(index, bytes)),
+                Err(error) => {
+                    ranges.failure.get_or_insert(error);
+                    ranges.is_over = true;
+                }
+            }
+            drop(ranges);
+            changed.notify_all();
+        }
+    };
+    let mut in_order = || {
+        for index in 0..count {
+            let mut ranges = lock(&state);
+            let bytes = loop {
+                if let Some(failure) = ranges.failure.take() {
+                    return Err(failure);
+                }
+                if let Some(bytes) = ranges.there.remove(&index) {
+                    break bytes;
+                }
+                ranges = changed.wait(ranges).unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(ranges);
+            take(bytes)?;
+            lock(&state).taken = index + 1;
+            changed.notify_all();
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        for _ in 0..count.min(AT_A_TIME as u64) {
+            scope.spawn(fetch);
+        }
+        let outcome = in_order();
+        lock(&state).is_over = true;
+        changed.notify_all();
+        outcome
+    })
+}
+
+/// Nothing under these locks panics half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

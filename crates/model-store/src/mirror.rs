@@ -1,0 +1,616 @@
+//! A local folder that is kept as a location is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use tensor_remote::RemoteOptions;
+
+use crate::{
+    cache::Cache,
+    cloud::CloudStore,
+    download::fetch_all,
+    error::StoreError,
+    hub::HubStore,
+    location::{Location, Place},
+    name::ObjectName,
+    store::{Listing, Object, Store},
+    view::{Shape, View, ViewState, below, fingerprint},
+    web::WebStore,
+};
+
+/// A local folder that is kept as a location is, for a server that serves folders.
+///
+/// ```
+/// use std::sync::Arc;
+/// use model_store::{CloudStore, Location, Mirror, MirrorOptions, Scope};
+/// use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let memory = Arc::new(InMemory::new());
+/// let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+/// runtime.block_on(memory.put(&Path::from("iris/1/model.onnx"), "content".into()))?;
+///
+/// let cache = tempfile::tempdir()?;
+/// let location = Location::parse("s3://models")?;
+/// let store = CloudStore::new(memory, "", "s3://models")?;
+/// let mirror = Mirror::with_store(&location, Box::new(store), MirrorOptions::new(cache.path()))?;
+/// let folder = mirror.start(Scope::All)?;
+/// assert_eq!(std::fs::read_to_string(folder.join("iris/1/model.onnx"))?, "content");
+/// # Ok(())
+/// # }
+/// ```
+pub struct Mirror {
+    url: String,
+    store: Box<dyn Store>,
+    cache: Cache,
+    view: View,
+    is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Held while it is synchronised.
+    known: Mutex<Known>,
+    /// Why models without content have none. Held for moments.
+    failures: Mutex<BTreeMap<String, String>>,
+}
+
+/// How a [`Mirror`] keeps what it fetches.
+#[non_exhaustive]
+pub struct MirrorOptions {
+    /// The cache's folder.
+    pub cache: PathBuf,
+    /// Bytes that the cache may hold; as many as the disk has without.
+    pub limit: Option<u64>,
+    /// Certificates (PEM) that are trusted instead of the authorities that browsers trust.
+    pub authorities: Option<PathBuf>,
+    /// Whether a file of this name, right at the location, makes the location one model rather than a repository.
+    pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
+}
+
+impl MirrorOptions {
+    /// Keeps all that the disk has room for, in this folder.
+    pub fn new(cache: impl Into<PathBuf>) -> Self {
+        Self {
+            cache: cache.into(),
+            limit: None,
+            authorities: None,
+            is_model_file: Box::new(|name| {
+                let extension = Path::new(name).extension();
+                extension.is_some_and(|extension| extension == "onnx") || name.starts_with("config.pb")
+            }),
+        }
+    }
+
+    /// The same after some changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+impl fmt::Debug for MirrorOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MirrorOptions")
+            .field("cache", &self.cache)
+            .field("limit", &self.limit)
+            .field("authorities", &self.authorities)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What of a location to fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'n> {
+    /// Every model.
+    All,
+    /// These models; the others appear as empty folders.
+    Named(&'n [String]),
+    /// One model; nothing else is looked at.
+    One(&'n str),
+}
+
+/// What came of a synchronisation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Models that came or changed.
+    pub changed: Vec<String>,
+    /// Models that went.
+    pub removed: Vec<String>,
+    /// Models that could not be fetched, with the reason.
+    pub failed: Vec<(String, String)>,
+    /// Bytes that were fetched.
+    pub fetched: u64,
+}
+
+#[derive(Default)]
+struct Known {
+    /// What the location is, since this process serves it.
+    shape: Option<Shape>,
+    /// What the store calls the listing that the view has all of.
+    seen: Option<String>,
+}
+
+/// Names of models that are remembered because they could not be fetched.
+const MOST_FAILURES: usize = 10_000;
+/// How often progress is told.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// The name, for messages and files, of the only entry of a location that is one model.
+const WHOLE: &str = "";
+
+impl Mirror {
+    /// A folder for a location, in a cache. Nothing is fetched yet.
+    ///
+    /// # Errors
+    /// When the cache cannot be used, or the store's settings.
+    pub fn open(location: &Location, options: MirrorOptions) -> Result<Self, StoreError> {
+        let url = location.to_string();
+        let mut remote = RemoteOptions::default().with_plain_http(false);
+        if let Some(path) = &options.authorities {
+            remote = remote
+                .with_authorities(path)
+                .map_err(|error| StoreError::Settings {
+                    url: url.clone(),
+                    why: format!("{}: {error}", path.display()),
+                })?;
+        }
+        let store: Box<dyn Store> = match &location.place {
+            Place::Cloud {
+                cloud,
+                bucket,
+                prefix,
+            } => Box::new(CloudStore::of(*cloud, bucket, prefix, &url, &remote)?),
+            Place::Hub { location } => Box::new(HubStore::new(location, &remote)?),
+            Place::Web { url } => Box::new(WebStore::new(url, &remote)),
+        };
+        Self::with_store(location, store, options)
+    }
+
+    /// The same with a store of the caller's.
+    ///
+    /// # Errors
+    /// When the cache cannot be used.
+    pub fn with_store(
+        location: &Location,
+        store: Box<dyn Store>,
+        options: MirrorOptions,
+    ) -> Result<Self, StoreError> {
+        let cache = Cache::open(&options.cache, options.limit)?;
+        let view = View::open(&cache, location)?;
+        Ok(Self {
+            url: location.to_string(),
+            store,
+            cache,
+            view,
+            is_model_file: options.is_model_file,
+            known: Mutex::default(),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// Synchronises for the first time and returns what to serve: a folder with models, a model's folder, or a file. When the
+    /// store cannot be reached and all of it was there at an earlier time, that is served, with a warning.
+    ///
+    /// # Errors
+    /// Why there is nothing to serve.
+    pub fn start(&self, scope: Scope<'_>) -> Result<PathBuf, StoreError> {
+        let start = Instant::now();
+        tracing::info!(url = self.url, cache = %self.cache.folder().display(), "looking at the model repository");
+        match self.sync(scope) {
+            Ok(report) => {
+                self.warn_of(&report);
+                tracing::info!(
+                    url = self.url,
+                    changed = report.changed.len(),
+                    failed = report.failed.len(),
+                    bytes = report.fetched,
+                    milliseconds = start.elapsed().as_millis() as u64,
+                    "the model repository is here"
+                );
+            }
+            Err(error) if error.is_of_store() => {
+                let Some(state) = self.view.state().filter(|state| state.is_complete) else {
+                    return Err(error);
+                };
+                self.known().shape = Some(state.shape);
+                let age = now().saturating_sub(state.checked);
+                tracing::warn!(
+                    url = self.url,
+                    reason = %error,
+                    seconds_ago = age,
+                    "the model repository cannot be reached; serving what it had when it last could"
+                );
+            }
+            Err(error) => return Err(error),
+        }
+        match self.view.state() {
+            Some(state) => Ok(self.view.served(&state)),
+            None => Err(StoreError::Empty {
+                url: self.url.clone(),
+            }),
+        }
+    }
+
+    /// Synchronises while models are served; what goes wrong is logged, and what is there stays.
+    pub fn refresh(&self, model: Option<&str>) {
+        let scope = model.map_or(Scope::All, Scope::One);
+        let is_name =
+            |name: &str| ObjectName::parse(name).is_ok_and(|name| name.is_top() && !name.is_hidden());
+        if model.is_some_and(|name| !is_name(name)) {
+            return;
+        }
+        match self.sync(scope) {
+            Ok(report) => {
+                self.warn_of(&report);
+                if !report.changed.is_empty() || !report.removed.is_empty() {
+                    let (changed, removed) = (report.changed.len(), report.removed.len());
+                    let bytes = report.fetched;
+                    tracing::info!(
+                        url = self.url,
+                        changed,
+                        removed,
+                        bytes,
+                        "the model repository has changed"
+                    );
+                }
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                tracing::warn!(
+                    url = self.url,
+                    model,
+                    reason,
+                    "the model repository cannot be read; what is here stays"
+                );
+                if let Some(model) = model
+                    && self.known().shape == Some(Shape::Repository)
+                    && !self.view.is_whole(Shape::Repository, model)
+                {
+                    self.note_failure(model, reason);
+                }
+            }
+        }
+    }
+
+    /// Why a model has no content here: its last synchronisation failed, and there was none before.
+    #[must_use]
+    pub fn failure(&self, model: &str) -> Option<String> {
+        self.failures().get(model).cloned()
+    }
+
+    /// Makes the folder as the location is. Each model changes as a whole, and one that fails leaves the others alone.
+    ///
+    /// # Errors
+    /// When the store cannot be asked what it has, or there is nothing; when the only model cannot be fetched and is not here.
+    pub fn sync(&self, scope: Scope<'_>) -> Result<Report, StoreError> {
+        let mut known = self.known();
+        let _writing = self.view.lock()?;
+        let mut report = Report::default();
+        match self.sync_once(&mut known, scope, &mut report) {
+            // What changed since the list was made is looked for once more.
+            Ok(true) => {}
+            Err(error) if error.is_race() => {}
+            Ok(false) => return Ok(report),
+            Err(error) => return Err(error),
+        }
+        known.seen = None;
+        let fetched = report.fetched;
+        report = Report::default();
+        self.sync_once(&mut known, scope, &mut report)?;
+        report.fetched += fetched;
+        Ok(report)
+    }
+
+    /// One pass; true if an object changed while it was fetched.
+    fn sync_once(
+        &self,
+        known: &mut Known,
+        scope: Scope<'_>,
+        report: &mut Report,
+    ) -> Result<bool, StoreError> {
+        let within = match scope {
+            Scope::One(name) if known.shape == Some(Shape::Repository) => Some(name),
+            _ => None,
+        };
+        let seen = known.seen.as_deref().filter(|_| within.is_none());
+        let Some(mut listing) = self.store.list(within, seen)? else {
+            return self.note_state(known).map(|()| false);
+        };
+        if let Some(name) = within {
+            listing.objects.retain(|object| object.name.first() == name);
+        } else if listing.objects.is_empty() {
+            return Err(StoreError::Empty {
+                url: self.url.clone(),
+            });
+        }
+        let shape = match within {
+            Some(_) => Shape::Repository,
+            None => self.shape(&listing),
+        };
+        match known.shape {
+            Some(before) if before != shape => {
+                return Err(StoreError::Layout {
+                    url: self.url.clone(),
+                    before: before.words(),
+                    now: shape.words(),
+                });
+            }
+            _ => known.shape = Some(shape),
+        }
+        let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
+        for object in &listing.objects {
+            let entry = match shape {
+                // A file beside the models is none.
+                Shape::Repository if object.name.is_top() => continue,
+                Shape::Repository => object.name.first(),
+                Shape::Model => WHOLE,
+                Shape::File => object.name.as_str(),
+            };
+            entries.entry(entry).or_default().push(object);
+        }
+        if shape == Shape::Repository {
+            self.view.make_repository()?;
+            self.remove_gone(within, &entries, report)?;
+        }
+        let mut is_race = false;
+        for (entry, objects) in entries {
+            let fingerprint = fingerprint(objects.iter().copied());
+            let has_versions = objects.iter().all(|object| !object.etag.is_empty());
+            if has_versions && self.view.is_made_of(shape, entry, &fingerprint) {
+                self.failures().remove(entry);
+                continue;
+            }
+            let is_wanted = match scope {
+                Scope::Named(names) if shape == Shape::Repository => names.iter().any(|name| name == entry),
+                _ => true,
+            };
+            if !is_wanted {
+                // What is there from earlier is no worse than nothing: a load looks anew.
+                self.view.make_place(entry)?;
+                continue;
+            }
+            match self.fetch_entry(shape, entry, objects, &fingerprint, report) {
+                Ok(()) => {
+                    self.failures().remove(entry);
+                    report.changed.push(entry.to_owned());
+                }
+                Err(error) => {
+                    let is_whole = self.view.is_whole(shape, entry);
+                    is_race |= error.is_race();
+                    if shape != Shape::Repository && !is_whole {
+                        return Err(error);
+                    }
+                    if !is_whole {
+                        self.view.make_place(entry)?;
+                        self.note_failure(entry, error.to_string());
+                    }
+                    report.failed.push((entry.to_owned(), error.to_string()));
+                }
+            }
+        }
+        if within.is_none() {
+            let has_all = report.failed.is_empty();
+            known.seen = listing.version.filter(|_| has_all);
+            let before = self.view.state().filter(|state| state.shape == shape);
+            let file = listing.objects.first().filter(|_| shape == Shape::File);
+            self.view.set_state(&ViewState {
+                url: self.url.clone(),
+                shape,
+                file: file.map(|object| object.name.to_string()),
+                is_complete: has_all || before.is_some_and(|before| before.is_complete),
+                checked: now(),
+            })?;
+        }
+        Ok(is_race)
+    }
+
+    fn remove_gone(
+        &self,
+        within: Option<&str>,
+        entries: &BTreeMap<&str, Vec<&Object>>,
+        report: &mut Report,
+    ) -> Result<(), StoreError> {
+        let is_looked_at = |name: &str| within.is_none_or(|within| within == name);
+        for name in self.view.names() {
+            if is_looked_at(&name) && !entries.contains_key(name.as_str()) {
+                self.view.remove(&name)?;
+                report.removed.push(name);
+            }
+        }
+        self.failures()
+            .retain(|name, _| !is_looked_at(name) || entries.contains_key(name.as_str()));
+        Ok(())
+    }
+
+    /// What a location is by what it has.
+    fn shape(&self, listing: &Listing) -> Shape {
+        if listing.is_file {
+            return Shape::File;
+        }
+        let mut tops = listing
+            .objects
+            .iter()
+            .filter(|object| object.name.is_top() && object.size > 0);
+        match tops.any(|object| (self.is_model_file)(object.name.as_str())) {
+            true => Shape::Model,
+            false => Shape::Repository,
+        }
+    }
+
+    /// Fetches what of an entry is not in the cache, builds it and puts it into its place.
+    fn fetch_entry(
+        &self,
+        shape: Shape,
+        entry: &str,
+        mut objects: Vec<&Object>,
+        fingerprint: &str,
+        report: &mut Report,
+    ) -> Result<(), StoreError> {
+        drop_marks(&mut objects)?;
+        let what = match entry {
+            WHOLE => self.url.clone(),
+            entry => format!("the model '{}' at {}", entry.escape_debug(), self.url),
+        };
+        // What is in the cache may leave it for another process before it is linked.
+        for _ in 0..3 {
+            let found: Vec<_> = objects
+                .iter()
+                .map(|object| self.cache.find(&self.url, object))
+                .collect();
+            let missing: Vec<&Object> = objects
+                .iter()
+                .zip(&found)
+                .filter_map(|(object, found)| found.is_none().then_some(*object))
+                .collect();
+            let needed = missing
+                .iter()
+                .fold(0_u64, |sum, object| sum.saturating_add(object.size));
+            self.cache.make_room(&what, needed)?;
+            if needed > 0 {
+                tracing::info!(
+                    url = self.url,
+                    model = entry,
+                    files = missing.len(),
+                    bytes = needed,
+                    "fetching"
+                );
+            }
+            let progress = Progress::new(&self.url, entry, needed);
+            let fetched = fetch_all(&*self.store, &self.cache, &self.url, &missing, &|bytes| {
+                progress.add(bytes)
+            });
+            report.fetched += progress.done.load(Relaxed);
+            let mut fetched = fetched?.into_iter();
+            let parts: Vec<_> = objects
+                .iter()
+                .zip(found)
+                .filter_map(|(object, found)| {
+                    let sha256 = found.or_else(|| fetched.next())?;
+                    Some((*object, below(shape, &object.name), sha256))
+                })
+                .collect();
+            if let Some(built) = self.view.build(&self.cache, &parts)? {
+                return self.view.install(shape, entry, &built, fingerprint);
+            }
+        }
+        Err(StoreError::Unavailable {
+            url: self.url.clone(),
+            what,
+            why: "its files leave the cache as fast as they come; another process needs the room".to_owned(),
+        })
+    }
+
+    /// Notes that the view is what the store has now.
+    fn note_state(&self, known: &Known) -> Result<(), StoreError> {
+        if let Some(state) = self.view.state().filter(|state| Some(state.shape) == known.shape) {
+            self.view.set_state(&ViewState {
+                checked: now(),
+                ..state
+            })?;
+        }
+        Ok(())
+    }
+
+    fn warn_of(&self, report: &Report) {
+        for (model, reason) in &report.failed {
+            tracing::warn!(
+                url = self.url,
+                model,
+                reason,
+                "a model cannot be fetched; what is here stays"
+            );
+        }
+    }
+
+    fn note_failure(&self, model: &str, reason: String) {
+        let mut failures = self.failures();
+        if failures.len() < MOST_FAILURES || failures.contains_key(model) {
+            failures.insert(model.to_owned(), reason);
+        }
+    }
+
+    // Each update is whole, so a poisoned lock is as good as any.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failures(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Mirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mirror")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Leaves out empty objects that only mark a folder, as consoles of stores make them.
+fn drop_marks<'o>(objects: &mut Vec<&'o Object>) -> Result<(), StoreError> {
+    objects.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut folders: BTreeSet<&'o str> = BTreeSet::new();
+    for object in objects.iter().copied() {
+        let name = object.name.as_str();
+        folders.extend(name.match_indices('/').map(|(at, _)| &name[..at]));
+    }
+    let is_mark = |object: &&Object| folders.contains(object.name.as_str());
+    if let Some(object) = objects.iter().find(|object| is_mark(object) && object.size > 0) {
+        return Err(StoreError::Conflict {
+            name: object.name.to_string(),
+        });
+    }
+    objects.retain(|object| !is_mark(object));
+    Ok(())
+}
+
+/// Tells from time to time how much has come.
+struct Progress<'m> {
+    url: &'m str,
+    model: &'m str,
+    of: u64,
+    done: AtomicU64,
+    told: Mutex<Instant>,
+}
+
+impl<'m> Progress<'m> {
+    fn new(url: &'m str, model: &'m str, of: u64) -> Self {
+        let told = Mutex::new(Instant::now());
+        Self {
+            url,
+            model,
+            of,
+            done: AtomicU64::new(0),
+            told,
+        }
+    }
+
+    fn add(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Relaxed) + bytes;
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.elapsed() >= PROGRESS_INTERVAL {
+            *told = Instant::now();
+            tracing::info!(
+                url = self.url,
+                model = self.model,
+                bytes = done,
+                of = self.of,
+                "fetching"
+            );
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}

@@ -1,0 +1,148 @@
+//! Names of objects, which become paths: checked before anything is done with them.
+
+use std::{fmt, path::PathBuf};
+
+/// The name of an object below a location: a relative path that leads nowhere else, on any system.
+///
+/// ```
+/// use model_store::ObjectName;
+///
+/// let name = ObjectName::parse("digits/1/model.onnx").unwrap();
+/// assert_eq!(name.first(), "digits");
+/// assert_eq!(ObjectName::parse("digits/../../x").unwrap_err().to_string(), "has a part '..'");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectName(String);
+
+/// Why a name cannot become a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameProblem(String);
+
+/// As object stores have it.
+const LONGEST: usize = 1024;
+/// As file systems have it.
+const LONGEST_PART: usize = 255;
+/// The engine looks at eight folders in folders.
+const DEEPEST: usize = 16;
+
+impl ObjectName {
+    /// Checks a name, whose parts are separated by slashes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(name: &str) -> Result<Self, NameProblem> {
+        let problem = |text: String| Err(NameProblem(text));
+        if name.len() > LONGEST {
+            return problem(format!("has {} bytes, more than {LONGEST}", name.len()));
+        }
+        if name.starts_with('/') {
+            return problem("begins with a slash".to_owned());
+        }
+        if let Some(odd) = name.chars().find(|c| *c == '\\' || c.is_control()) {
+            return problem(format!("has a '{}'", odd.escape_default()));
+        }
+        let mut depth = 0;
+        for part in name.split('/') {
+            depth += 1;
+            match part {
+                "" => return problem("has an empty part".to_owned()),
+                "." | ".." => return problem(format!("has a part '{part}'")),
+                _ if part.len() > LONGEST_PART => {
+                    return problem(format!(
+                        "has a part of {} bytes, more than {LONGEST_PART}",
+                        part.len()
+                    ));
+                }
+                _ if depth > DEEPEST => return problem(format!("has more than {DEEPEST} parts")),
+                _ => {}
+            }
+        }
+        Ok(Self(name.to_owned()))
+    }
+
+    /// The whole name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The first part: the model, in a repository.
+    #[must_use]
+    pub fn first(&self) -> &str {
+        self.0.split('/').next().unwrap_or(&self.0)
+    }
+
+    /// Whether it has only one part.
+    #[must_use]
+    pub fn is_top(&self) -> bool {
+        !self.0.contains('/')
+    }
+
+    /// Whether a part begins with a dot, as what servers of models pass over.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.0.split('/').any(|part| part.starts_with('.'))
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(&self.0)
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for NameProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NameProblem {}
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        let long = "x".repeat(1025);
+        let long_part = format!("a/{}", "x".repeat(256));
+        let deep = "d/".repeat(16) + "x";
+        for (name, why) in [
+            ("../x", "has a part '..'"),
+            ("a/../../x", "has a part '..'"),
+            ("a/./x", "has a part '.'"),
+            ("/etc/passwd", "begins with a slash"),
+            ("a//x", "has an empty part"),
+            ("a/", "has an empty part"),
+            ("", "has an empty part"),
+            ("a\\..\\x", "has a '\\\\'"),
+            ("a\0x", "has a '\\u{0}'"),
+            ("a\nx", "has a '\\n'"),
+            (&long, "has 1025 bytes, more than 1024"),
+            (&long_part, "has a part of 256 bytes, more than 255"),
+            (&deep, "has more than 16 parts"),
+        ] {
+            assert_eq!(
+                ObjectName::parse(name).map_err(|problem| problem.to_string()),
+                Err(why.to_owned())
+            );
+        }
+        assert!(ObjectName::parse("modèle/1/x y.onnx").is_ok());
+        assert!(ObjectName::parse("a/.git/x").is_ok_and(|name| name.is_hidden()));
+    }
+}

@@ -1,0 +1,336 @@
+//! What is served of a location: a folder of hard links to objects of the cache, whose entries change as a whole.
+//!
+//! ```text
+//! in-use                locked by every process that serves the view
+//! writing               locked by the one that changes it
+//! state.json            what the view is of, and whether all of it was there once
+//! entries/<digest>      which objects an entry was made of
+//! next/                 entries that are being built, and those that were replaced
+//! tree/<label>          the repository, the model, or the file
+//! ```
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::{
+    cache::{Cache, Lock, sync_folder},
+    error::StoreError,
+    location::Location,
+    name::{ObjectName, hex},
+    store::Object,
+};
+
+/// The file that every user of a view has locked.
+pub(crate) const IN_USE: &str = "in-use";
+
+/// A folder that shows what a location has.
+#[derive(Debug)]
+pub(crate) struct View {
+    folder: PathBuf,
+    label: String,
+    _in_use: Lock,
+}
+
+/// What a location is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Shape {
+    /// A folder with a folder for each model.
+    Repository,
+    /// A folder that is a model.
+    Model,
+    /// A file that is a model.
+    File,
+}
+
+impl Shape {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Repository => "a folder of models",
+            Self::Model => "one model's folder",
+            Self::File => "one model's file",
+        }
+    }
+}
+
+/// What is known of a view from earlier times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ViewState {
+    pub(crate) url: String,
+    pub(crate) shape: Shape,
+    /// The file's name, where the view is a file.
+    pub(crate) file: Option<String>,
+    /// Whether there was a time when all of it was there.
+    pub(crate) is_complete: bool,
+    /// Seconds since 1970 when the store was last found to have what the view has.
+    pub(crate) checked: u64,
+}
+
+/// An entry that was built and is not in its place yet.
+pub(crate) struct Built {
+    path: PathBuf,
+}
+
+impl View {
+    /// Opens or makes the view of a location.
+    ///
+    /// # Errors
+    /// When the cache cannot be written.
+    pub(crate) fn open(cache: &Cache, location: &Location) -> Result<Self, StoreError> {
+        // Until it is locked it must not be taken for one that nobody uses.
+        let _opening = cache.lock_shared()?;
+        let folder = cache.views().join(location.id());
+        for part in ["tree", "entries", "next"] {
+            let path = folder.join(part);
+            fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))?;
+        }
+        let path = folder.join(IN_USE);
+        let in_use = Lock::take(&path, FlockOperation::LockShared)?;
+        // Its time says when the view was last used.
+        let now = fs::File::options().write(true).open(&path);
+        let _ = now.and_then(|file| file.set_modified(SystemTime::now()));
+        Ok(Self {
+            folder,
+            label: location.label(),
+            _in_use: in_use,
+        })
+    }
+
+    /// Keeps other processes from changing it, until the lock is dropped, and clears what they left half-built.
+    pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
+        let lock = Lock::take(&self.folder.join("writing"), FlockOperation::LockExclusive)?;
+        let next = self.folder.join("next");
+        let left = fs::read_dir(&next).map_err(StoreError::cache(&next, "it cannot be read"))?;
+        for entry in left.filter_map(Result::ok) {
+            remove(&entry.path());
+        }
+        Ok(lock)
+    }
+
+    /// What the engine is to serve.
+    pub(crate) fn served(&self, state: &ViewState) -> PathBuf {
+        let tree = self.folder.join("tree");
+        match &state.file {
+            Some(file) => tree.join(file),
+            None => tree.join(&self.label),
+        }
+    }
+
+    pub(crate) fn state(&self) -> Option<ViewState> {
+        let text = fs::read(self.folder.join("state.json")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub(crate) fn set_state(&self, state: &ViewState) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(state).unwrap_or_default();
+        self.write(&self.folder.join("state.json"), &text)
+    }
+
+    /// The names of the models that are there, with or without content.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.join("tree").join(&self.label));
+        let entries = entries.into_iter().flatten().filter_map(Result::ok);
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+
+    /// Whether an entry has content, and has all of it.
+    pub(crate) fn is_whole(&self, shape: Shape, entry: &str) -> bool {
+        self.record(entry).exists() && self.place(shape, entry).exists()
+    }
+
+    /// Whether an entry was made of just these objects.
+    pub(crate) fn is_made_of(&self, shape: Shape, entry: &str, fingerprint: &str) -> bool {
+        fs::read_to_string(self.record(entry)).is_ok_and(|known| known == fingerprint)
+            && self.place(shape, entry).exists()
+    }
+
+    fn record(&self, entry: &str) -> PathBuf {
+        self.folder
+            .join("entries")
+            .join(&hex(&Sha256::digest(entry))[..32])
+    }
+
+    /// Makes the folder of the repository, which is empty at first.
+    pub(crate) fn make_repository(&self) -> Result<(), StoreError> {
+        let path = self.folder.join("tree").join(&self.label);
+        fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
+    }
+
+    /// Makes an empty folder for a model whose content is not there.
+    pub(crate) fn make_place(&self, entry: &str) -> Result<(), StoreError> {
+        let path = self.place(Shape::Repository, entry);
+        fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
+    }
+
+    /// Builds an entry aside, of objects that are in the cache, by name below the entry and digest. `None` if one of them has
+    /// left the cache meanwhile.
+    pub(crate) fn build(
+        &self,
+        cache: &Cache,
+        objects: &[(&Object, PathBuf, String)],
+    ) -> Result<Option<Built>, StoreError> {
+        let path = tempfile::Builder::new()
+            .prefix("built-")
+            .tempdir_in(self.folder.join("next"));
+        let path = path.map_err(StoreError::cache(
+            self.folder.join("next"),
+            "no folder can be made",
+        ))?;
+        let content = path.path().join("content");
+        for (_, below, sha256) in objects {
+            let target = match below.as_os_str().is_empty() {
+                true => content.clone(),
+                false => content.join(below),
+            };
+            if let Some(folder) = target.parent() {
+                fs::create_dir_all(folder).map_err(StoreError::cache(folder, "it cannot be made"))?;
+            }
+            match link(&cache.object(sha256), &target) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => {
+                    return Err(StoreError::cache(&target, "a model's file cannot be put there")(
+                        error,
+                    ));
+                }
+            }
+        }
+        sync_folder(path.path())?;
+        Ok(Some(Built { path: path.keep() }))
+    }
+
+    /// Puts an entry into its place, all at once, and removes what was there.
+    pub(crate) fn install(
+        &self,
+        shape: Shape,
+        entry: &str,
+        built: &Built,
+        fingerprint: &str,
+    ) -> Result<(), StoreError> {
+        let place = self.place(shape, entry);
+        let fail = |doing| StoreError::cache(&place, doing);
+        if let Some(above) = place.parent() {
+            fs::create_dir_all(above).map_err(fail("it cannot be made"))?;
+        }
+        exchange(&built.path.join("content"), &place, &built.path.join("before"))
+            .map_err(fail("a model cannot be put there"))?;
+        self.write(&self.record(entry), fingerprint.as_bytes())?;
+        remove(&built.path);
+        Ok(())
+    }
+
+    /// Removes a model that its store does not have any more.
+    pub(crate) fn remove(&self, entry: &str) -> Result<(), StoreError> {
+        let place = self.place(Shape::Repository, entry);
+        let aside = tempfile::Builder::new()
+            .prefix("gone-")
+            .tempdir_in(self.folder.join("next"));
+        let aside = aside.map_err(StoreError::cache(&place, "no folder can be made"))?;
+        let _ = fs::remove_file(self.record(entry));
+        match fs::rename(&place, aside.path().join("before")) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(StoreError::cache(&place, "a model cannot be removed")(error)),
+        }
+    }
+
+    fn place(&self, shape: Shape, entry: &str) -> PathBuf {
+        let tree = self.folder.join("tree");
+        match shape {
+            Shape::Repository => tree.join(&self.label).join(entry),
+            Shape::Model => tree.join(&self.label),
+            Shape::File => tree.join(entry),
+        }
+    }
+
+    fn write(&self, path: &Path, content: &[u8]) -> Result<(), StoreError> {
+        let written = NamedTempFile::new_in(self.folder.join("next")).and_then(|mut file| {
+            file.write_all(content)?;
+            file.persist(path).map_err(|error| error.error)
+        });
+        written
+            .map(drop)
+            .map_err(StoreError::cache(path, "it cannot be written"))
+    }
+}
+
+/// What tells the objects of an entry from others.
+pub(crate) fn fingerprint<'o>(objects: impl Iterator<Item = &'o Object>) -> String {
+    let mut objects: Vec<&Object> = objects.collect();
+    objects.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut hasher = Sha256::new();
+    for Object { name, size, etag, .. } in objects {
+        for part in [name.as_str(), etag] {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher.update(size.to_le_bytes());
+    }
+    hex(&hasher.finalize())
+}
+
+/// The path of an object below its entry, which for a repository is the first part of its name.
+pub(crate) fn below(shape: Shape, name: &ObjectName) -> PathBuf {
+    match shape {
+        Shape::Repository => {
+            let path = name.path();
+            path.strip_prefix(name.first())
+                .map_or(PathBuf::new(), Path::to_owned)
+        }
+        Shape::Model => name.path(),
+        Shape::File => PathBuf::new(),
+    }
+}
+
+/// A hard link, or a copy where the file system has none or a file has too many.
+fn link(object: &Path, target: &Path) -> io::Result<()> {
+    match fs::hard_link(object, target) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists
+            ) =>
+        {
+            fs::copy(object, target).map(drop)
+        }
+        linked => linked,
+    }
+}
+
+/// Puts `new` where `place` is, if something is there, and what was there aside. A reader sees one or the other.
+fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
+    if place.symlink_metadata().is_err() {
+        return fs::rename(new, place);
+    }
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        if renameat_with(CWD, new, CWD, place, RenameFlags::EXCHANGE).is_ok() {
+            return Ok(());
+        }
+    }
+    // The file system cannot: for a moment there is neither, which a poll does not believe until it sees it twice.
+    fs::rename(place, aside)?;
+    fs::rename(new, place)
+}
+
+fn remove(path: &Path) {
+    let removed = match path.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    };
+    if let Err(error) = removed {
+        tracing::debug!(path = %path.display(), %error, "cannot be removed now; the next synchronisation tries again");
+    }
+}

@@ -1,0 +1,198 @@
+//! A repository that something else keeps up to date, and one of which only listed files are trusted.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use oip_engine::{Engine, EngineConfig, ModelControl, Repository, RequiredDigests, Upstream};
+use oip_service::ModelRepository;
+use oip_types::{ErrorCode, LoadOptions, ModelRef, ServiceError};
+
+use crate::{
+    control::until,
+    pipelines::chain,
+    support::{WordBackend, infer, repository, request, write, y},
+};
+
+/// Writes the model `late` when it is asked for it, unless it cannot be reached.
+struct Store {
+    folder: PathBuf,
+    is_unreachable: AtomicBool,
+    asked: Mutex<Vec<Option<String>>>,
+}
+
+impl Upstream for Store {
+    fn refresh(&self, model: Option<&str>) {
+        self.asked.lock().unwrap().push(model.map(str::to_owned));
+        if !self.is_unreachable.load(Ordering::SeqCst) && model.is_none_or(|model| model == "late") {
+            write(&self.folder, "late/1/model.word", "adds 5");
+        }
+    }
+
+    fn failure(&self, model: &str) -> Option<String> {
+        let is_missing = model == "late" && !self.folder.join("late/1").exists();
+        is_missing.then(|| "the store is on fire".to_owned())
+    }
+}
+
+fn start(root: &Path, control: ModelControl) -> (Engine, Arc<Store>) {
+    let store = Arc::new(Store {
+        folder: root.to_owned(),
+        is_unreachable: AtomicBool::new(false),
+        asked: Mutex::default(),
+    });
+    let backend = Arc::new(WordBackend::default());
+    let repository = Repository::open(root, &[backend], None)
+        .unwrap()
+        .with_upstream(store.clone());
+    let config = EngineConfig::default().with(|config| config.control = control);
+    let engine = Engine::start(repository, config);
+    engine.wait_until_loaded();
+    (engine, store)
+}
+
+fn load(engine: &Engine, model: &str) -> Result<(), ServiceError> {
+    let model = ModelRef::new(model, None).unwrap();
+    futures_executor::block_on(engine.load(model, LoadOptions::default()))
+}
+
+#[test]
+fn a_load_asks_first() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let (engine, store) = start(
+        folder.path(),
+        ModelControl::Explicit {
+            load: vec!["m".to_owned()],
+        },
+    );
+    // What stands there at the start was brought before.
+    assert!(store.asked.lock().unwrap().is_empty());
+    store.is_unreachable.store(true, Ordering::SeqCst);
+    for has_folder in [false, true] {
+        if has_folder {
+            std::fs::create_dir(folder.path().join("late")).unwrap();
+        }
+        let error = load(&engine, "late").unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Unavailable);
+        assert_eq!(
+            error.message(),
+            "failed to load 'late', it could not be fetched: the store is on fire"
+        );
+    }
+    store.is_unreachable.store(false, Ordering::SeqCst);
+    load(&engine, "late").unwrap();
+    assert_eq!(y(&infer(&engine, request("late", None, 1)).unwrap()), 6);
+    assert_eq!(load(&engine, "absent").unwrap_err().code(), ErrorCode::NotFound);
+    let asked = store.asked.lock().unwrap();
+    let asked: Vec<_> = asked.iter().map(Option::as_deref).collect();
+    assert_eq!(asked, [Some("late"), Some("late"), Some("late"), Some("absent")]);
+}
+
+#[test]
+fn a_pipeline_is_fetched_before_its_steps_are_known() {
+    let folder = repository(&[]);
+    struct Pipeline(PathBuf);
+    impl Upstream for Pipeline {
+        fn refresh(&self, model: Option<&str>) {
+            match model {
+                Some("all") => write(&self.0, "all/config.pbtxt", &chain(&["step"])),
+                Some("step") => write(&self.0, "step/1/model.word", "adds 7"),
+                _ => {}
+            }
+        }
+
+        fn failure(&self, _: &str) -> Option<String> {
+            None
+        }
+    }
+    let upstream = Arc::new(Pipeline(folder.path().to_owned()));
+    let repository = Repository::open(folder.path(), &[Arc::new(WordBackend::default())], None).unwrap();
+    let config =
+        EngineConfig::default().with(|config| config.control = ModelControl::Explicit { load: Vec::new() });
+    let engine = Engine::start(repository.with_upstream(upstream), config);
+    load(&engine, "all").unwrap();
+    assert_eq!(y(&infer(&engine, request("all", None, 1)).unwrap()), 8);
+}
+
+#[test]
+fn a_poll_asks_first() {
+    let folder = repository(&[]);
+    let interval = Duration::from_millis(20);
+    let (engine, _store) = start(folder.path(), ModelControl::Poll { interval });
+    until("the model came and is served", || {
+        infer(&engine, request("late", None, 1)).is_ok()
+    });
+}
+
+fn sha256(content: &str) -> String {
+    use sha2::{Digest, Sha256};
+    Sha256::digest(content)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// What is wrong with the only model of a repository under a list; nothing if it is served.
+fn reason(root: &Path, list: &str) -> String {
+    let backend = Arc::new(WordBackend::default());
+    let digests = RequiredDigests::parse("list", list).unwrap();
+    let repository = Repository::open(root, &[backend], None)
+        .unwrap()
+        .with_required_digests(digests);
+    let engine = Engine::start(repository, EngineConfig::default());
+    engine.wait_until_loaded();
+    let models = engine.models();
+    if models[0].reason.is_empty() {
+        let name = models[0].name.clone();
+        infer(&engine, request(&name, None, 1)).unwrap();
+    }
+    models[0].reason.clone()
+}
+
+#[test]
+fn listed_files_are_loaded_by_their_names_in_the_repository() {
+    let (echo, config) = ("echo", "instance_group { count: 1 }");
+    let folder = repository(&[("m/1/model.word", echo), ("m/config.pbtxt", config)]);
+    let listed = |path: &str, content: &str| format!("{}  {path}\n", sha256(content));
+    let both = listed("m/1/model.word", echo) + &listed("./m/config.pbtxt", config);
+    assert_eq!(reason(folder.path(), &both), "");
+    assert_eq!(
+        reason(folder.path(), &listed("m/1/model.word", echo)),
+        format!(
+            "config.pbtxt has the SHA-256 {}, but list does not list m/config.pbtxt, so it is not used",
+            sha256(config)
+        )
+    );
+    write(folder.path(), "m/1/model.word", "echo ");
+    assert_eq!(
+        reason(folder.path(), &both),
+        format!(
+            "model.word has the SHA-256 {}, but list demands {} for m/1/model.word",
+            sha256("echo "),
+            sha256(echo)
+        )
+    );
+}
+
+/// A link is listed by its own name, as `sha256sum` prints it, whatever it leads to.
+#[test]
+fn links_and_single_models_are_listed_as_they_are_named() {
+    let folder = repository(&[("blobs/abc", "echo")]);
+    let root = folder.path().join("models");
+    std::fs::create_dir_all(&root).unwrap();
+    std::fs::rename(folder.path().join("blobs"), root.join(".blobs")).unwrap();
+    std::fs::create_dir_all(root.join("m/1")).unwrap();
+    std::os::unix::fs::symlink("../../.blobs/abc", root.join("m/1/model.word")).unwrap();
+    let line = |path: &str| format!("{}  {path}\n", sha256("echo"));
+    assert_eq!(reason(&root, &line("m/1/model.word")), "");
+
+    let single = repository(&[("model.word", "echo")]);
+    assert_eq!(reason(single.path(), &line("model.word")), "");
+    assert_eq!(reason(&single.path().join("model.word"), &line("model.word")), "");
+    assert!(reason(single.path(), &line("other")).contains("does not list model.word"));
+}

@@ -1,0 +1,202 @@
+//! Where models come from: a folder or a URL, what of it is trusted, and the options for both.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::Args;
+use oip_engine::{Repository, RequiredDigests};
+use oip_service::Backend;
+use serde::Deserialize;
+
+#[cfg(feature = "stores")]
+use crate::units::ByteSize;
+use crate::{config::Config, failure::Failure};
+
+/// Options for repositories that are somewhere else, and for what is believed of any.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct SourceOptions {
+    /// Where models are kept that come from a URL [default: tensorferry/models in $XDG_CACHE_HOME or ~/.cache]
+    #[cfg(feature = "stores")]
+    #[arg(long, env = "OIP_REPOSITORY_CACHE", hide_env = true, value_name = "DIR")]
+    pub(crate) repository_cache: Option<PathBuf>,
+
+    /// Largest size of that folder; models of earlier times go first [default: as much as the disk has]
+    #[cfg(feature = "stores")]
+    #[arg(
+        long,
+        env = "OIP_REPOSITORY_CACHE_LIMIT",
+        hide_env = true,
+        value_name = "SIZE"
+    )]
+    pub(crate) repository_cache_limit: Option<ByteSize>,
+
+    /// Certificates (PEM) by which servers with models are trusted, instead of the authorities that browsers trust
+    #[cfg(feature = "stores")]
+    #[arg(long, env = "OIP_REPOSITORY_CA", hide_env = true, value_name = "FILE")]
+    pub(crate) repository_ca: Option<PathBuf>,
+
+    /// A list of the files that may be loaded, with their SHA-256, as sha256sum prints it in the repository's folder. A file
+    /// with another digest, or that is not listed, is not loaded: models, configurations, weights, labels
+    #[arg(long, env = "OIP_REQUIRE_DIGESTS", hide_env = true, value_name = "FILE")]
+    pub(crate) require_digests: Option<PathBuf>,
+}
+
+impl SourceOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            #[cfg(feature = "stores")]
+            repository_cache: self.repository_cache.or(other.repository_cache),
+            #[cfg(feature = "stores")]
+            repository_cache_limit: self.repository_cache_limit.or(other.repository_cache_limit),
+            #[cfg(feature = "stores")]
+            repository_ca: self.repository_ca.or(other.repository_ca),
+            require_digests: self.require_digests.or(other.require_digests),
+        }
+    }
+
+    /// The files that may be loaded, if not all may.
+    pub(crate) fn digests(&self) -> Result<Option<RequiredDigests>, Failure> {
+        /// A hundred thousand files with long names have less.
+        const LONGEST: u64 = 64 << 20;
+        let Some(path) = &self.require_digests else {
+            return Ok(None);
+        };
+        let shown = path.display();
+        let unreadable = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("--require-digests: {shown} cannot be read: {error}"))
+        };
+        let length = fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+        if length > LONGEST {
+            return Err(unreadable(&format!("it has {length} bytes, more than {LONGEST}")));
+        }
+        let text = fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        let digests = RequiredDigests::parse(&shown.to_string(), &text);
+        digests
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("--require-digests: {error}")))
+    }
+}
+
+/// Opens the repository that the configuration names. If it is a URL, its models are fetched first.
+pub(crate) fn open(config: &mut Config) -> Result<Repository, Failure> {
+    let backends = config.backends.isolated()?;
+    let name = config.model_name.as_deref();
+    let open_folder = |path: &Path| {
+        Repository::open(path, &backends, name).map_err(|error| Failure::run(error.to_string()))
+    };
+    let path = &config.model_repository;
+    let repository = match path.to_str().filter(|text| is_url(text)) {
+        Some(url) => remote::open(url, config, &backends, open_folder)?,
+        None => open_folder(path)?,
+    };
+    Ok(match config.digests.take() {
+        Some(digests) => repository.with_required_digests(digests),
+        None => repository,
+    })
+}
+
+fn is_url(text: &str) -> bool {
+    text.split_once("://")
+        .is_some_and(|(scheme, _)| !scheme.is_empty() && !scheme.contains(['/', '.']))
+}
+
+#[cfg(feature = "stores")]
+mod remote {
+    use model_store::{Location, Mirror, MirrorOptions, Scope};
+    use oip_engine::{ModelControl, Upstream};
+
+    use super::*;
+
+    /// What keeps the folder of a repository as its URL is.
+    struct Store(Mirror);
+
+    impl Upstream for Store {
+        fn refresh(&self, model: Option<&str>) {
+            self.0.refresh(model);
+        }
+
+        fn failure(&self, model: &str) -> Option<String> {
+            self.0.failure(model)
+        }
+    }
+
+    pub(super) fn open(
+        url: &str,
+        config: &Config,
+        backends: &[Arc<dyn Backend>],
+        open_folder: impl Fn(&Path) -> Result<Repository, Failure>,
+    ) -> Result<Repository, Failure> {
+        let location =
+            Location::parse(url).map_err(|error| Failure::usage(format!("--model-repository: {error}")))?;
+        let files: Vec<String> = backends
+            .iter()
+            .flat_map(|backend| backend.file_names())
+            .map(|name| (*name).to_owned())
+            .chain(["config.pbtxt", "config.json", "config.toml"].map(str::to_owned))
+            .collect();
+        let cache = match &config.source.repository_cache {
+            Some(folder) => folder.clone(),
+            None => default_cache().ok_or_else(|| {
+                Failure::usage(
+                    "models that come from a URL are kept in a folder, and there is neither a home nor XDG_CACHE_HOME: \
+                     name one by --repository-cache",
+                )
+            })?,
+        };
+        let options = MirrorOptions::new(cache).with(|options| {
+            options.limit = config.source.repository_cache_limit.map(|ByteSize(bytes)| bytes);
+            options.authorities.clone_from(&config.source.repository_ca);
+            options.is_model_file = Box::new(move |name| files.iter().any(|file| file == name));
+        });
+        let fail = |error: model_store::StoreError| Failure::run(error.to_string());
+        let mirror = Mirror::open(&location, options).map_err(fail)?;
+        let scope = match &config.engine.control {
+            ModelControl::Explicit { load } if load.iter().all(|name| name != "*") => Scope::Named(load),
+            _ => Scope::All,
+        };
+        let path = mirror.start(scope).map_err(fail)?;
+        Ok(open_folder(&path)?.with_upstream(Arc::new(Store(mirror))))
+    }
+
+    fn default_cache() -> Option<PathBuf> {
+        let set = |name| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+        Some(base.join("tensorferry/models"))
+    }
+}
+
+#[cfg(not(feature = "stores"))]
+mod remote {
+    use super::*;
+
+    pub(super) fn open(
+        url: &str,
+        _: &Config,
+        _: &[Arc<dyn Backend>],
+        _: impl Fn(&Path) -> Result<Repository, Failure>,
+    ) -> Result<Repository, Failure> {
+        Err(Failure::usage(format!(
+            "--model-repository: {url} is a URL, and this program was built without the feature stores; expected a folder"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_told_from_paths() {
+        assert!(is_url("s3://bucket") && is_url("hf://o/r") && is_url("ftp://x"));
+        assert!(!is_url("models") && !is_url("./a://b") && !is_url("://x") && !is_url("/a/b://c"));
+    }
+}

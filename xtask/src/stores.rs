@@ -1,0 +1,99 @@
+//! `cargo xtask stores`: `oip-server` with models at URLs, against servers of others that speak as the clouds do (moto for S3 and
+//! for Google's XML API, Azurite for Azure) and a small one that answers as the Hub does. `xtask/stores/suite.py` drives it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{cargo, workspace};
+
+/// Which Python and npm to use, and what to run.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The Python that the virtual environment is made with
+    #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+    python: String,
+    /// What installs Azurite
+    #[arg(long, default_value = "npm", value_name = "PROGRAM")]
+    npm: String,
+    /// Run only checks whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+/// The folder of the suite.
+const SUITE: &str = "xtask/stores";
+/// Where what it needs is kept, since filling it takes a while.
+const ENVIRONMENT: &str = "target/stores-suite";
+/// The emulator of Azure's storage.
+const AZURITE: &str = "azurite@3.35.0";
+
+/// Installs what the suite needs, builds the server, and fails when any check does.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let folder = workspace::root().join(ENVIRONMENT);
+    let python = install(options, &folder)?;
+    cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
+    let mut suite = Command::new(python);
+    suite
+        .arg(workspace::root().join(SUITE).join("suite.py"))
+        .arg(workspace::root().join("target/debug/oip-server"))
+        .arg(folder.join("node_modules"));
+    if let Some(only) = &options.only {
+        suite.args(["--only", only]);
+    }
+    let status = suite.status().context("starting the suite")?;
+    ensure!(status.success(), "not everything passed");
+    Ok(())
+}
+
+/// Makes the virtual environment and installs Azurite, anew when the requirements have changed.
+fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
+    let python = folder.join("bin/python");
+    let requirements = workspace::root().join(SUITE).join("requirements.txt");
+    let wanted = format!(
+        "{}{AZURITE}\n",
+        fs::read_to_string(&requirements).context("reading the requirements")?
+    );
+    let marker = folder.join("installed.txt");
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    println!("filling {ENVIRONMENT}");
+    call(
+        Command::new(&options.python)
+            .args(["-m", "venv", "--clear"])
+            .arg(folder),
+    )?;
+    call(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--requirement",
+            ])
+            .arg(&requirements),
+    )?;
+    call(
+        Command::new(&options.npm)
+            .args(["install", "--silent", "--no-save", "--prefix"])
+            .arg(folder)
+            .arg(AZURITE),
+    )?;
+    fs::write(marker, wanted)?;
+    Ok(python)
+}
+
+fn call(command: &mut Command) -> Result<()> {
+    let status = command.status();
+    let status = status.with_context(|| format!("starting {}", command.get_program().to_string_lossy()))?;
+    ensure!(status.success(), "`{command:?}` failed");
+    Ok(())
+}
