@@ -36,8 +36,10 @@ impl HubStore {
             "" => String::new(),
             folder => format!("{folder}/"),
         };
-        let mut listing = Listing::default();
-        listing.version = Some(commit.to_owned());
+        let mut listing = Listing {
+            version: Some(commit.to_owned()),
+            ..Listing::default()
+        };
         let mut problem = None;
         let listed = self.folder.files(commit, &mut |file| {
             let Some(name) = file.path.strip_prefix(&inside) else {
@@ -73,8 +75,10 @@ impl HubStore {
         let key = self.folder.location(commit, path);
         let file =
             RemoteFile::open(&key, &self.options).map_err(|error| failed(&self.url, path, HINT, &error))?;
-        let mut listing = Listing::default();
-        listing.version = Some(commit.to_owned());
+        let mut listing = Listing {
+            version: Some(commit.to_owned()),
+            ..Listing::default()
+        };
         let name = path.rsplit('/').next().unwrap_or(path);
         let etag = file.version().unwrap_or(commit).to_owned();
         listing.add(&self.url, name, |name| Object::new(name, key, file.len(), etag))?;

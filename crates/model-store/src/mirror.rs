@@ -483,7 +483,7 @@ impl Mirror {
             }
             let progress = Progress::new(&self.url, entry, needed);
             let fetched = fetch_all(&*self.store, &self.cache, &self.url, &missing, &|bytes| {
-                progress.add(bytes)
+                progress.add(bytes);
             });
             report.fetched += progress.done.load(Relaxed);
             let mut fetched = fetched?.into_iter();

@@ -168,7 +168,7 @@ mod tests {
             assert!(error.contains(expected) && !error.contains("s3cret"), "{error}");
         }
         let group = Restricted::of_http("inference:a=b").unwrap();
-        assert!(check_restricted(&[group.clone()]).is_ok());
+        assert!(check_restricted(std::slice::from_ref(&group)).is_ok());
         let error = check_restricted(&[group.clone(), group]).unwrap_err();
         assert!(error.starts_with("'inference' is given twice"), "{error}");
     }

@@ -232,13 +232,13 @@ impl Table {
                 rate: identity.rate,
                 burst: identity.burst,
             };
-            table.identities.push(Identity::new(name, rights, &wrong)?);
+            table.identities.push(Identity::new(name, &rights, &wrong)?);
         }
         if let Some(rights) = file.anonymous {
             table.anonymous = Some(table.identities.len());
             table
                 .identities
-                .push(Identity::new("anonymous".to_owned(), rights, &wrong)?);
+                .push(Identity::new("anonymous".to_owned(), &rights, &wrong)?);
         }
         if let (Some(jwt), Some((keys, contents))) = (file.jwt, &contents.keys) {
             let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
@@ -327,7 +327,7 @@ impl Jwt {
 impl Identity {
     fn new(
         name: String,
-        rights: RightsFile,
+        rights: &RightsFile,
         wrong: &impl Fn(usize, &str) -> AuthError,
     ) -> Result<Self, AuthError> {
         let mut apis = Some(Vec::new());

@@ -12,7 +12,7 @@ use axum::{
 use bytes::Bytes;
 use oip_service::{Lease, RequestContext, answer as answer_request};
 use oip_types::{
-    ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+    InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
     rest::{BinaryOutputs, NonFinite, decode_request_with, encode_response, json_body},
 };
 use serde_json::{Map, Value, json};
@@ -163,14 +163,8 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
 /// An answer as this extension has it: a value where an output has one element, else a list.
 fn show(response: &InferResponse) -> Result<Value, ServiceError> {
     let encoded = encode_response(response, &BinaryOutputs::all(false), NonFinite::Null)?;
-    let mut answer = match serde_json::from_slice(&encoded.json) {
-        Ok(Value::Object(answer)) => answer,
-        _ => {
-            return Err(ServiceError::new(
-                ErrorCode::Internal,
-                "the answer could not be written",
-            ));
-        }
+    let Ok(Value::Object(mut answer)) = serde_json::from_slice(&encoded.json) else {
+        return Err(ServiceError::internal("the answer could not be written"));
     };
     let outputs = answer.remove("outputs");
     answer.remove("parameters");

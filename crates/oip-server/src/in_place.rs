@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::units::HumanDuration;
 
 /// Where models run.
-#[derive(Debug, Default, Args, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct InPlaceOptions {
     /// Models whose runs are measured to take at most about this long run on the thread that their request is on, where
@@ -27,7 +27,7 @@ impl InPlaceOptions {
     }
 
     /// What the engine is told.
-    pub(crate) fn resolve(&self) -> Option<InPlace> {
+    pub(crate) fn resolve(self) -> Option<InPlace> {
         let limit = self.in_place_time.map_or(DEFAULT_LIMIT, |time| time.0);
         let is_wanted = !limit.is_zero();
         is_wanted.then(|| InPlace::new(limit, processors(), || Box::pin(tokio::task::yield_now())))

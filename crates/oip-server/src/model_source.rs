@@ -19,7 +19,7 @@ use crate::{config::Config, failure::Failure};
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct SourceOptions {
-    /// Where models are kept that come from a URL [default: tensorferry/models in $XDG_CACHE_HOME or ~/.cache]
+    /// Where models are kept that come from a URL [default: tensorferry/models in the user's cache folder]
     #[cfg(feature = "stores")]
     #[arg(long, env = "OIP_REPOSITORY_CACHE", hide_env = true, value_name = "DIR")]
     pub(crate) repository_cache: Option<PathBuf>,

@@ -57,13 +57,14 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
 
-    /// The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX,
-    /// az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx
+    // No comment of documentation, where URLs would have to be marked.
     #[arg(
         long,
         env = "OIP_MODEL_REPOSITORY",
         hide_env = true,
-        value_name = "DIR or URL"
+        value_name = "DIR or URL",
+        help = "The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
+            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx"
     )]
     pub(crate) model_repository: Option<PathBuf>,
 

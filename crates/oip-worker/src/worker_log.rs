@@ -43,10 +43,7 @@ impl WorkerLog {
             move || {
                 let mut lines = BufReader::new(said);
                 let mut allowance = Allowance::new(Instant::now());
-                loop {
-                    let Some(line) = next_line(&mut lines).filter(|line| !line.is_empty()) else {
-                        break;
-                    };
+                while let Some(line) = next_line(&mut lines).filter(|line| !line.is_empty()) {
                     let line = String::from_utf8_lossy(&line);
                     let line = line.trim();
                     if let Some(hint) = hint(line) {

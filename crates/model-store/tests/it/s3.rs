@@ -73,7 +73,8 @@ fn a_bucket_of_several_pages_is_mirrored() {
 
 #[test]
 fn refusals_are_told_in_words_of_their_own() {
-    let answers: [(&str, fn() -> Response); 4] = [
+    type Answer = fn() -> Response;
+    let answers: [(&str, Answer); 4] = [
         ("absent", || {
             Response::new(
                 404,

@@ -20,6 +20,8 @@ pub(crate) const URL: &str = "s3://models";
 pub(crate) struct Memory(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
+type BeforeRead = Box<dyn FnOnce(&Memory) + Send>;
+
 struct Inner {
     objects: BTreeMap<String, (u64, Bytes)>,
     versions: u64,
@@ -27,7 +29,7 @@ struct Inner {
     reads: u64,
     is_unreachable: bool,
     /// What to do before the next read.
-    before_read: Option<Box<dyn FnOnce(&Memory) + Send>>,
+    before_read: Option<BeforeRead>,
     /// Bytes that reads give fewer than asked for.
     lacks: u64,
 }

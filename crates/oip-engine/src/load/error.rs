@@ -166,7 +166,7 @@ pub(crate) enum LoadError {
 #[derive(Debug, Error)]
 pub(crate) enum WarmUpError {
     #[error("input {}: {source}", Quoted(name))]
-    Input { name: String, source: InputError },
+    Input { name: String, source: Box<InputError> },
     /// The model refused it, or gave what does not fit its metadata.
     #[error("{0}")]
     Model(#[source] ServiceError),

@@ -62,7 +62,7 @@ fn request(
     for (name, input) in &warmup.inputs {
         let value = value(input, rows, folder).map_err(|source| WarmUpError::Input {
             name: name.clone(),
-            source,
+            source: Box::new(source),
         })?;
         request = request.with_input(name, value);
     }

@@ -64,10 +64,10 @@ pub(crate) fn play(role: &str) -> ! {
                 let mut binary = Vec::new();
                 match role {
                     "another program: hands back" => {
-                        (output["place"], output["offset"]) = (json!("request"), json!(offset))
+                        (output["place"], output["offset"]) = (json!("request"), json!(offset));
                     }
                     "another program: shares" => {
-                        (output["place"], output["offset"]) = (json!("inputs"), json!(offset))
+                        (output["place"], output["offset"]) = (json!("inputs"), json!(offset));
                     }
                     _ if length < 1000 => {
                         (output["place"], output["offset"]) = (json!("frame"), json!(0));

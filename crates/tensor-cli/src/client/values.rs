@@ -89,7 +89,7 @@ pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata
     // One column is a vector for a model that takes vectors.
     let is_vector = expected.is_some_and(|expected| expected.shape.dims().len() == 1);
     match is_vector && columns == 1 {
-        true => reshaped(value, &dims[..1]),
+        true => reshaped(&value, &dims[..1]),
         false => Ok(value),
     }
 }
@@ -161,12 +161,12 @@ pub(super) fn fit_shape(expected: &TensorMetadata, value: TensorValue) -> Tensor
         _ => false,
     };
     match is_allowed {
-        true => reshaped(value.clone(), &dims).unwrap_or(value),
+        true => reshaped(&value, &dims).unwrap_or(value),
         false => value,
     }
 }
 
-fn reshaped(value: TensorValue, dims: &[u64]) -> Outcome<TensorValue> {
+fn reshaped(value: &TensorValue, dims: &[u64]) -> Outcome<TensorValue> {
     let shape = Shape::new(dims).map_err(mismatch)?;
     let (datatype, raw) = (value.datatype(), value.raw().clone());
     TensorValue::from_raw(datatype, shape, raw).map_err(|error| mismatch(error.message()))
