@@ -13,8 +13,8 @@ use tensor_mmap::Promise;
 use crate::{
     backends::BackendConfig,
     failure::Failure,
-    model_source::SourceOptions,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options, resolve},
+    source_options::SourceOptions,
     units::{ByteSize, HumanDuration},
 };
 

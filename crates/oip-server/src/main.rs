@@ -17,6 +17,7 @@ mod model_source;
 mod options;
 mod report;
 mod signals;
+mod source_options;
 mod telemetry;
 mod units;
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::de::DeTable;
 
 use crate::{
-    model_source::SourceOptions,
+    source_options::SourceOptions,
     units::{ByteSize, HumanDuration},
 };
 
