@@ -244,8 +244,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class HubServer(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """Clients that are killed leave in the midst of an answer."""
+
+
 def start_hub():
-    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    hub = HubServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
     return {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
 

@@ -29,6 +29,8 @@ const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# Models th
                         no server uses it.\n# tensorferry model cache 1\n";
 /// By which this program knows its own.
 const OWN: &str = "# tensorferry model cache 1";
+/// The file of a view that every user of it has locked.
+pub(crate) const IN_USE: &str = "in-use";
 const PARTIAL_SUFFIX: &str = ".part";
 /// Bytes that stay free on the disk.
 const DISK_RESERVE: u64 = 64 << 20;
@@ -329,13 +331,13 @@ impl Cache {
             .filter_map(Result::ok);
         let mut views: Vec<_> = folders
             .filter_map(|entry| {
-                let used = fs::metadata(entry.path().join(crate::view::IN_USE)).ok()?;
+                let used = fs::metadata(entry.path().join(IN_USE)).ok()?;
                 Some((used.mtime(), entry.path()))
             })
             .collect();
         views.sort();
         for (_, path) in views {
-            let Ok(file) = File::open(path.join(crate::view::IN_USE)) else {
+            let Ok(file) = File::open(path.join(IN_USE)) else {
                 continue;
             };
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()

@@ -22,15 +22,12 @@ use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use crate::{
-    cache::{Cache, Lock, sync_folder},
+    cache::{Cache, IN_USE, Lock, sync_folder},
     error::StoreError,
     location::Location,
     name::{ObjectName, hex},
     store::Object,
 };
-
-/// The file that every user of a view has locked.
-pub(crate) const IN_USE: &str = "in-use";
 
 /// A folder that shows what a location has.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use crate::{
     backends::BackendConfig,
     config_file::read_file,
     failure::Failure,
-    model_source::SourceOptions,
     options::{ControlMode, DEFAULT_LOG, GrpcForm, JsonNonFinite, LogFormat, Options},
+    source_options::SourceOptions,
     traffic::AccessLogForm,
     units::{ByteSize, HumanDuration},
 };

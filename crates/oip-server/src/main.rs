@@ -30,6 +30,7 @@ mod python_options;
 mod reload;
 mod report;
 mod signals;
+mod source_options;
 mod telemetry;
 mod tls_options;
 mod traffic;

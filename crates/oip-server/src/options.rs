@@ -12,7 +12,7 @@ use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
     in_place::InPlaceOptions,
-    model_source::SourceOptions,
+    source_options::SourceOptions,
     tls_options::TlsOptions,
     traffic::TrafficOptions,
     units::{ByteSize, HumanDuration},

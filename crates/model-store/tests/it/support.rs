@@ -19,9 +19,9 @@ pub(crate) const URL: &str = "s3://models";
 #[derive(Clone, Default)]
 pub(crate) struct Memory(Arc<Mutex<Inner>>);
 
-#[derive(Default)]
 type BeforeRead = Box<dyn FnOnce(&Memory) + Send>;
 
+#[derive(Default)]
 struct Inner {
     objects: BTreeMap<String, (u64, Bytes)>,
     versions: u64,

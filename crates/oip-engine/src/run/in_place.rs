@@ -87,6 +87,39 @@ impl Drop for Permit<'_> {
     }
 }
 
+/// Whether requests of others are likely to join one that waits for them. Waiting has a price: the thread's other tasks, or
+/// another thread, are woken for nothing where there is one client.
+#[derive(Debug, Default)]
+pub(crate) struct Company {
+    /// Runs of a single request since the last one of several.
+    alone: AtomicU32,
+}
+
+/// Runs of a single request after which nobody is expected any more.
+const ALONE: u32 = 64;
+
+/// Of so many requests one still waits for others, so that it shows when there are some again.
+const PROBE: u32 = 16;
+
+impl Company {
+    /// Whether the next request should let others go first.
+    pub(crate) fn is_likely(&self) -> bool {
+        let alone = self.alone.load(Ordering::Relaxed);
+        alone < ALONE || alone.is_multiple_of(PROBE)
+    }
+
+    /// Notes how many requests a run had.
+    pub(crate) fn note(&self, requests: usize) {
+        match requests {
+            0 => {}
+            1 => {
+                self.alone.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => self.alone.store(0, Ordering::Relaxed),
+        }
+    }
+}
+
 /// What is known of how long the runs of a model take, by their rows.
 pub(crate) struct Quickness {
     /// In nanoseconds; 0 if no run is quick enough.
@@ -238,6 +271,23 @@ mod tests {
             [true, false, false]
         );
         assert!(!never.is_quick(1));
+    }
+
+    #[test]
+    fn others_are_waited_for_where_they_came() {
+        let company = Company::default();
+        let waits = |runs: u32| {
+            let waits = (0..runs).filter(|_| {
+                let waits = company.is_likely();
+                company.note(1);
+                waits
+            });
+            waits.count()
+        };
+        // At first, then now and then.
+        assert_eq!((waits(ALONE), waits(10 * PROBE)), (64, 10));
+        company.note(2);
+        assert_eq!(waits(ALONE), 64);
     }
 
     #[test]

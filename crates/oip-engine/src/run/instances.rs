@@ -20,7 +20,7 @@ use crate::{
         client::{Answer, Client, given_up},
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
-        in_place::{self, InPlace, Quickness},
+        in_place::{self, Company, InPlace, Quickness},
         statistics::Recorder,
     },
 };
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) delivery: Delivery,
     pub(crate) in_place: Option<InPlace>,
     pub(crate) quickness: Quickness,
+    pub(crate) company: Company,
 }
 
 /// A request that was put into the queue.
@@ -110,6 +111,7 @@ impl Instances {
             delivery: Delivery::new(policy.preserves_order()),
             in_place,
             quickness,
+            company: Company::default(),
             policy,
         });
         let instances = Self {
@@ -153,7 +155,9 @@ impl Instances {
         } = queued;
         let waiting = Waiting { shared, ticket, cx };
         if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
-            in_place.let_others_go_first().await;
+            if shared.company.is_likely() {
+                in_place.let_others_go_first().await;
+            }
             shared.run_in_place(in_place, ticket);
         }
         let answer = answer.await;

@@ -71,6 +71,7 @@ impl Shared {
             let Some(work) = self.queue.take_in_place(ticket, may_run) else {
                 return;
             };
+            self.company.note(work.batch.len());
             let _slot = work.slot.map(|slot| HeldInPlace { shared: self, slot });
             self.run(work);
         }

@@ -29,7 +29,10 @@ struct Store {
 impl Upstream for Store {
     fn refresh(&self, model: Option<&str>) {
         self.asked.lock().unwrap().push(model.map(str::to_owned));
-        if !self.is_unreachable.load(Ordering::SeqCst) && model.is_none_or(|model| model == "late") {
+        let is_asked_for = model.is_none_or(|model| model == "late");
+        // What is written anew has changed, and a poll waits for it to stay as it is.
+        let is_there = self.folder.join("late/1").exists();
+        if is_asked_for && !is_there && !self.is_unreachable.load(Ordering::SeqCst) {
             write(&self.folder, "late/1/model.word", "adds 5");
         }
     }
@@ -191,8 +194,9 @@ fn links_and_single_models_are_listed_as_they_are_named() {
     let line = |path: &str| format!("{}  {path}\n", sha256("echo"));
     assert_eq!(reason(&root, &line("m/1/model.word")), "");
 
-    let single = repository(&[("model.word", "echo")]);
-    assert_eq!(reason(single.path(), &line("model.word")), "");
-    assert_eq!(reason(&single.path().join("model.word"), &line("model.word")), "");
-    assert!(reason(single.path(), &line("other")).contains("does not list model.word"));
+    let folder = repository(&[("one/model.word", "echo")]);
+    let single = folder.path().join("one");
+    assert_eq!(reason(&single, &line("model.word")), "");
+    assert_eq!(reason(&single.join("model.word"), &line("model.word")), "");
+    assert!(reason(&single, &line("other")).contains("does not list model.word"));
 }

@@ -1,0 +1,78 @@
+//! Options for repositories at a URL, and for what is believed of any.
+
+use std::{fs, path::PathBuf};
+
+use clap::Args;
+use oip_engine::RequiredDigests;
+use serde::Deserialize;
+
+use crate::failure::Failure;
+#[cfg(feature = "stores")]
+use crate::units::ByteSize;
+
+/// Options for repositories that are somewhere else, and for what is believed of any.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct SourceOptions {
+    /// Where models are kept that come from a URL [default: tensorferry/models in the user's cache folder]
+    #[cfg(feature = "stores")]
+    #[arg(long, env = "OIP_REPOSITORY_CACHE", hide_env = true, value_name = "DIR")]
+    pub(crate) repository_cache: Option<PathBuf>,
+
+    /// Largest size of that folder; models of earlier times go first [default: as much as the disk has]
+    #[cfg(feature = "stores")]
+    #[arg(
+        long,
+        env = "OIP_REPOSITORY_CACHE_LIMIT",
+        hide_env = true,
+        value_name = "SIZE"
+    )]
+    pub(crate) repository_cache_limit: Option<ByteSize>,
+
+    /// Certificates (PEM) by which servers with models are trusted, instead of the authorities that browsers trust
+    #[cfg(feature = "stores")]
+    #[arg(long, env = "OIP_REPOSITORY_CA", hide_env = true, value_name = "FILE")]
+    pub(crate) repository_ca: Option<PathBuf>,
+
+    /// A list of the files that may be loaded, with their SHA-256, as sha256sum prints it in the repository's folder. A file
+    /// with another digest, or that is not listed, is not loaded: models, configurations, weights, labels
+    #[arg(long, env = "OIP_REQUIRE_DIGESTS", hide_env = true, value_name = "FILE")]
+    pub(crate) require_digests: Option<PathBuf>,
+}
+
+impl SourceOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            #[cfg(feature = "stores")]
+            repository_cache: self.repository_cache.or(other.repository_cache),
+            #[cfg(feature = "stores")]
+            repository_cache_limit: self.repository_cache_limit.or(other.repository_cache_limit),
+            #[cfg(feature = "stores")]
+            repository_ca: self.repository_ca.or(other.repository_ca),
+            require_digests: self.require_digests.or(other.require_digests),
+        }
+    }
+
+    /// The files that may be loaded, if not all may.
+    pub(crate) fn digests(&self) -> Result<Option<RequiredDigests>, Failure> {
+        /// A hundred thousand files with long names have less.
+        const LONGEST: u64 = 64 << 20;
+        let Some(path) = &self.require_digests else {
+            return Ok(None);
+        };
+        let shown = path.display();
+        let unreadable = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("--require-digests: {shown} cannot be read: {error}"))
+        };
+        let length = fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+        if length > LONGEST {
+            return Err(unreadable(&format!("it has {length} bytes, more than {LONGEST}")));
+        }
+        let text = fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        let digests = RequiredDigests::parse(&shown.to_string(), &text);
+        digests
+            .map(Some)
+            .map_err(|error| Failure::usage(format!("--require-digests: {error}")))
+    }
+}
