@@ -142,6 +142,10 @@ impl<'a> Call<'a> {
                 Some((model, "predict" | "explain")) => Self::new(Api::Inference).of_model(model),
                 _ => Self::new(Api::Health).of_model(model),
             },
+            ["v1", "models", model, "versions", version] => match version.rsplit_once(':') {
+                Some((_, "predict" | "explain")) => Self::new(Api::Inference).of_model(model),
+                _ => Self::new(Api::Health).of_model(model),
+            },
             ["v2", "models", "stats"] => Self::new(Api::Statistics),
             ["v2", "models", model] | ["v2", "models", model, "versions", _] => {
                 Self::new(Api::Metadata).of_model(model)
@@ -253,6 +257,14 @@ mod tests {
                 None,
             ),
             ("POST", "/v1/models/m:predict", Api::Inference, Some("m"), None),
+            (
+                "POST",
+                "/v1/models/m/versions/3:predict",
+                Api::Inference,
+                Some("m"),
+                None,
+            ),
+            ("GET", "/v1/models/m/versions/3", Api::Health, Some("m"), None),
             ("GET", "/v2/models/m/config", Api::ModelConfig, Some("m"), None),
             ("GET", "/v2/models/m/ready", Api::Health, Some("m"), None),
             (

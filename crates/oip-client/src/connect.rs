@@ -90,7 +90,10 @@ fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
         let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
         inner.or_else(|| cause.downcast_ref::<rustls::Error>())
     });
-    found.map(tls::explain)
+    // Over HTTP/2 only the text of an error is left.
+    found
+        .map(tls::explain)
+        .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
 /// What it means that an answer has no end. `place` says how far it went.

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use rustls::{
-    ClientConfig, RootCertStore,
+    AlertDescription, ClientConfig, RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
@@ -107,11 +107,33 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
+/// What it means for people that the server refused the client's certificate.
+fn of_alert(alert: AlertDescription) -> Option<String> {
+    let text = match alert {
+        AlertDescription::CertificateRequired => "the server wants a certificate of the client",
+        AlertDescription::UnknownCA => {
+            "the server knows no authority that has signed the client's certificate"
+        }
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// The same, by the text of an error that such an alert caused.
+pub(crate) fn explain_alert(text: &str) -> Option<String> {
+    let known = [AlertDescription::CertificateRequired, AlertDescription::UnknownCA];
+    let alert = known
+        .into_iter()
+        .find(|alert| text.contains(&rustls::Error::AlertReceived(*alert).to_string()));
+    of_alert(alert?)
+}
+
 /// What it means for people that a handshake failed.
 pub(crate) fn explain(error: &rustls::Error) -> String {
-    use rustls::{AlertDescription, CertificateError, Error};
+    use rustls::{CertificateError, Error};
     match error {
-        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // The signature is wrong where another authority has the name of the one that is known.
+        Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "the server's certificate is signed by no authority that this client knows; name its authority"
                 .to_owned()
         }
@@ -121,12 +143,7 @@ pub(crate) fn explain(error: &rustls::Error) -> String {
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => format!("the server's certificate is for other names: {error}"),
-        Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            "the server wants a certificate of the client".to_owned()
-        }
-        Error::AlertReceived(AlertDescription::UnknownCA) => {
-            "the server knows no authority that has signed the client's certificate".to_owned()
-        }
+        Error::AlertReceived(alert) => of_alert(*alert).unwrap_or_else(|| error.to_string()),
         Error::InvalidMessage(_) => "the server does not speak TLS there".to_owned(),
         other => other.to_string(),
     }

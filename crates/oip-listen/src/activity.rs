@@ -1,6 +1,10 @@
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU8, Ordering},
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, AtomicU32, Ordering},
+    },
+    task::Poll,
 };
 
 use tokio::{sync::Notify, time::Instant};
@@ -21,6 +25,8 @@ struct Shared {
     asked_to_close: Notify,
     /// A [`Lane`].
     lane: AtomicU8,
+    /// How often the connection was polled.
+    turns: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -89,6 +95,7 @@ impl Activity {
             state: Mutex::new(state),
             asked_to_close: Notify::new(),
             lane: AtomicU8::new(Lane::Front as u8),
+            turns: AtomicU32::new(0),
         }))
     }
 
@@ -130,6 +137,26 @@ impl Activity {
         if self.0.limits.lanes.is_some() {
             self.0.lane.store(lane as u8, Ordering::Relaxed);
         }
+    }
+
+    /// The connection is polled.
+    pub(crate) fn begin_turn(&self) {
+        self.0.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the connection is polled again, so that it has gone where it was sent. hyper may poll one of its futures
+    /// several times in a poll of its own.
+    pub(crate) async fn next_turn(&self) {
+        let turn = || self.0.turns.load(Ordering::Relaxed);
+        let begun = turn();
+        poll_fn(|cx| {
+            if turn() != begun {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Bytes came in.

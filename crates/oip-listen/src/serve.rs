@@ -362,7 +362,7 @@ impl Connection {
             async move {
                 if is_work && protocol == Protocol::Http1 && activity.lane() == Lane::Front {
                     activity.go_to(Lane::Work);
-                    yield_now().await;
+                    activity.next_turn().await;
                 }
                 let Some((report, is_http1, leftover, will_send, answer)) = started else {
                     return Err(h2::Error::from(h2::Reason::REFUSED_STREAM));

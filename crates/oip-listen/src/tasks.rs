@@ -89,7 +89,11 @@ impl Tasks {
             let lane = self.activity.lane();
             let lanes = self.activity.limits().lanes.as_ref();
             let Some(runtime) = lanes.and_then(|lanes| lanes.runtime(lane)) else {
-                return Some(future.await);
+                let turns = poll_fn(|cx| {
+                    self.activity.begin_turn();
+                    future.as_mut().poll(cx)
+                });
+                return Some(turns.await);
             };
             let (tasks, mut moved) = (self.clone(), future);
             // Ends with this future.
@@ -118,6 +122,7 @@ impl Tasks {
             if self.activity.lane() != here {
                 return Poll::Ready(None);
             }
+            self.activity.begin_turn();
             match future.as_mut().poll(cx) {
                 Poll::Ready(output) => Poll::Ready(Some(output)),
                 Poll::Pending if self.activity.lane() != here => Poll::Ready(None),

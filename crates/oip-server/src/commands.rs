@@ -87,7 +87,7 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
             let first = arguments.first().filter(|_| arguments.len() > 1);
             let is_of_words = matches!(
                 error.kind(),
-                ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand
+                ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
             );
             let misspelt = first.filter(|_| is_of_words);
             Err(Failure::usage(match misspelt.and_then(|first| meant(first)) {

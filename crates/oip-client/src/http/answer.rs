@@ -309,7 +309,12 @@ mod tests {
                 Some(ErrorCode::Internal),
                 "wrapped",
             ),
-            (401, r#"{"message":"no key"}"#, None, "no key"),
+            (
+                401,
+                r#"{"message":"no key"}"#,
+                Some(ErrorCode::Unauthenticated),
+                "no key",
+            ),
             (400, r#"["odd"]"#, Some(ErrorCode::InvalidArgument), r#"["odd"]"#),
             (
                 503,

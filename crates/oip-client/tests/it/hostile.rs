@@ -377,8 +377,8 @@ async fn trailers_only() {
         (12, Some(ErrorCode::Unimplemented)),
         (13, Some(ErrorCode::Internal)),
         (2, Some(ErrorCode::Internal)),
-        (7, None),
-        (16, None),
+        (7, Some(ErrorCode::PermissionDenied)),
+        (16, Some(ErrorCode::Unauthenticated)),
     ] {
         let url = scripted_grpc(move |_, _, _| grpc_status(code, "its%20reason", &[]));
         let error = grpc_client(&url).infer(&to_model("m")).await.unwrap_err();

@@ -85,6 +85,8 @@ fn of_model(rest: &[&str]) -> Route {
         [] => route("/v2/models/{model}"),
         ["ready"] => route("/v2/models/{model}/ready"),
         ["infer"] => inference("/v2/models/{model}/infer"),
+        ["generate"] => inference("/v2/models/{model}/generate"),
+        ["generate_stream"] => inference("/v2/models/{model}/generate_stream"),
         ["config"] => route("/v2/models/{model}/config"),
         ["stats"] => route("/v2/models/{model}/stats"),
         ["trace", "setting"] => route("/v2/trace/setting"),
@@ -149,7 +151,9 @@ mod tests {
             for asked in [format!("{asked}/"), asked] {
                 let route = of_http(&asked);
                 assert_ne!(route.name, OTHER, "{path}");
-                let is_inference = path.ends_with("/infer") || path.ends_with(":predict");
+                let is_inference = ["/infer", "/generate", "/generate_stream", ":predict"]
+                    .iter()
+                    .any(|end| path.ends_with(end));
                 assert_eq!(route.is_inference, is_inference, "{path}");
             }
         }

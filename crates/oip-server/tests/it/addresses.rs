@@ -170,7 +170,7 @@ async fn unix_sockets_carry_both_transports() {
             .unwrap();
         let printed = printed_until_loaded(&mut child);
         assert!(
-            printed.contains(&format!("  HTTP  {http_address}\n")),
+            printed.contains(&format!("  HTTP     {http_address}\n")),
             "{printed}"
         );
         let mut stream = UnixStream::connect(&http).unwrap();

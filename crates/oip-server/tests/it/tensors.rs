@@ -56,18 +56,18 @@ fn post(server: &Server, body: &Value) -> Answer {
     server.request("POST", INFER, &[], body.to_string().as_bytes())
 }
 
-/// What stands between the quotes behind `-d` in the README's section.
-fn readmes_request() -> String {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let (_, command) = readme.split_once("/v2/models/digit_means/infer -d '").unwrap();
+/// What stands between the quotes behind `-d` in docs/start.md.
+fn example_request() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/start.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, command) = page.split_once("/v2/models/digit_means/infer -d '").unwrap();
     command.split_once('\'').unwrap().0.to_owned()
 }
 
 #[test]
-fn the_readmes_rows_over_http_json() {
+fn the_examples_rows_over_http_json() {
     let server = server(&[]);
-    let answer = server.request("POST", INFER, &[], readmes_request().as_bytes());
+    let answer = server.request("POST", INFER, &[], example_request().as_bytes());
     assert_eq!(answer.status, 200, "{}", answer.json());
     let output = &answer.json()["outputs"][0];
     assert_eq!(

@@ -246,8 +246,7 @@ fn ctrl_c_prints_what_was_measured() {
 fn wrong_usage_is_told_with_code_2() {
     let place = Place::new();
     for arguments in [
-        &["infer", "--model", "m"][..],
-        &["infer", "--url", "http://a", "--model", "m", "--input", "x"],
+        &["infer", "--url", "http://a", "--model", "m", "--input", "x"][..],
         &[
             "infer",
             "--url",

@@ -32,14 +32,17 @@ fn models_are_listed_loaded_and_unloaded() {
         assert!(ready.iter().all(|model| model["state"] == "READY"), "{ready:?}");
 
         assert_eq!(
-            place.good(&["load", "--url", url, "a", "b"]),
-            "loaded a\nloaded b\n"
+            place.good(&["load", "--url", url, "identity_fp32", "identity_bytes"]),
+            "loaded identity_fp32\nloaded identity_bytes\n"
         );
-        let unloaded = place.good(&["unload", "--url", url, "--json", "a"]);
+        let unloaded = place.good(&["unload", "--url", url, "--json", "identity_fp32"]);
         assert_eq!(lines(&unloaded)[0]["state"], "unloaded");
         let all = lines(&place.good(&["ls", "--url", url, "--json"]));
         let state = |name: &str| all.iter().find(|model| model["name"] == name).unwrap()["state"].clone();
-        assert_eq!((state("a"), state("b")), ("UNAVAILABLE".into(), "READY".into()));
+        assert_eq!(
+            (state("identity_fp32"), state("identity_bytes")),
+            ("UNAVAILABLE".into(), "READY".into())
+        );
     }
 }
 
