@@ -1,4 +1,4 @@
-//! A tensor file as a model: the README's example, over both transports.
+//! A tensor file as a model: the example of docs/start.md, over both transports.
 
 use std::path::{Path, PathBuf};
 
