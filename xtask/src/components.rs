@@ -234,6 +234,8 @@ mod tests {
             "{names:?}"
         );
         let bill: Value = serde_json::from_str(&components.sbom().unwrap()).unwrap();
-        assert_eq!(bill["components"].as_array().unwrap().len(), names.len());
+        // Of some crates there are two versions.
+        let count = components.packages().count();
+        assert_eq!(bill["components"].as_array().unwrap().len(), count);
     }
 }
