@@ -96,7 +96,10 @@ impl<'a> Call<'a> {
     }
 
     fn of_model(self, segment: &'a str) -> Self {
-        let model = percent_decode_str(segment).decode_utf8_lossy();
+        self.of_decoded(percent_decode_str(segment).decode_utf8_lossy())
+    }
+
+    fn of_decoded(self, model: Cow<'a, str>) -> Self {
         Self {
             model: Some(model),
             ..self
@@ -138,14 +141,14 @@ impl<'a> Call<'a> {
                 Self::new(Api::Health)
             }
             ["invocations"] => Self::new(Api::Inference),
-            ["v1", "models", model] => match model.rsplit_once(':') {
-                Some((model, "predict" | "explain")) => Self::new(Api::Inference).of_model(model),
-                _ => Self::new(Api::Health).of_model(model),
-            },
-            ["v1", "models", model, "versions", version] => match version.rsplit_once(':') {
-                Some((_, "predict" | "explain")) => Self::new(Api::Inference).of_model(model),
-                _ => Self::new(Api::Health).of_model(model),
-            },
+            ["v1", "models", model] => {
+                let (model, api) = of_v1(model);
+                Self::new(api).of_decoded(model)
+            }
+            ["v1", "models", model, "versions", version] => {
+                let (_, api) = of_v1(version);
+                Self::new(api).of_model(model)
+            }
             ["v2", "models", "stats"] => Self::new(Api::Statistics),
             ["v2", "models", model] | ["v2", "models", model, "versions", _] => {
                 Self::new(Api::Metadata).of_model(model)
@@ -218,6 +221,16 @@ impl<'a> Call<'a> {
     }
 }
 
+/// What stands before the verb in the last segment of a path of the protocol's first version, and the API of the verb. As the
+/// server does it: decoded first, then cut at the last colon.
+fn of_v1(segment: &str) -> (Cow<'_, str>, Api) {
+    let segment = percent_decode_str(segment).decode_utf8_lossy();
+    match segment.rsplit_once(':') {
+        Some((name, "predict" | "explain")) => (name.to_owned().into(), Api::Inference),
+        _ => (segment, Api::Health),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,6 +278,16 @@ mod tests {
                 None,
             ),
             ("GET", "/v1/models/m/versions/3", Api::Health, Some("m"), None),
+            // The router decodes before it looks for the colon.
+            ("POST", "/v1/models/m%3Apredict", Api::Inference, Some("m"), None),
+            ("POST", "/v1/models/m:p%72edict", Api::Inference, Some("m"), None),
+            (
+                "POST",
+                "/v1/models/m/versions/3%3Apredict",
+                Api::Inference,
+                Some("m"),
+                None,
+            ),
             ("GET", "/v2/models/m/config", Api::ModelConfig, Some("m"), None),
             ("GET", "/v2/models/m/ready", Api::Health, Some("m"), None),
             (

@@ -46,6 +46,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("README.md", README.as_bytes()),
 ];
 
+#[cfg(feature = "onnx")]
 const DIGITS: &str = "\
 # Everything in this file may be left out: inputs, outputs and batching are read from the model.
 

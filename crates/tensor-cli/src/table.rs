@@ -2,14 +2,13 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use anstream::{AutoStream, ColorChoice};
-
 /// How things may look on standard output.
 #[derive(Clone, Copy)]
 pub(crate) struct Look {
     /// Columns of the terminal; a file or a pipe takes all there is.
     width: usize,
     /// Colours: on a terminal, unless `NO_COLOR` is set.
+    #[cfg(feature = "client")]
     is_coloured: bool,
 }
 
@@ -19,11 +18,13 @@ impl Look {
         let size = stdout.is_terminal().then(terminal_size::terminal_size).flatten();
         Self {
             width: size.map_or(usize::MAX, |(width, _)| usize::from(width.0)),
-            is_coloured: AutoStream::choice(&stdout) != ColorChoice::Never,
+            #[cfg(feature = "client")]
+            is_coloured: anstream::AutoStream::choice(&stdout) != anstream::ColorChoice::Never,
         }
     }
 
     /// A model's state, in colour where that is wanted.
+    #[cfg(feature = "client")]
     pub(crate) fn state(self, state: &str) -> String {
         match (self.is_coloured, state) {
             (true, "READY") => format!("\x1b[32m{state}\x1b[0m"),
