@@ -10,12 +10,9 @@ use oip_types::ErrorCode;
 /// ```
 /// use oip_client::{ErrorKind, HttpClient};
 ///
-/// let error = HttpClient::builder("https://localhost").build().unwrap_err();
+/// let error = HttpClient::builder("ftp://localhost").build().unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Usage);
-/// assert_eq!(
-///     error.to_string(),
-///     "https://localhost: TLS is not supported; expected http://, with a proxy in front that speaks TLS if need be"
-/// );
+/// assert!(error.to_string().starts_with("ftp://localhost: "));
 /// ```
 #[derive(Debug)]
 pub struct ClientError(Box<Inner>);
