@@ -15,7 +15,7 @@ use tract_onnx::{
 /// Constants of fewer elements are left to tract.
 const LEAST: usize = 1 << 16;
 
-/// What the constants that are made may take together.
+/// Bytes that all constants computed at load may take together.
 const MAX_BYTES: usize = 1 << 30;
 
 /// Makes them, where `operator` tells what a node's operator is called in the file. What cannot be made is left.
@@ -57,7 +57,7 @@ pub(crate) fn fold(graph: &mut InferenceModel, operator: impl Fn(&str) -> Option
     Ok(())
 }
 
-/// What a node is given, if all of it is constant.
+/// The inputs of a node, if all of them are constants.
 fn constants(graph: &InferenceModel, id: usize) -> Option<Vec<Arc<Tensor>>> {
     let node = graph.node(id);
     let inputs = node.inputs.iter();

@@ -11,7 +11,7 @@ use crate::{interpreter, program};
 /// The parameter of a model's configuration that names its interpreter.
 const PYTHON: &str = "python";
 
-/// How long a model may go on with a request that nobody waits for. A process costs seconds of imports, so a client that is
+/// The time a model has to stop once the client of its request is gone. A process costs seconds of imports, so a client that is
 /// impatient with a slow model must not cost the others a new one. Shorter than the engine's patience with an instance.
 const GRACE: Duration = Duration::from_secs(4);
 

@@ -115,7 +115,7 @@ impl TypedOp for Binary {
     as_op!();
 }
 
-/// One number from each pair, in the place of the first ones where nobody else has them.
+/// Combines two tensors element by element; writes over the first one if no one else uses it.
 fn computed<T: Datum + Copy + Default>(
     a: TValue,
     b: &TValue,

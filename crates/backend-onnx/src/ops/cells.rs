@@ -59,7 +59,7 @@ pub(super) struct Side<'r> {
     pub(super) sizes: Sizes,
     pub(super) lengths: &'r [usize],
     pub(super) is_reverse: bool,
-    /// What gates are limited to before their functions; 0 is no limit.
+    /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
     pub(super) clip: f32,
     pub(super) couples_gates: bool,
     pub(super) w: &'r [f32],

@@ -67,7 +67,7 @@ struct Recurrent {
     /// Of each direction.
     activations: Vec<Vec<Activation>>,
     batch_first: bool,
-    /// What gates are limited to before their functions; 0 is no limit.
+    /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
     clip: f32,
     /// An LSTM forgets as much as it takes in.
     couples_gates: bool,

@@ -125,7 +125,7 @@ fn dims_are_enough_for_a_model_of_one_size() {
         let outputs = infer(&*model, image(&[1, 3, 100])).unwrap();
         assert_eq!(outputs[0].value.shape().dims(), [1, 300], "{dims:?}");
     }
-    // What is fixed already is not recommended again, and with batches the first dimension is not written.
+    // Dimensions that are fixed already are not recommended; with batches the first dimension is left out.
     let message = load(&configured(0, &[1, 3, 99])).err().unwrap().to_string();
     assert!(!message.contains("config.pbtxt"), "{message}");
     let message = load(&configured(8, &[3, -1])).err().unwrap().to_string();

@@ -17,8 +17,8 @@ use crate::batching::scheduler::BatchPolicy;
 /// How an engine runs models on the threads of its callers; see [`EngineConfig::in_place`](crate::EngineConfig::in_place).
 ///
 /// A request to a model that is known to be quick is not handed to a thread of the model, which would cost two wake-ups of
-/// other threads. It enters the queue, lets the other tasks of its thread go first, and then its caller runs what waits, others'
-/// requests included, under the rules that the model's threads have too. What is quick is measured, for each number of rows:
+/// other threads. It enters the queue, lets the other tasks of its thread go first where requests of others joined lately, and then its
+/// caller runs what waits, others' requests included, under the rules that the model's threads have too. What is quick is measured, for each number of rows:
 /// four runs in a row within the limit, until one takes twice as long. Only models that
 /// [promise](oip_service::Model::is_bounded) that a run's time follows from the shapes of its inputs are run like this.
 ///
