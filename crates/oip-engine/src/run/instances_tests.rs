@@ -103,6 +103,7 @@ impl Bench {
             hang_timeout: Duration::from_secs(5),
             in_place: None,
             warmed_up: Vec::new(),
+            is_decoupled: false,
         };
         let instances = Instances::start(Box::new(model), metadata, settings).unwrap();
         Self {
@@ -415,6 +416,7 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             hang_timeout: Duration::from_secs(5),
             in_place: None,
             warmed_up: Vec::new(),
+            is_decoupled: false,
         };
         let model = Trap {
             metadata: metadata.clone(),
