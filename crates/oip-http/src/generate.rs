@@ -97,7 +97,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
             CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream; charset=utf-8"),
         );
-        // Whoever stands in between is not to collect events before it passes them on.
+        // A proxy in between is not to collect events before it passes them on.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         Ok(response)
     };

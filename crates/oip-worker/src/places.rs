@@ -124,7 +124,7 @@ impl Places {
     }
 
     /// Passes on what comes of several answers, and returns the head of the frame behind them, and why one was not taken. The
-    /// worker waits after each of them, so that it is never ahead of whoever takes them.
+    /// worker waits after each of them, so that it is never ahead of the one who takes them.
     fn after_parts(
         &mut self,
         connection: &Connection,

@@ -1,4 +1,4 @@
-//! Several answers to one request, on their way from the thread that runs the model to whoever takes them.
+//! Several answers to one request, on their way from the thread that runs the model to the task that takes them.
 
 use std::{
     collections::VecDeque,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_room_is_told_that_nobody_takes_any_more() {
+    fn a_model_that_waits_for_room_is_told_that_nobody_takes_any_more() {
         let parts = Arc::new(Parts::default());
         let cancel = CancelToken::new(None);
         parts.put(part(MOST_BYTES, false), &cancel).unwrap();

@@ -247,7 +247,7 @@ fn who_wants_one_answer_is_told_which_calls_give_several() {
     assert!(error.message().contains("ModelStreamInfer"), "{error}");
     assert_eq!(seen.ended.load(Ordering::SeqCst), 0);
 
-    // And the other way round: other models give one to whoever would take several.
+    // And the other way round: other models give one to a caller that would take several.
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let (engine, _) = crate::support::engine(folder.path(), EngineConfig::default());
     let cx = RequestContext::new(None);
