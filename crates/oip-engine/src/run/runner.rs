@@ -175,7 +175,7 @@ impl Shared {
         };
         self.recorder.execution(&execution);
         let finished = Finished {
-            answer: end.result(given).map(|()| Vec::new()),
+            answer: end.result(given, &client.cancel).map(|()| Vec::new()),
             run: Some(Run { execution, taken }),
             client,
         };

@@ -138,10 +138,16 @@ pub(crate) struct SinkEnd {
 }
 
 impl SinkEnd {
-    /// The end of the stream: what the model says, unless it passed over an answer that was not taken.
-    pub(crate) fn result(self, model: Result<(), ServiceError>) -> Result<(), ServiceError> {
+    /// The end of the stream: what the model says, unless it passed over an answer that was not taken, or stopped since it was
+    /// told to.
+    pub(crate) fn result(
+        self,
+        model: Result<(), ServiceError>,
+        cancel: &CancelToken,
+    ) -> Result<(), ServiceError> {
         match self.failure {
             Some((code, message)) => Err(ServiceError::new(code, message)),
+            None if model.is_ok() && !self.is_over && cancel.is_cancelled() => Err(nobody_takes_it(cancel)),
             None => model,
         }
     }

@@ -108,6 +108,13 @@ impl StreamModel {
                 }
                 Ok(())
             }
+            "stops when it is told" => {
+                send(output(0))?;
+                while !cancel.is_cancelled() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            }
             "waits to be cancelled" => {
                 send(output(0))?;
                 while !cancel.is_cancelled() {
@@ -156,7 +163,7 @@ impl Model for StreamModel {
     }
 }
 
-fn engine(root: &Path) -> (Engine, Arc<Seen>) {
+fn engine(root: &Path, hang_timeout: Duration) -> (Engine, Arc<Seen>) {
     let backend = StreamBackend::default();
     let seen = backend.0.clone();
     let backends: [Arc<dyn Backend>; 2] = [
@@ -165,7 +172,7 @@ fn engine(root: &Path) -> (Engine, Arc<Seen>) {
     ];
     let config = EngineConfig::default().with(|config| {
         config.instances = 1;
-        config.hang_timeout = Duration::from_millis(50);
+        config.hang_timeout = hang_timeout;
     });
     let engine = Engine::start(Repository::open(root, &backends, None).unwrap(), config);
     engine.wait_until_loaded();
@@ -210,7 +217,11 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 fn house(word: &str) -> (Engine, Arc<Seen>, tempfile::TempDir) {
     let folder = repository(&[("m/1/model.stream", word)]);
-    let (engine, seen) = engine(folder.path());
+    let patience = match word {
+        "hangs after one" => Duration::from_millis(50),
+        _ => Duration::from_secs(60),
+    };
+    let (engine, seen) = engine(folder.path(), patience);
     (engine, seen, folder)
 }
 
@@ -273,7 +284,7 @@ fn a_configuration_makes_any_model_one_that_is_decoupled() {
              input_map { key: \"x\" value: \"x\" } output_map { key: \"y\" value: \"y\" } } }",
         ),
     ]);
-    let (engine, _) = engine(folder.path());
+    let (engine, _) = engine(folder.path(), Duration::from_secs(60));
     let mut answers = start(&engine, 1);
     let answer = next(&mut answers).unwrap().unwrap();
     assert_eq!((y(&answer.response), answer.is_last), (2, true));
@@ -385,13 +396,24 @@ fn a_model_that_passes_over_errors_gives_nothing_more() {
 #[test]
 fn the_deadline_ends_what_waits_and_what_runs() {
     let (engine, seen, _folder) = house("counts for ever");
-    let soon = RequestContext::new(Some(Instant::now() + Duration::from_millis(50)));
+    let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let mut answers = start_with(&engine, 0, soon).unwrap();
     // Nobody takes anything: the model is told by itself.
     wait_until("the model goes on", || seen.ended.load(Ordering::SeqCst) == 1);
     let (values, error) = all(&mut answers);
     assert!(values.len() <= 9, "{values:?}");
     assert_eq!(error.unwrap().code(), ErrorCode::DeadlineExceeded);
+
+    // One that stops as it is told has not come to its end, whatever it says.
+    let (told, seen_told, _folder) = house("stops when it is told");
+    let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
+    let (values, error) = all(&mut start_with(&told, 0, soon).unwrap());
+    assert_eq!(
+        (values, error.unwrap().code()),
+        (vec![0], ErrorCode::DeadlineExceeded)
+    );
+    assert_eq!(seen_told.ended.load(Ordering::SeqCst), 1);
+
     let late = start_with(&engine, 0, RequestContext::new(Some(Instant::now())));
     let error = late.map(|mut answers| all(&mut answers).1.unwrap());
     assert_eq!(

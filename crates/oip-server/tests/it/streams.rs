@@ -481,14 +481,18 @@ fn a_client_that_leaves_between_two_answers_stops_the_model() {
 fn the_deadline_of_a_request_ends_its_answers() {
     let house = House::new();
     // As Triton has it: microseconds.
-    let (status, body) = house.told("generate_stream", &json!({"x": SLOW, "timeout": 100_000}));
+    let (status, body) = house.told("generate_stream", &json!({"x": SLOW, "timeout": 2_000_000}));
     let events: Vec<&str> = body.split_terminator("\n\n").collect();
     assert_eq!((status, events.len()), (200, 2), "{body}");
     assert!(events[1].starts_with("data: {\"error\":\"model 'm': "), "{body}");
     assert!(events[1].contains("deadline"), "{body}");
     house.wait_until_ended(1);
     house.runtime.block_on(async {
-        let request = with_parameter(request("", SLOW), "timeout", ParameterChoice::Int64Param(100_000));
+        let request = with_parameter(
+            request("", SLOW),
+            "timeout",
+            ParameterChoice::Int64Param(2_000_000),
+        );
         let answers = all(house.stream(vec![request]).await).await;
         assert_eq!(answers.len(), 2, "{answers:?}");
         let (_, _, error, is_final) = &answers[1];
