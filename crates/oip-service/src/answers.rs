@@ -9,6 +9,41 @@ use std::{
 use oip_types::{InferOutput, InferResponse, ServiceError};
 
 /// Where a model puts its answers to one request; see [`Model::infer_several`](crate::Model::infer_several).
+///
+/// ```
+/// use oip_service::{AnswerSink, CancelToken, Model, ModelDefaults};
+/// use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+/// use tensor_core::Tensor;
+///
+/// /// Counts down from its input, in as many answers.
+/// struct Countdown(ModelMetadata);
+///
+/// impl Model for Countdown {
+///     fn metadata(&self) -> &ModelMetadata {
+///         &self.0
+///     }
+///
+///     fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+///         Err(ServiceError::internal("it gives several answers"))
+///     }
+///
+///     fn infer_several(
+///         &self,
+///         mut request: InferRequest,
+///         _: &CancelToken,
+///         answers: &mut dyn AnswerSink,
+///     ) -> Result<(), ServiceError> {
+///         let from = request.take_input("from")?;
+///         let from = from.as_fixed().and_then(|from| from.to_vec::<u8>().ok()?.first().copied());
+///         let mut left = (0..from.unwrap_or(0)).rev();
+///         left.try_for_each(|left| answers.send(vec![InferOutput::new("left", Tensor::scalar(left))]))
+///     }
+///
+///     fn defaults(&self) -> ModelDefaults {
+///         ModelDefaults::default().with(|defaults| defaults.decoupled = true)
+///     }
+/// }
+/// ```
 pub trait AnswerSink {
     /// Gives one answer to the client. Waits while the client is behind by a few answers.
     ///
