@@ -29,7 +29,14 @@ const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli"
 /// What builds the wheel, and puts the programs into it.
 const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
 /// What the tests need besides the wheel.
-const TEST_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes", "scikit-learn", "joblib"];
+const TEST_REQUIREMENTS: &[&str] = &[
+    "pytest",
+    "safetensors",
+    "ml_dtypes",
+    "scikit-learn",
+    "joblib",
+    "tritonclient[grpc]",
+];
 
 /// Builds the wheel with the programs in it, and says where it is.
 pub(crate) fn wheel(options: &Options) -> Result<()> {

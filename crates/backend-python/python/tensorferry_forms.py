@@ -1,7 +1,8 @@
 """The forms that a model can have: our own class, Triton's, a saved object. All answer the same calls:
 
-`about()`: metadata and defaults for the server; `infer(number, message, arrays)`: outputs as (name, datatype, array);
-`may_write_inputs`; `finish()`.
+`about()`: metadata and defaults for the server; `infer(number, message, arrays)`: outputs as (name, datatype, array), or, if
+`is_decoupled`, `stream(number, message, arrays, give)`: calls `give(outputs, is_last)` for each of any number of answers, which tells
+whether another one is wanted; `may_write_inputs`; `finish()`.
 """
 
 import asyncio
@@ -14,9 +15,9 @@ import warnings
 
 import numpy as np
 
-from tensorferry_model import Context, InferenceError, Request
+from tensorferry_model import Context, InferenceError, Request, _cancelled
 from tensorferry_tensors import as_array, datatype_of, dtype_of
-from tensorferry_worker import Refused, last_line, log_traceback
+from tensorferry_worker import Ended, Refused, last_line, log_traceback
 
 
 def model_of(order, content):
@@ -111,11 +112,14 @@ class OwnModel:
                 raise Refused(f"the attribute {name} of the class Model is {value!r}, expected a number", 400)
             self._defaults[name] = value
         self._bind(infer)
+        #: Whether infer gives any number of answers.
+        self.is_decoupled = inspect.isgeneratorfunction(infer) or inspect.isasyncgenfunction(infer)
         context = Context(order["name"], order["version"], os.path.dirname(path), config)
         takes_context = len(inspect.signature(kind).parameters) > 0
         self._model = kind(context) if takes_context else kind()
         self._infer = self._model.infer
-        self._loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(infer) else None
+        is_async = inspect.iscoroutinefunction(infer) or inspect.isasyncgenfunction(infer)
+        self._loop = asyncio.new_event_loop() if is_async else None
 
     @staticmethod
     def _ports(kind, role, configured, config):
@@ -170,38 +174,62 @@ class OwnModel:
         for name in sorted(named - known):
             if parameters[name].default is inspect.Parameter.empty:
                 raise Refused(f"infer() of its model.py has a parameter {name!r}, which is no input", 400)
-        if inspect.isgeneratorfunction(infer) or inspect.isasyncgenfunction(infer):
-            raise Refused("infer() of its model.py gives several answers (yield), which this server does not do yet", 400)
 
     def about(self):
-        return {"platform": "python_model", "inputs": self._inputs, "outputs": self._outputs, "instances": 1, **self._defaults}
+        about = {"platform": "python_model", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+        return {**about, "decoupled": self.is_decoupled, **self._defaults}
 
     def infer(self, number, message, arrays):
+        arguments, wanted = self._arguments(number, message, arrays)
+        try:
+            answer = self._infer(**arguments)
+            if self._loop is not None:
+                answer = self._loop.run_until_complete(answer)
+            return self._outputs_of(answer, wanted)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise failed(error) from None
+
+    def stream(self, number, message, arrays, give):
+        arguments, wanted = self._arguments(number, message, arrays)
+        answers = self._infer(**arguments)
+        if self._loop is not None:
+            answers = _Steps(answers, self._loop)
+        try:
+            try:
+                for answer in answers:
+                    if not give(self._outputs_of(answer, wanted), False) or _cancelled.number >= number:
+                        break
+            finally:
+                # What it has left to do when nobody wants more: its `finally` and `with`.
+                answers.close()
+        except (MemoryError, Ended, ConnectionError):
+            raise
+        except Exception as error:
+            raise failed(error) from None
+
+    def _arguments(self, number, message, arrays):
         names = self._names
         arguments = {names[name]: array for name, array in arrays.items()}
         wanted = message.get("outputs", [])
         if self._wants_request:
             arguments["request"] = Request(number, message.get("id"), message.get("parameters", {}), wanted)
-        try:
-            answer = self._infer(**arguments)
-            if self._loop is not None:
-                answer = self._loop.run_until_complete(answer)
-            if not isinstance(answer, dict):
-                if len(self._outputs) != 1:
-                    raise TypeError(f"infer() gave {type(answer).__name__}, expected a dict of outputs")
-                answer = {self._outputs[0]["name"]: answer}
-            outputs = []
-            for name, value in answer.items():
-                datatype = self._datatypes.get(name)
-                if datatype is None:
-                    raise KeyError(f"infer() gave an output {name!r}, which is not declared")
-                if not wanted or name in wanted:
-                    outputs.append((name, datatype, as_array(value, datatype, name)))
-            return outputs
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise failed(error) from None
+        return arguments, wanted
+
+    def _outputs_of(self, answer, wanted):
+        if not isinstance(answer, dict):
+            if len(self._outputs) != 1:
+                raise TypeError(f"infer() gave {type(answer).__name__}, expected a dict of outputs")
+            answer = {self._outputs[0]["name"]: answer}
+        outputs = []
+        for name, value in answer.items():
+            datatype = self._datatypes.get(name)
+            if datatype is None:
+                raise KeyError(f"infer() gave an output {name!r}, which is not declared")
+            if not wanted or name in wanted:
+                outputs.append((name, datatype, as_array(value, datatype, name)))
+        return outputs
 
     def finish(self):
         close = getattr(self._model, "close", None)
@@ -209,10 +237,30 @@ class OwnModel:
             close()
 
 
+class _Steps:
+    """An asynchronous generator, step by step."""
+
+    def __init__(self, answers, loop):
+        self._answers, self._loop = answers, loop
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        try:
+            return self._loop.run_until_complete(self._answers.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def close(self):
+        self._loop.run_until_complete(self._answers.aclose())
+
+
 class SavedObject:
     """An estimator of scikit-learn that was saved with joblib or pickle."""
 
     may_write_inputs = True
+    is_decoupled = False
 
     #: What estimators can do, under the names that they have for it.
     _METHODS = ("predict", "predict_proba", "transform")

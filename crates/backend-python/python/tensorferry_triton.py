@@ -8,6 +8,8 @@ import inspect
 import json
 import os
 import sys
+import threading
+import weakref
 
 import numpy as np
 
@@ -215,12 +217,70 @@ class _ResponseSender:
             raise TritonModelException("a response was sent after the final one")
         if response is not None:
             if self.response is not None:
-                _unsupported("a second response to one request (decoupled)")
+                _unsupported("a second response to a request of a model that is not decoupled")
             self.response = response
         self.is_final = bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self):
         return False
+
+
+class _Stream:
+    """The answers to one request of a decoupled model, which threads of the model's may give after `execute` has returned."""
+
+    def __init__(self, give):
+        self._give = give
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._is_wanted = True
+        self.failure = None
+        self.has_sender = False
+
+    def send(self, response, flags):
+        is_final = bool(flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        if response is None and not is_final:
+            raise TritonModelException("a response is needed unless the flag is TRITONSERVER_RESPONSE_COMPLETE_FINAL")
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException(f"expected a pb_utils.InferenceResponse, found {type(response).__name__}")
+        with self._lock:
+            if self._end.is_set():
+                raise TritonModelException("a response was sent after the final one")
+            try:
+                # Nothing comes after an error, or to a client that is gone, but the model may go on to its end.
+                if response is not None and self._is_wanted:
+                    self._is_wanted = self._give(response, is_final)
+            except Refused as refusal:
+                self._is_wanted, self.failure = False, refusal
+            except BaseException as error:
+                self._is_wanted, self.failure = False, Refused(f"its answer cannot be sent: {last_line(error)}")
+                self._end.set()
+                raise
+            if is_final:
+                self._end.set()
+
+    def abandon(self, of_sender):
+        """The request, or its sender, is gone from the model; without a sender nothing can come any more."""
+        if (of_sender or not self.has_sender) and not self._end.is_set():
+            self.failure = self.failure or Refused(
+                "its model.py let go of a request without a response with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+            )
+            self._end.set()
+
+    def wait(self):
+        self._end.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+class _StreamSender:
+    """Sends any number of answers to a request."""
+
+    def __init__(self, stream, is_cancelled):
+        self._stream = stream
+        self.is_cancelled = is_cancelled
+
+    def send(self, response=None, flags=0):
+        self._stream.send(response, flags)
 
 
 class InferenceRequest:
@@ -234,7 +294,7 @@ class InferenceRequest:
         request = cls.__new__(cls)
         request._number, request._message, request._inputs = number, message, tensors
         request._model_name, request._model_version = model_name, model_version
-        request._sender = None
+        request._sender = request._stream = None
         return request
 
     def inputs(self):
@@ -278,6 +338,13 @@ class InferenceRequest:
         return _cancelled.number >= self._number
 
     def get_response_sender(self):
+        if self._stream is not None:
+            if self._sender is None:
+                number = self._number
+                self._sender = _StreamSender(self._stream, lambda: _cancelled.number >= number)
+                self._stream.has_sender = True
+                weakref.finalize(self._sender, self._stream.abandon, True).atexit = False
+            return self._sender
         if self._sender is None:
             self._sender = _ResponseSender()
             self._sender.is_cancelled = self.is_cancelled
@@ -394,8 +461,8 @@ class TritonModel:
         if callable(complete):
             completed = complete(ModelConfig(config))
             config = completed.as_dict() if isinstance(completed, ModelConfig) else config
-        if using_decoupled_model_transaction_policy(config):
-            raise Refused("it is decoupled: it gives several answers to one request, which this server does not do yet", 400)
+        #: Whether it answers by response senders only, any number of times.
+        self.is_decoupled = using_decoupled_model_transaction_policy(config)
         if not config["output"]:
             raise Refused(
                 "its configuration describes no outputs with data_type and dims, and neither does auto_complete_config", 400
@@ -426,7 +493,7 @@ class TritonModel:
 
     def about(self):
         about = {"platform": "python_triton", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
-        return {**about, "max_batch_size": self._max_batch_size}
+        return {**about, "max_batch_size": self._max_batch_size, "decoupled": self.is_decoupled}
 
     def infer(self, number, message, arrays):
         tensors = [Tensor(name, array) for name, array in arrays.items()]
@@ -442,6 +509,28 @@ class TritonModel:
             raise Refused(f"its model.py failed: {last_line(error)}") from None
         return self._outputs_of(request, responses, message.get("outputs", []))
 
+    def stream(self, number, message, arrays, give):
+        wanted = message.get("outputs", [])
+        stream = _Stream(lambda response, is_last: give(self._outputs_in(response, wanted), is_last))
+        tensors = [Tensor(name, array) for name, array in arrays.items()]
+        request = InferenceRequest._of(number, message, tensors, self._name, self._version)
+        request._stream = stream
+        weakref.finalize(request, stream.abandon, False).atexit = False
+        try:
+            responses = self._model.execute([request])
+            if self._loop is not None:
+                responses = self._loop.run_until_complete(responses)
+        except MemoryError:
+            raise
+        except Exception as error:
+            log_traceback(error)
+            raise Refused(f"its model.py failed: {last_line(error)}") from None
+        if responses is not None:
+            raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
+        # From here on only the model holds on to the request.
+        del request, tensors, arrays
+        stream.wait()
+
     def _outputs_of(self, request, responses, wanted):
         if request._sender is not None and responses is None:
             responses = [request._sender.response]
@@ -449,7 +538,9 @@ class TritonModel:
         if count != 1 or not isinstance(responses[0], InferenceResponse):
             found = "no list" if count is None else f"{count} responses" if count != 1 else type(responses[0]).__name__
             raise Refused(f"execute() of its model.py gave {found}, expected a list with one InferenceResponse for one request")
-        (response,) = responses
+        return self._outputs_in(responses[0], wanted)
+
+    def _outputs_in(self, response, wanted):
         error = response.error()
         if error is not None:
             raise Refused(error.message(), TritonError._STATUS.get(error.code(), 500))

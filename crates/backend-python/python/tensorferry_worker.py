@@ -17,7 +17,7 @@ import time
 import traceback
 
 VERSION = 1
-HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION = range(1, 11)
+HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN = range(1, 13)
 
 _HEAD = struct.Struct("<IIQQ")
 #: Reads JSON without looking for spaces before and after it.
@@ -143,9 +143,12 @@ class Region:
 
 
 class Worker:
-    def __init__(self, connection, tensors):
+    def __init__(self, connection, tensors, cancelled):
         self._connection = connection
         self._tensors = tensors
+        self._cancelled = cancelled
+        #: Several answers to a request may come from threads of the model's; frames do not mix.
+        self._turn = threading.Lock()
         self._model = None
         self._max_answer = 0
         self._limit = None
@@ -246,11 +249,27 @@ class Worker:
         arrays = {}
         for place in message["inputs"]:
             arrays[place["name"]] = self._input(place, region, binary)
-        outputs = self._model.infer(number, message, arrays)
-        placed, parts = self._place(outputs, region, number)
+        if self._model.is_decoupled:
+            self._model.stream(number, message, arrays, lambda outputs, is_last: self._give(number, region, outputs, is_last))
+            placed, parts, end = "", [], ',"is_end":true'
+        else:
+            outputs = self._model.infer(number, message, arrays)
+            (placed, parts), end = self._place(outputs, region, number), ""
         arrays = outputs = None
         is_held = region is not None and region.is_held()
-        return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}}}', parts
+        return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts
+
+    def _give(self, number, region, outputs, is_last):
+        """Sends one of several answers, waits until the server has taken it, and tells whether another one is wanted."""
+        with self._turn:
+            placed, parts = self._place(outputs, region, number)
+            self._connection.send_text(PART, number, f'{{"outputs":[{placed}],"is_last":{"true" if is_last else "false"}}}', parts)
+            kind, _, message, _ = self._connection.frame()
+            if kind != TAKEN:
+                raise Ended
+            if not message["is_wanted"]:
+                self._cancelled.number = max(self._cancelled.number, number)
+            return message["is_wanted"]
 
     def _input(self, place, region, binary):
         """An input as an array: over shared memory, or over bytes of its own."""
@@ -433,7 +452,7 @@ def main(data, control, install):
                 if error.name != "numpy":
                     raise
                 raise Refused(f"its Python, {sys.executable}, has no numpy, which models in Python need: pip install numpy", 400)
-            worker = Worker(connection, tensors)
+            worker = Worker(connection, tensors, cancelled)
             worker.load(order, bytes(content), install("tensorferry_forms").model_of)
         except Refused as refusal:
             connection.fail(0, refusal, refusal.status)

@@ -20,6 +20,8 @@ pub struct Defaults {
     pub instances: usize,
     /// Rows per run, of models that can take batches; 0 to batch only models that are configured so (0).
     pub max_batch_size: u32,
+    /// Whether the model gives any number of answers to a request (no).
+    pub decoupled: bool,
 }
 
 impl Default for Defaults {
@@ -27,6 +29,7 @@ impl Default for Defaults {
         Self {
             instances: 1,
             max_batch_size: 0,
+            decoupled: false,
         }
     }
 }
@@ -45,6 +48,12 @@ impl Defaults {
             max_batch_size,
             ..self
         }
+    }
+
+    /// The same for a model that does, or does not, give any number of answers to a request.
+    #[must_use]
+    pub fn with_decoupled(self, decoupled: bool) -> Self {
+        Self { decoupled, ..self }
     }
 }
 
@@ -76,6 +85,13 @@ pub fn complete(
     backend: &str,
     defaults: Defaults,
 ) -> Result<Completed, MismatchError> {
+    let is_decoupled = written.config.model_transaction_policy.decoupled || defaults.decoupled;
+    if is_decoupled && written.config.response_cache.enable {
+        return Err(MismatchError::CachedStream);
+    }
+    // Requests that are answered more than once are not joined, so nothing is to be guessed.
+    let max_batch_size = if is_decoupled { 0 } else { defaults.max_batch_size };
+    let defaults = defaults.with_max_batch_size(max_batch_size);
     let batching = Batching::of(written, model, defaults)?;
     let is_on = batching.is_on();
     let (mut reshaped_inputs, mut reshaped_outputs) = (Vec::new(), Vec::new());
@@ -110,8 +126,9 @@ pub fn complete(
         backend.clone_into(&mut config.backend);
     }
     config.max_batch_size = batching.max_batch_size;
+    config.model_transaction_policy.decoupled = is_decoupled;
     (config.input, config.output) = tensor_configs(&metadata, written, &batching);
-    if batching.max_batch_size > 1 {
+    if batching.max_batch_size > 1 && !is_decoupled {
         config
             .dynamic_batching
             .get_or_insert_with(DynamicBatching::default);
@@ -315,6 +332,9 @@ pub fn complete_pipeline(
     {
         return Err(PipelineError::NoSteps);
     }
+    if written.config.model_transaction_policy.decoupled {
+        return Err(PipelineError::Decoupled);
+    }
     let batching = Batching {
         max_batch_size: written.max_batch_size.unwrap_or(0),
     };
@@ -466,8 +486,32 @@ mod tests {
         let defaults = Defaults {
             instances: 4,
             max_batch_size: 64,
+            decoupled: false,
         };
         complete(&written, model, "test", defaults).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_model_gives_several_answers_if_it_or_its_configuration_says_so() {
+        let model = model(&[&[-1, 4]], &[&[-1]]);
+        let written = "model_transaction_policy { decoupled: true }";
+        let config = run(written, &model).unwrap().config;
+        assert!(config.model_transaction_policy.decoupled);
+        assert_eq!((config.max_batch_size, config.dynamic_batching), (0, None));
+        let config = run(&format!("max_batch_size: 8 {written}"), &model)
+            .unwrap()
+            .config;
+        assert_eq!((config.max_batch_size, config.dynamic_batching), (8, None));
+        let error = run(&format!("response_cache {{ enable: true }} {written}"), &model).unwrap_err();
+        assert!(error.contains("this one is decoupled"), "{error}");
+
+        let unwritten = WrittenConfig::read("", Syntax::Pbtxt).unwrap();
+        let by_itself = |decoupled| {
+            let defaults = Defaults::default().with_decoupled(decoupled);
+            let completed = complete(&unwritten, &model, "test", defaults).unwrap();
+            completed.config.model_transaction_policy.decoupled
+        };
+        assert_eq!([true, false].map(by_itself), [true, false]);
     }
 
     #[test]

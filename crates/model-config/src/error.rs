@@ -183,6 +183,9 @@ pub enum MismatchError {
     /// Dynamic batching without batches.
     #[error("dynamic_batching needs a max_batch_size above 0")]
     NoBatches,
+    /// Answers of a model that gives several to a request are not kept.
+    #[error("response_cache is for models that give one answer to a request, and this one is decoupled")]
+    CachedStream,
     /// The model takes no batches, since a first dimension is fixed.
     #[error(
         "max_batch_size is {max_batch_size}, but the model takes no batches: the first dimension of {tensor} is not free \
@@ -271,6 +274,9 @@ pub enum PipelineError {
     /// There is no output.
     #[error("a pipeline needs an output")]
     NoOutput,
+    /// It would give several answers to a request.
+    #[error("a pipeline gives one answer to a request, so its model_transaction_policy cannot be decoupled")]
+    Decoupled,
     /// All there is to know of an input or output stands in the configuration, so this has to.
     #[error("{role} {} of a pipeline needs {field}", Quoted(name))]
     Missing {

@@ -282,12 +282,7 @@ const WARMUP_INPUT: &[Field] = &[
     field("input_data_file", Text, One, Acts),
 ];
 
-const TRANSACTION_POLICY: &[Field] = &[field(
-    "decoupled",
-    Bool,
-    One,
-    Refused("several answers to one request"),
-)];
+const TRANSACTION_POLICY: &[Field] = &[field("decoupled", Bool, One, Acts)];
 
 const RESPONSE_CACHE: &[Field] = &[field("enable", Bool, One, Acts)];
 

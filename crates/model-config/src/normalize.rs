@@ -430,10 +430,6 @@ mod tests {
                 "line 1, column 19: sequence_batching is not supported (requests that depend on earlier ones)",
             ),
             (
-                "model_transaction_policy { decoupled: true }",
-                "line 1, column 39: model_transaction_policy.decoupled is not supported (several answers to one request)",
-            ),
-            (
                 "instance_group { count: 100000 }",
                 "line 1, column 25: instance_group[0].count: expected",
             ),
@@ -443,6 +439,7 @@ mod tests {
         }
         for fine in [
             "model_transaction_policy { decoupled: false }",
+            "model_transaction_policy { decoupled: true }",
             "input { name: \"x\" data_type: TYPE_FP32 is_shape_tensor: false }",
         ] {
             text(fine).unwrap();

@@ -8,8 +8,8 @@ use std::{
 
 use futures_channel::oneshot;
 use oip_service::{
-    BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Statistics,
+    Answers, BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository,
+    Readiness, RequestContext, Statistics,
 };
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,
@@ -300,6 +300,18 @@ impl InferenceService for Engine {
             return Box::pin(async { Err(stopped) });
         }
         self.registry().infer(request, cx)
+    }
+
+    fn answers(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+        if self.is_stopped.load(Ordering::SeqCst) {
+            let stopped = ServiceError::new(ErrorCode::Unavailable, "the server is shutting down");
+            return Box::pin(async { Err(stopped) });
+        }
+        self.registry().answers(request, cx)
     }
 
     fn repository(&self) -> Option<&dyn ModelRepository> {

@@ -3,20 +3,31 @@
 //! A request's members are inputs by their names, or else parameters; an answer's are outputs. The request is rewritten as one
 //! of the protocol and read as such, so that there is one set of rules for tensors.
 
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    http::{
+        HeaderValue, StatusCode,
+        header::{CACHE_CONTROL, CONTENT_TYPE},
+    },
     response::Response,
 };
 use bytes::Bytes;
-use oip_service::{Lease, RequestContext, answer as answer_request};
+use http_body::Frame;
+use oip_service::{AnswerStream, Answers, CancelGuard, Lease, RequestContext, answers as answer_request};
 use oip_types::{
-    InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
-    rest::{BinaryOutputs, NonFinite, decode_request_with, encode_response, json_body},
+    ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+    rest::{BinaryOutputs, NonFinite, decode_request_with, encode_response, error_body, json_body},
 };
 use serde_json::{Map, Value, json};
 use tensor_core::Quoted;
+use tokio::time::{Sleep, sleep_until};
 
 use crate::{
     answer::{self, respond},
@@ -33,29 +44,97 @@ const DECODED: u64 = 48;
 
 /// One answer, as JSON.
 pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: Request) -> Response {
-    let answered = run(&app, path, request).await;
-    respond(answered.map(|answer| answer::json(StatusCode::OK, json_body(&answer))))
+    let answered = async {
+        let started = start(&app, path, request).await?;
+        let model = started.model.reference()?;
+        let answer = match started.answers {
+            Answers::One(response) => show(&response, &started.lease, model)?,
+            Answers::Several(answers) => {
+                in_time(&started.lease, model, only(answers, &started.lease, model)).await?
+            }
+        };
+        started.guard.disarm();
+        Ok(answer::json(StatusCode::OK, answer))
+    };
+    respond(answered.await)
 }
 
-/// The same as server-sent events. Models here answer once, so there is one.
+/// The same as server-sent events, one for each answer.
 pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, request: Request) -> Response {
-    let answered = run(&app, path, request).await;
-    respond(answered.map(|answer| {
-        let mut response = Response::new(Body::from(format!("data: {answer}\n\n")));
-        let events = HeaderValue::from_static("text/event-stream; charset=utf-8");
-        response.headers_mut().insert(CONTENT_TYPE, events);
-        response
-    }))
+    let answered = async {
+        let started = start(&app, path, request).await?;
+        let model = started.model.reference()?;
+        let body = match started.answers {
+            Answers::One(response) => {
+                let answer = show(&response, &started.lease, model)?;
+                started.guard.disarm();
+                Body::from(event(&answer, &started.lease)?)
+            }
+            Answers::Several(mut answers) => {
+                // What fails before the first answer has a status of its own.
+                let first = in_time(&started.lease, model, async { answers.next().await.transpose() });
+                let first = first.await?.map(|answer| {
+                    let shown = show(&answer.response, &started.lease, model)?;
+                    event(&shown, &started.lease)
+                });
+                let first = first.transpose()?;
+                Body::new(Events {
+                    answers: first.is_some().then_some(answers),
+                    first,
+                    deadline: started
+                        .lease
+                        .deadline()
+                        .map(|end| Box::pin(sleep_until(end.into()))),
+                    lease: started.lease,
+                    guard: Some(started.guard),
+                    model: started.model,
+                })
+            }
+        };
+        let mut response = Response::new(body);
+        let headers = response.headers_mut();
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream; charset=utf-8"),
+        );
+        // A proxy in between is not to collect events before it passes them on.
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        Ok(response)
+    };
+    respond(answered.await)
 }
 
-async fn run(app: &App, path: PathParams, request: Request) -> Result<Value, ServiceError> {
-    let (name, version) = with_model(path, |model| {
-        Ok((model.name().to_owned(), model.version().map(str::to_owned)))
+/// A request that is being answered.
+struct Started {
+    answers: Answers,
+    lease: Lease,
+    /// When the client leaves, this is dropped: then all work for it ends.
+    guard: CancelGuard,
+    model: Named,
+}
+
+/// A model as its request named it.
+struct Named {
+    name: String,
+    version: Option<String>,
+}
+
+impl Named {
+    fn reference(&self) -> Result<ModelRef<'_>, ServiceError> {
+        ModelRef::new(&self.name, self.version.as_deref())
+    }
+}
+
+async fn start(app: &App, path: PathParams, request: Request) -> Result<Started, ServiceError> {
+    let named = with_model(path, |model| {
+        Ok(Named {
+            name: model.name().to_owned(),
+            version: model.version().map(str::to_owned),
+        })
     })?;
-    let model = ModelRef::new(&name, version.as_deref())?;
+    let model = named.reference()?;
     app.service.model_ready(model)?;
     let lease = Lease::new(&app.config.budget, &app.config.time);
-    // When the client leaves, this future is dropped: then all work for it ends.
     let guard = lease.guard();
     let (head, body) = request.into_parts();
     let limit = app.config.max_body_bytes.min(MAX_BYTES);
@@ -71,26 +150,117 @@ async fn run(app: &App, path: PathParams, request: Request) -> Result<Value, Ser
     let request = in_time(&lease, model, decoded).await?.request;
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
-    let answered = async {
-        let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
-        drop(overhead);
-        let tensors: usize = response
-            .outputs
-            .iter()
-            .map(|output| output.value.raw().len())
-            .sum();
-        if tensors > MAX_BYTES {
-            return Err(ServiceError::internal(format!(
-                "its outputs have {tensors} bytes, more than the {MAX_BYTES} of an answer to generate; infer has no such limit"
-            ))
-            .within(model));
-        }
-        let _tree = lease.charge(tensors as u64 * DECODED)?;
-        show(&response).map_err(|error| error.within(model))
+    let answers = answer_request(&app.service, &app.config.cpu, request, cx);
+    let answers = in_time(&lease, model, answers).await?;
+    drop(overhead);
+    Ok(Started {
+        answers,
+        lease,
+        guard,
+        model: named,
+    })
+}
+
+/// The answer of a model that may give several, if it gives one.
+async fn only(mut answers: AnswerStream, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
+    let not_one = |found: &str| {
+        let message = format!("it gave {found} to the request, and generate takes one: use generate_stream");
+        ServiceError::invalid(message).within(model)
     };
-    let answer = in_time(&lease, model, answered).await?;
-    guard.disarm();
-    Ok(answer)
+    let first = answers.next().await.transpose()?;
+    let first = first.ok_or_else(|| not_one("no answer"))?;
+    if !first.is_last && answers.next().await.transpose()?.is_some() {
+        return Err(not_one("more than one answer"));
+    }
+    show(&first.response, lease, model)
+}
+
+/// Several answers as server-sent events, each made when the client has room for it.
+struct Events {
+    first: Option<Bytes>,
+    /// `None` once no event comes any more.
+    answers: Option<AnswerStream>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    lease: Lease,
+    guard: Option<CancelGuard>,
+    model: Named,
+}
+
+impl Events {
+    /// Nothing comes any more, except for an error if there is one.
+    fn end(&mut self, error: Option<ServiceError>) -> Option<Bytes> {
+        self.answers = None;
+        if let Some(guard) = self.guard.take() {
+            guard.disarm();
+        }
+        let error = error?;
+        if error.code() == ErrorCode::Internal {
+            tracing::error!(error = error.report(), "a request failed");
+        }
+        // Error messages are short, and there may be no memory left to charge.
+        Some(framed(&error_body(&error)).into())
+    }
+
+    fn shown(&self, response: &InferResponse) -> Result<Bytes, ServiceError> {
+        event(
+            &show(response, &self.lease, self.model.reference()?)?,
+            &self.lease,
+        )
+    }
+}
+
+impl http_body::Body for Events {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let Some(answers) = &mut this.answers else {
+            return Poll::Ready(None);
+        };
+        let event = match answers.poll_next(cx) {
+            Poll::Ready(Some(Ok(answer))) => match this.shown(&answer.response) {
+                Ok(event) => Some(event),
+                Err(error) => this.end(Some(error)),
+            },
+            Poll::Ready(Some(Err(error))) => this.end(Some(error)),
+            Poll::Ready(None) => this.end(None),
+            Poll::Pending => {
+                let Some(deadline) = &mut this.deadline else {
+                    return Poll::Pending;
+                };
+                ready!(deadline.as_mut().poll(cx));
+                let passed = ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed");
+                let passed = match this.model.reference() {
+                    Ok(model) => passed.within(model),
+                    Err(_) => passed,
+                };
+                this.end(Some(passed))
+            }
+        };
+        Poll::Ready(event.map(|event| Ok(Frame::data(event))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.answers.is_none()
+    }
+}
+
+/// An event, charged to its request until it is sent.
+fn event(json: &[u8], lease: &Lease) -> Result<Bytes, ServiceError> {
+    let charge = lease.charge(json.len() as u64 + 8)?;
+    Ok(charge.own(framed(json)))
+}
+
+/// JSON is written without line breaks, so it is one line of an event.
+fn framed(json: &[u8]) -> Vec<u8> {
+    [b"data: ", json, b"\n\n"].concat()
 }
 
 /// A request of the protocol that asks the same.
@@ -161,7 +331,21 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
 }
 
 /// An answer as this extension has it: a value where an output has one element, else a list.
-fn show(response: &InferResponse) -> Result<Value, ServiceError> {
+fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
+    let outputs = response.outputs.iter();
+    let tensors: usize = outputs.map(|output| output.value.raw().len()).sum();
+    if tensors > MAX_BYTES {
+        return Err(ServiceError::internal(format!(
+            "its outputs have {tensors} bytes, more than the {MAX_BYTES} of an answer to generate; infer has no such limit"
+        ))
+        .within(model));
+    }
+    let _tree = lease.charge(tensors as u64 * DECODED)?;
+    let shown = tree(response).map_err(|error| error.within(model))?;
+    Ok(json_body(&shown))
+}
+
+fn tree(response: &InferResponse) -> Result<Value, ServiceError> {
     let encoded = encode_response(response, &BinaryOutputs::all(false), NonFinite::Null)?;
     let Ok(Value::Object(mut answer)) = serde_json::from_slice(&encoded.json) else {
         return Err(ServiceError::internal("the answer could not be written"));

@@ -1,6 +1,6 @@
 //! How outputs reach the client: as they are, as classes, or in shared memory.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use oip_types::{
     BytesTensor, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError,
@@ -8,7 +8,7 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::{Classes, CpuPool, InferenceService, Lease, RequestContext, panics::catch_panic};
+use crate::{Answers, Classes, CpuPool, InferenceService, Lease, RequestContext, panics::catch_panic};
 
 /// Bytes of outputs above which they are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
@@ -30,42 +30,75 @@ pub async fn answer(
     request: InferRequest,
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
-    let model = (
-        request.model().name().to_owned(),
-        request.model().version().map(str::to_owned),
-    );
-    let panicked = |error: ServiceError| match ModelRef::new(&model.0, model.1.as_deref()) {
-        Ok(model) => error.within(model),
-        Err(_) => error,
-    };
-    catch_panic(run_and_deliver(service, cpu, request, cx))
+    let model = Named::of(&request);
+    catch_panic(run_and_deliver(service, cpu, &model, request, cx))
         .await
-        .map_err(panicked)?
+        .map_err(|panic| panic.within(&model))?
+}
+
+/// The same for models that may give any number of answers. Several answers are delivered as they are.
+///
+/// # Errors
+/// As [`answer`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when a model that gives several answers is asked for classes or
+/// to write into shared memory.
+pub async fn answers(
+    service: &Arc<dyn InferenceService>,
+    cpu: &CpuPool,
+    mut request: InferRequest,
+    cx: RequestContext,
+) -> Result<Answers, ServiceError> {
+    let model = Named::of(&request);
+    let answered = async {
+        let plans = plan(&**service, &mut request)?;
+        let lease = (!plans.is_empty()).then(|| cx.lease().clone());
+        match (service.answers(request, cx).await?, lease) {
+            (answers, None) => Ok(answers),
+            (Answers::One(response), Some(lease)) => {
+                let delivered = deliver_planned(service, cpu, &model, &lease, plans, response);
+                delivered.await.map(Answers::One)
+            }
+            (Answers::Several(_), Some(_)) => Err(ServiceError::invalid(
+                "classification and shared memory are for models that give one answer to a request",
+            )
+            .within(&model)),
+        }
+    };
+    catch_panic(answered)
+        .await
+        .map_err(|panic| panic.within(&model))?
 }
 
 async fn run_and_deliver(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
+    model: &Named,
     mut request: InferRequest,
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
-    let model = (
-        request.model().name().to_owned(),
-        request.model().version().map(str::to_owned),
-    );
     let plans = plan(&**service, &mut request)?;
     if plans.is_empty() {
         return service.infer(request, cx).await;
     }
     let lease = cx.lease().clone();
-    let mut response = service.infer(request, cx).await?;
+    let response = service.infer(request, cx).await?;
+    deliver_planned(service, cpu, model, &lease, plans, response).await
+}
+
+async fn deliver_planned(
+    service: &Arc<dyn InferenceService>,
+    cpu: &CpuPool,
+    model: &Named,
+    lease: &Lease,
+    plans: Vec<Plan>,
+    mut response: InferResponse,
+) -> Result<InferResponse, ServiceError> {
     let outputs = response.outputs.iter();
     let bytes = outputs.map(|output| output.value.raw().len()).sum::<usize>();
     let deliver = {
-        let (service, lease) = (service.clone(), lease.clone());
+        let (service, lease, model) = (service.clone(), lease.clone(), model.clone());
         move || {
-            let version = response.model_version.clone().or(model.1);
-            let model = ModelRef::new(&model.0, version.as_deref())?;
+            let version = response.model_version.clone().or(model.version);
+            let model = ModelRef::new(&model.name, version.as_deref())?;
             deliver(&*service, model, &lease, &plans, &mut response).map_err(|error| error.within(model))?;
             Ok(response)
         }
@@ -73,7 +106,34 @@ async fn run_and_deliver(
     if bytes <= LARGE {
         deliver()
     } else {
-        cpu.run(&lease, bytes as u64, deliver).await
+        cpu.run(lease, bytes as u64, deliver).await
+    }
+}
+
+/// A model as a request names it.
+#[derive(Clone)]
+struct Named {
+    name: String,
+    version: Option<String>,
+}
+
+impl Named {
+    fn of(request: &InferRequest) -> Self {
+        let model = request.model();
+        Self {
+            name: model.name().to_owned(),
+            version: model.version().map(str::to_owned),
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match ModelRef::new(&self.name, self.version.as_deref()) {
+            Ok(model) => model.fmt(f),
+            // What a request names was such a name.
+            Err(_) => f.write_str(&self.name),
+        }
     }
 }
 

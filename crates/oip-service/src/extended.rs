@@ -3,8 +3,8 @@ use std::sync::Arc;
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 use crate::{
-    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Statistics, SystemSharedMemory,
+    Answers, BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository,
+    Readiness, RequestContext, Statistics, SystemSharedMemory,
 };
 
 /// A service with extensions that it does not know itself, because they are the process's business: logging and shared
@@ -71,6 +71,14 @@ impl<S: InferenceService + ?Sized> InferenceService for Extended<S> {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         self.service.infer(request, cx)
+    }
+
+    fn answers(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+        self.service.answers(request, cx)
     }
 
     fn repository(&self) -> Option<&dyn ModelRepository> {

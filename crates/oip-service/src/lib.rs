@@ -62,6 +62,7 @@
 //! assert!(service.model_ready(ModelRef::new("echo", None).unwrap()).is_ok());
 //! ```
 
+mod answers;
 mod budget;
 mod buffer;
 mod cancel;
@@ -86,6 +87,7 @@ mod spare_buffers;
 pub mod testing;
 mod time_limits;
 
+pub use answers::{AnswerSink, AnswerStream, Answers, StreamedAnswer};
 pub use budget::ByteBudget;
 pub use buffer::Buffer;
 pub use cancel::{CancelGuard, CancelToken};
@@ -94,7 +96,7 @@ pub use capabilities::{
     SystemSharedMemory,
 };
 pub use cpu_pool::CpuPool;
-pub use delivery::answer;
+pub use delivery::{answer, answers};
 pub use extended::Extended;
 
 pub use grant::{Grant, Rights};

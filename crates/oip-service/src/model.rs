@@ -6,7 +6,7 @@ use oip_types::{
     model_config::{InputConfig, OutputConfig},
 };
 
-use crate::CancelToken;
+use crate::{AnswerSink, CancelToken};
 
 /// A model that is ready to run: plain blocking code, called on the engine's own threads, or on a transport's thread if it is
 /// [bounded](Model::is_bounded) and measured to be quick.
@@ -45,6 +45,20 @@ pub trait Model: Send + Sync + 'static {
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the input's values make no sense to the
     /// model; [`Internal`](oip_types::ErrorCode::Internal) when the model fails.
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError>;
+
+    /// Answers one request as often as it likes. Called instead of [`Model::infer`] for models whose configuration has the
+    /// transaction policy `decoupled`, which [`ModelDefaults::decoupled`] sets. Unless a model says otherwise it answers once.
+    ///
+    /// # Errors
+    /// As [`Model::infer`], after the answers that were given before; what [`AnswerSink::send`] said.
+    fn infer_several(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+    ) -> Result<(), ServiceError> {
+        answers.send_last(self.infer(request, cancel)?)
+    }
 
     /// Whether outputs may be memory that the model keeps, such as a table it was loaded with, or that it has charged to
     /// a budget itself. Of such a model, only outputs that nobody else holds are charged to the request.
@@ -85,6 +99,8 @@ pub struct ModelDefaults {
     pub max_batch_size: Option<u32>,
     /// How many instances there are.
     pub instances: Option<u32>,
+    /// Whether it gives any number of answers to a request, by [`Model::infer_several`].
+    pub decoupled: bool,
 }
 
 impl ModelDefaults {

@@ -8,8 +8,8 @@ use oip_types::{
 };
 
 use crate::{
-    BoxFuture, CancelToken, Classification, Lease, Logging, ModelConfiguration, ModelRepository, Statistics,
-    SystemSharedMemory, TimeLimits,
+    Answers, BoxFuture, CancelToken, Classification, Lease, Logging, ModelConfiguration, ModelRepository,
+    Statistics, SystemSharedMemory, TimeLimits,
 };
 
 /// What answers requests, whatever transport they came by.
@@ -46,6 +46,18 @@ pub trait InferenceService: Send + Sync + 'static {
         request: InferRequest,
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
+
+    /// Runs a model that may give any number of answers. [`InferenceService::infer`] refuses such models.
+    ///
+    /// For models that give one answer this is [`InferenceService::infer`].
+    fn answers(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+        let answer = self.infer(request, cx);
+        Box::pin(async { answer.await.map(Answers::One) })
+    }
 
     /// The model repository extension, if it is offered.
     fn repository(&self) -> Option<&dyn ModelRepository> {

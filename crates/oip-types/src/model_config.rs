@@ -361,7 +361,7 @@ pub enum WarmupData {
     serde(default)
 )]
 pub struct TransactionPolicy {
-    /// It can; no model here does.
+    /// It can have any number of them, none included.
     pub decoupled: bool,
 }
 

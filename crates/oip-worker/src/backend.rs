@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource};
+use oip_service::{AnswerSink, Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource};
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
@@ -187,7 +187,21 @@ impl Model for Isolated {
     }
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        self.0.infer(&request, cancel)
+        let answer = self.0.infer(&request, cancel, None)?;
+        answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
+    }
+
+    fn infer_several(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+    ) -> Result<(), ServiceError> {
+        match self.0.infer(&request, cancel, Some(answers))? {
+            // Of a model that gives one to each request.
+            Some(outputs) => answers.send_last(outputs),
+            None => Ok(()),
+        }
     }
 
     fn end(&self) {

@@ -270,8 +270,14 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
             inputs: order.tensors.inputs.clone(),
             outputs: order.tensors.outputs.clone(),
         }));
-    catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
-        .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))
+    let model = catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
+        .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))?;
+    if model.defaults().decoupled {
+        return Err(ServiceError::invalid(
+            "it gives several answers to a request, which a model of this kind cannot do from a process of its own",
+        ));
+    }
+    Ok(model)
 }
 
 /// Runs one request. A panic has been printed by then, and so is in the log; the model goes on, as in the server.

@@ -73,6 +73,8 @@
 //! | 8, results | worker | the same of outputs | the outputs, unless they are in a region |
 //! | 9, room | worker, before 8 | bytes that its outputs take | |
 //! | 10, region | server, before 7, and as the answer to 9 | number, size and purpose; the file comes with the head | |
+//! | 11, part | worker, before 8 or 6, any number of times | one of several answers, as 8 | as 8 |
+//! | 12, taken | server, as the answer to 11 | whether it may go on | |
 //!
 //! Requests and answers are the protocol's own binary form ([`oip_types::rest`]), so there is one reader and one writer for
 //! both. Tensors are not encoded: they are written from where they are and read into one buffer, of which they are slices.
@@ -89,6 +91,10 @@
 //! which is used again for the next request unless the model holds on to it. So inputs are copied once. Outputs come back in
 //! another region, or as places in the inputs' one, and are copied once, or not at all where they are the inputs. The server reads
 //! and writes regions as files and maps none.
+//!
+//! A model of such a worker that gives several answers to a request sends each as kind 11 and waits until the server has taken
+//! it: while the client is behind, the model waits, and a region is never written while it is read. The answer says whether a
+//! next one is wanted. Kind 8 without outputs, and with `"is_end": true`, ends them.
 
 mod backend;
 mod child;

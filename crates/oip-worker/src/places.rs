@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use oip_service::AnswerSink;
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 
 use crate::protocol::{
-    Broken, Connection, Failed, Head, InputPlace, Kind, OutputPlace, Place, Results, Run, read_json,
+    Broken, Connection, Failed, Head, InputPlace, Kind, OutputPlace, Part, Place, Results, Run, Taken,
+    read_json,
 };
 #[cfg(target_os = "linux")]
 use crate::protocol::{NewRegion, Room};
@@ -42,15 +44,17 @@ struct Sent<'r> {
 }
 
 impl Places {
-    /// Runs one request. After an error of the connection the worker is of no use any more.
+    /// Runs one request. After an error of the connection the worker is of no use any more. `answers` takes those of a model
+    /// that gives several; then there is no answer left to return.
     pub(crate) fn infer(
         &mut self,
         connection: &Connection,
         number: u64,
         request: &InferRequest,
         max_answer_bytes: u64,
+        answers: Option<&mut dyn AnswerSink>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Result<Vec<InferOutput>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
         let parameters = match parameters(request) {
             Ok(parameters) => parameters,
             Err(error) => return Ok(Err(error)),
@@ -96,44 +100,85 @@ impl Places {
             &binary,
             go_on,
         )?;
-        let head = self.answer(connection, number, max_answer_bytes, go_on)?;
+        let (head, failure) =
+            self.after_parts(connection, number, &sent, max_answer_bytes, answers, go_on)?;
         match head.kind {
             Kind::Results => {
-                let length = u64::from(head.json).saturating_add(head.binary);
-                if head.binary > max_answer_bytes {
-                    return Err(too_long(length, max_answer_bytes));
-                }
-                let mut body = Bytes::from(connection.bytes(length, go_on)?);
-                let json = body.split_to(head.json as usize);
+                let (json, body) = body(connection, head, max_answer_bytes, go_on)?;
                 let results: Results = read_json(&json)?;
-                let outputs = self.take(&results, &body, &sent, max_answer_bytes)?;
+                let outputs = self.take(&results.outputs, &body, &sent, max_answer_bytes)?;
                 self.finish(results.keeps_inputs);
-                Ok(Ok(outputs))
+                Ok(match failure {
+                    Some(failure) => Err(failure),
+                    None => Ok((!results.is_end).then_some(outputs)),
+                })
             }
             Kind::Failed if head.binary == 0 => {
                 let failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
                 // An error may hold on to what the model was given.
                 self.finish(true);
-                Ok(Err(failed.into_error()))
+                Ok(Err(failure.unwrap_or_else(|| failed.into_error())))
             }
             _ => Err(Broken::wrong("a frame out of place")),
+        }
+    }
+
+    /// Passes on what comes of several answers, and returns the head of the frame behind them, and why one was not taken. The
+    /// worker waits after each of them, so that it is never ahead of the one who takes them.
+    fn after_parts(
+        &mut self,
+        connection: &Connection,
+        number: u64,
+        sent: &Sent<'_>,
+        max_answer_bytes: u64,
+        mut answers: Option<&mut dyn AnswerSink>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(Head, Option<ServiceError>), Broken> {
+        let mut failure = None;
+        loop {
+            let head = self.answer(connection, number, max_answer_bytes, go_on)?;
+            let sink = match (head.kind, &mut answers) {
+                (Kind::Part, Some(sink)) => sink,
+                (Kind::Part, None) => {
+                    return Err(Broken::wrong("one of several answers where one was asked for"));
+                }
+                _ => return Ok((head, failure)),
+            };
+            let (json, body) = body(connection, head, max_answer_bytes, go_on)?;
+            let part: Part = read_json(&json)?;
+            let outputs = self.take(&part.outputs, &body, sent, max_answer_bytes)?;
+            if failure.is_none() {
+                let taken = match part.is_last {
+                    true => sink.send_last(outputs),
+                    false => sink.send(outputs),
+                };
+                failure = taken.err();
+            }
+            let taken = Taken {
+                is_wanted: failure.is_none(),
+            };
+            connection.send_json(Kind::Taken, number, &taken, go_on)?;
+            // Also when it never has to be waited for.
+            if !go_on() {
+                return Err(Broken::GivenUp);
+            }
         }
     }
 
     /// The outputs of an answer, which are bounded together and each within what it is in.
     fn take(
         &self,
-        results: &Results,
+        outputs: &[OutputPlace],
         frame: &Bytes,
         sent: &Sent<'_>,
         max_answer_bytes: u64,
     ) -> Result<Vec<InferOutput>, Broken> {
-        let lengths = results.outputs.iter().map(|output| output.length);
+        let lengths = outputs.iter().map(|output| output.length);
         let whole = lengths.fold(0u64, u64::saturating_add);
         if whole > max_answer_bytes {
             return Err(too_long(whole, max_answer_bytes));
         }
-        let outputs = results.outputs.iter().map(|output| {
+        let outputs = outputs.iter().map(|output| {
             let raw = self.bytes_at(output, frame, sent)?;
             let value = value(output, raw).map_err(|error| {
                 let name = Quoted(&output.name);
@@ -334,6 +379,22 @@ fn next_head(connection: &Connection, number: u64, go_on: &mut dyn FnMut() -> bo
     }
 }
 
+/// JSON and binary part of an answer.
+fn body(
+    connection: &Connection,
+    head: Head,
+    max_answer_bytes: u64,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(Bytes, Bytes), Broken> {
+    let length = u64::from(head.json).saturating_add(head.binary);
+    if head.binary > max_answer_bytes {
+        return Err(too_long(length, max_answer_bytes));
+    }
+    let mut body = Bytes::from(connection.bytes(length, go_on)?);
+    let json = body.split_to(head.json as usize);
+    Ok((json, body))
+}
+
 fn slice(bytes: &Bytes, offset: u64, length: u64) -> Option<Bytes> {
     let offset = usize::try_from(offset).ok()?;
     let end = offset.checked_add(usize::try_from(length).ok()?)?;
@@ -409,7 +470,7 @@ mod tests {
         let places = Places::default();
         let take = |place: &str, offset, length| {
             let outputs = places.take(
-                &results(place, offset, length),
+                &results(place, offset, length).outputs,
                 &Bytes::from_static(b"frame"),
                 &sent,
                 1000,
@@ -441,13 +502,13 @@ mod tests {
         let mut twice = results("request", 3, 100);
         twice.outputs.extend(results("request", 3, 100).outputs);
         let places = Places::default();
-        assert!(places.take(&twice, &Bytes::new(), &sent, 200).is_ok());
-        assert!(places.take(&twice, &Bytes::new(), &sent, 199).is_err());
+        assert!(places.take(&twice.outputs, &Bytes::new(), &sent, 200).is_ok());
+        assert!(places.take(&twice.outputs, &Bytes::new(), &sent, 199).is_err());
         let mut wrong = results("request", 3, 100);
         wrong.outputs[0].shape = vec![7];
-        assert!(places.take(&wrong, &Bytes::new(), &sent, 200).is_err());
+        assert!(places.take(&wrong.outputs, &Bytes::new(), &sent, 200).is_err());
         wrong.outputs[0].shape = vec![u64::MAX, u64::MAX];
-        assert!(places.take(&wrong, &Bytes::new(), &sent, 200).is_err());
+        assert!(places.take(&wrong.outputs, &Bytes::new(), &sent, 200).is_err());
     }
 
     #[test]

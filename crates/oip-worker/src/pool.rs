@@ -7,7 +7,7 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use oip_service::{CancelToken, ModelDefaults};
+use oip_service::{AnswerSink, CancelToken, ModelDefaults};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
@@ -143,15 +143,17 @@ impl Pool {
         }
     }
 
-    /// Runs a request in a worker that is idle, or in the next one that is.
+    /// Runs a request in a worker that is idle, or in the next one that is. `answers` takes those of a model that gives several;
+    /// then there is no answer left to return.
     pub(crate) fn infer(
         &self,
         request: &InferRequest,
         cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+        answers: Option<&mut dyn AnswerSink>,
+    ) -> Result<Option<Vec<InferOutput>>, ServiceError> {
         let mut worker = self.shared.take(cancel)?;
         let pid = worker.pid();
-        let broken = match worker.infer(request, cancel) {
+        let broken = match worker.infer(request, cancel, answers) {
             Ok(answer) => {
                 let mut state = self.shared.lock();
                 state.crashes = 0;

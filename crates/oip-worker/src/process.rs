@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{CancelToken, ConfiguredTensors, InputDims, ModelSource};
+use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, ModelSource};
 use oip_types::{
     ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
@@ -203,12 +203,13 @@ impl Worker {
     /// Runs one request. After an error of the connection the worker is of no use any more.
     ///
     /// When nobody waits for the answer any more the model is told; one that goes on nevertheless is given up after a
-    /// while.
+    /// while. `answers` takes those of a model that gives several; then there is no answer left to return.
     pub(crate) fn infer(
         &mut self,
         request: &InferRequest,
         cancel: &CancelToken,
-    ) -> Result<Result<Vec<InferOutput>, ServiceError>, Broken> {
+        answers: Option<&mut dyn AnswerSink>,
+    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
         self.number += 1;
         let (number, connection, control, grace) = (self.number, &self.connection, &self.control, self.grace);
         let mut given_up: Option<Instant> = None;
@@ -225,7 +226,7 @@ impl Worker {
         };
         let go_on = &mut go_on;
         if let Some(places) = &mut self.places {
-            return places.infer(connection, number, request, self.max_answer_bytes, go_on);
+            return places.infer(connection, number, request, self.max_answer_bytes, answers, go_on);
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
         let body = match rest::encode_request(request, encoding) {
@@ -255,7 +256,7 @@ impl Worker {
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
                     .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
-                Ok(Ok(response.outputs))
+                Ok(Ok(Some(response.outputs)))
             }
             Kind::Failed => {
                 let failed: Failed = read_json(&self.json(head, go_on)?)?;

@@ -51,6 +51,10 @@ pub(crate) enum Kind {
     Room = 9,
     /// Server: a region, whose file comes with the head. JSON: [`NewRegion`].
     Region = 10,
+    /// Worker: one of several answers, before `Results`. JSON: [`Part`]; binary: as of `Results`.
+    Part = 11,
+    /// Server, to each `Part`: it may go on, or should not. JSON: [`Taken`].
+    Taken = 12,
 }
 
 /// What comes first in a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
@@ -95,6 +99,8 @@ impl Head {
             Kind::Results,
             Kind::Room,
             Kind::Region,
+            Kind::Part,
+            Kind::Taken,
         ];
         let kind = known.into_iter().find(|known| *known as u64 == kind);
         Ok(Self {
@@ -153,6 +159,24 @@ pub(crate) struct Results {
     /// Whether the model holds on to the region that its inputs were in.
     #[serde(default)]
     pub(crate) keeps_inputs: bool,
+    /// Whether this is no answer but the end of several.
+    #[serde(default)]
+    pub(crate) is_end: bool,
+}
+
+/// One of several answers.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) outputs: Vec<OutputPlace>,
+    /// Whether the model said that no other comes.
+    pub(crate) is_last: bool,
+}
+
+/// What becomes of a [`Part`].
+#[derive(Debug, Serialize)]
+pub(crate) struct Taken {
+    /// Whether a next one would be taken.
+    pub(crate) is_wanted: bool,
 }
 
 /// Where an output is.
@@ -232,6 +256,9 @@ pub(crate) struct Loaded {
     max_batch_size: Option<u32>,
     #[serde(default)]
     instances: Option<u32>,
+    /// Whether it gives any number of answers to a request.
+    #[serde(default)]
+    decoupled: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -260,6 +287,7 @@ impl Loaded {
             outputs: metadata.outputs.iter().map(port).collect(),
             max_batch_size: defaults.max_batch_size,
             instances: defaults.instances,
+            decoupled: defaults.decoupled,
         }
     }
 
@@ -268,6 +296,7 @@ impl Loaded {
         let defaults = ModelDefaults::default().with(|defaults| {
             defaults.max_batch_size = self.max_batch_size;
             defaults.instances = self.instances;
+            defaults.decoupled = self.decoupled;
         });
         let tensor = |port: Port| {
             let shape = match port.any_leading {

@@ -374,6 +374,159 @@ def test_files_of_tritons_python_backend(tmp_path):
     assert server.logged("finalized add/1")
 
 
+STREAM = '''
+import os, time
+
+class Model:
+    inputs = {"x": ("INT32", [1])}
+    outputs = {"y": ("INT32", [-1]), "text": (str, [1])}
+
+    def infer(self, x, request):
+        count = int(x[0])
+        try:
+            for i in range(10**9 if count == 99 else count):
+                if count == 50 and i == 2:
+                    raise ValueError("fifty")
+                if count == 60 and i == 2:
+                    os._exit(6)
+                if count == 70 and i == 2:
+                    time.sleep(3600)
+                size = 1 << 20 if count == 80 else 1
+                yield {"y": x.repeat(size) * 0 + i, "text": [f"number {i}"]}
+        finally:
+            print("closed", count, request.is_cancelled())
+'''
+
+DECOUPLED = '''
+import threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            x = int(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0])
+            if x == 7:
+                continue
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), x)).start()
+        return None
+
+    def answer(self, sender, count):
+        for i in range(10**9 if count == 99 else count):
+            if sender.is_cancelled():
+                pb_utils.Logger.log_info("was cancelled")
+                break
+            time.sleep(0.001)
+            error = pb_utils.TritonError("five") if count == 5 and i == 2 else None
+            tensors = [pb_utils.Tensor("y", np.array([i], np.int32)), pb_utils.Tensor("text", np.array([b"t"], np.object_))]
+            last = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if count == 3 and i == 2 else 0
+            sender.send(pb_utils.InferenceResponse([] if error else tensors, error=error), last)
+        if count != 3:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+
+DECOUPLED_CONFIG = '''
+backend: "python"
+input { name: "x" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "y" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "text" data_type: TYPE_STRING dims: [ 1 ] }
+model_transaction_policy { decoupled: true }
+'''
+
+
+def events(server, model, x, take=None, **request):
+    """The events of a stream, as they come; of `take` of them the connection is closed."""
+    body = json.dumps({"x": x, **request}).encode()
+    asked = urllib.request.Request(f"{server.urls['http']}/v2/models/{model}/generate_stream", data=body)
+    found = []
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        for line in answer:
+            if line.startswith(b"data: "):
+                found.append(json.loads(line[6:]))
+            if len(found) == take:
+                break
+    return found
+
+
+def refusal(server, model, call, body):
+    asked = urllib.request.Request(f"{server.urls['http']}/v2/models/{model}/{call}", data=json.dumps(body).encode())
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(asked, timeout=60)
+    return error.value.code, json.loads(error.value.read())["error"]
+
+
+def test_several_answers_to_one_request(tmp_path):
+    write(tmp_path, "stream", STREAM)
+    write(tmp_path, "async", STREAM.replace("def infer", "async def infer"))
+    write(tmp_path, "decoupled", DECOUPLED, DECOUPLED_CONFIG)
+    with Server(tmp_path) as server:
+        for model in ("stream", "async", "decoupled"):
+            for count in (0, 1, 3, 40):
+                found = events(server, model, count)
+                assert [event["y"] for event in found] == list(range(count)), (model, count)
+            # A client that leaves ends them, and the only process is there for the next one.
+            assert len(events(server, model, 99, take=20)) == 20
+            assert server.logged("was cancelled" if model == "decoupled" else "closed 99"), model
+            assert len(events(server, model, 2)) == 2
+            # So does the end of its time.
+            found = events(server, model, 99, timeout=1_000_000)
+            assert "deadline" in found[-1]["error"], found[-1]
+            config = json.load(urllib.request.urlopen(f"{server.urls['http']}/v2/models/{model}/config"))
+            assert config["model_transaction_policy"] == {"decoupled": True}
+            body = {"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]}
+            status, message = refusal(server, model, "infer", body)
+            assert status == 501 and "it is decoupled" in message and "generate_stream" in message
+            status, message = refusal(server, model, "generate", {"x": 2})
+            assert status == 400 and "more than one answer" in message
+        assert "is gone" not in "".join(server.log), "a process was replaced"
+        assert [event["text"] for event in events(server, "stream", 2)] == ["number 0", "number 1"]
+        # Larger than a frame: by the region that is used again for each.
+        large = answers_by_tritonclient(server, "stream", 80)
+        assert [(len(answer), int(answer[0]), int(answer[-1])) for answer in large] == [(1 << 20, i, i) for i in range(80)]
+        assert [int(answer[0]) for answer in answers_by_tritonclient(server, "decoupled", 4)] == [0, 1, 2, 3]
+
+
+def answers_by_tritonclient(server, model, count):
+    """Answers over gRPC, by the client that others use."""
+    grpcclient = pytest.importorskip("tritonclient.grpc")
+    import queue
+
+    answers = queue.Queue()
+    with grpcclient.InferenceServerClient(server.urls["grpc"].removeprefix("grpc://")) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        tensor = grpcclient.InferInput("x", [1], "INT32")
+        tensor.set_data_from_numpy(np.array([count], np.int32))
+        client.async_stream_infer(model, [tensor], enable_empty_final_response=True)
+        found = []
+        while True:
+            result, error = answers.get(timeout=60)
+            assert error is None, error
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return found
+            found.append(result.as_numpy("y"))
+
+
+def test_streams_that_go_wrong(tmp_path):
+    write(tmp_path, "stream", STREAM)
+    write(tmp_path, "decoupled", DECOUPLED, DECOUPLED_CONFIG)
+    with Server(tmp_path) as server:
+        for count, expected in ((50, "ValueError: fifty"), (60, "it ended with code 6")):
+            found = events(server, "stream", count)
+            assert [event.get("y") for event in found] == [0, 1, None]
+            assert expected in found[2]["error"]
+            assert len(events(server, "stream", 3)) == 3
+        # One that hangs is killed 4 s after nobody waits any more.
+        assert len(events(server, "stream", 70, take=2)) == 2
+        start = time.monotonic()
+        assert len(events(server, "stream", 3)) == 3
+        assert time.monotonic() - start < 20
+        found = events(server, "decoupled", 5)
+        assert [event.get("y") for event in found] == [0, 1, None] and "five" in found[2]["error"]
+        status, message = refusal(server, "decoupled", "generate_stream", {"x": 7})
+        assert status == 500 and "TRITONSERVER_RESPONSE_COMPLETE_FINAL" in message
+        assert len(events(server, "decoupled", 3)) == 3
+
+
 def test_saved_estimators(tmp_path):
     joblib = pytest.importorskip("joblib")
     import pickle
@@ -414,7 +567,6 @@ BAD = {
     "dies": ("import os\nos._exit(5)\n", "it ended with code 5"),
     "datatype": (IDENTITY.replace('"FP32"', '"FP31"'), "'FP31' is no datatype"),
     "parameter": (IDENTITY.replace("self, x", "self, z"), "infer() of its model.py has no parameter for the input 'x'"),
-    "stream": (IDENTITY.replace("return", "yield"), "gives several answers (yield)"),
 }
 
 

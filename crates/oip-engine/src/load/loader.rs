@@ -6,7 +6,7 @@ use std::{
 };
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
-use oip_service::{CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
+use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
@@ -127,6 +127,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         labels,
         warmed_up,
     } = prepared;
+    let is_decoupled = model_config.model_transaction_policy.decoupled;
     let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
     let settings = InstanceSettings {
         threads: threads as usize,
@@ -136,6 +137,7 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         on_thread: config.on_model_thread,
         in_place: config.in_place.clone(),
         warmed_up,
+        is_decoupled,
     };
     let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
     let configs = Configs {
@@ -253,6 +255,7 @@ fn of_model(model: &dyn Model, defaults: Defaults) -> Defaults {
     defaults
         .with_instances(instances.max(1))
         .with_max_batch_size(rows.min(defaults.max_batch_size))
+        .with_decoupled(own.decoupled)
 }
 
 /// Runs code of backends and models; a panic is logged, and told without what it says, which names places in the code.
@@ -284,19 +287,19 @@ fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, 
     TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
-impl Model for Narrowed {
-    fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
-    }
-
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let mut request = request;
+impl Narrowed {
+    /// A request as the model takes it.
+    fn to_model(&self, mut request: InferRequest) -> Result<InferRequest, ServiceError> {
         for (name, axes) in &self.inputs {
             if let Some(input) = request.inputs.iter_mut().find(|input| input.name == *name) {
                 input.value = in_shape(&input.value, axes.to_model(input.value.shape().dims()))?;
             }
         }
-        let mut outputs = self.model.infer(request, cancel)?;
+        Ok(request)
+    }
+
+    /// Outputs as clients get them.
+    fn to_client(&self, mut outputs: Vec<InferOutput>) -> Result<Vec<InferOutput>, ServiceError> {
         for (name, axes) in &self.outputs {
             if let Some(output) = outputs.iter_mut().find(|output| output.name == *name) {
                 let dims = axes.to_client(output.value.shape().dims());
@@ -317,6 +320,43 @@ impl Model for Narrowed {
                 .any(|offered| offered.name == output.name)
         });
         Ok(outputs)
+    }
+}
+
+/// Takes a model's answers as it gives them.
+struct NarrowedSink<'s> {
+    model: &'s Narrowed,
+    answers: &'s mut dyn AnswerSink,
+}
+
+impl AnswerSink for NarrowedSink<'_> {
+    fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+        self.answers.send(self.model.to_client(outputs)?)
+    }
+
+    fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+        self.answers.send_last(self.model.to_client(outputs)?)
+    }
+}
+
+impl Model for Narrowed {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        self.to_client(self.model.infer(self.to_model(request)?, cancel)?)
+    }
+
+    fn infer_several(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+    ) -> Result<(), ServiceError> {
+        let mut answers = NarrowedSink { model: self, answers };
+        self.model
+            .infer_several(self.to_model(request)?, cancel, &mut answers)
     }
 
     fn lends_memory(&self) -> bool {

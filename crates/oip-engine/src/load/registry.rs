@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use oip_service::{BoxFuture, Readiness, RequestContext};
+use oip_service::{AnswerStream, Answers, BoxFuture, Readiness, RequestContext, StreamedAnswer};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelState, Parameters, ServiceError,
 };
@@ -282,22 +282,43 @@ impl Registry {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
-            // Held until the answer is there, so that nobody ends it before.
             let served = self.find(request.model())?;
-            let metadata = served.metadata();
-            let within_model =
-                |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
-            let mut response = InferResponse {
-                model_name: metadata.name.clone(),
-                model_version: served.version().map(str::to_owned),
-                id: request.id.clone(),
-                parameters: Parameters::new(),
-                outputs: Vec::new(),
-            };
-            let answer = served.infer(request, &cx, self);
-            response.outputs = answer.await.map_err(within_model)?;
-            Ok(response)
+            if served.is_decoupled() {
+                return Err(ServiceError::new(ErrorCode::Unimplemented, DECOUPLED).within(request.model()));
+            }
+            self.infer_one(&served, request, cx).await
         })
+    }
+
+    /// Runs a request of which any number of answers may come.
+    pub(crate) fn answers(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+        Box::pin(async move {
+            let served = self.find(request.model())?;
+            if !served.is_decoupled() {
+                return self.infer_one(&served, request, cx).await.map(Answers::One);
+            }
+            answer_several(served, request, &cx).map(Answers::Several)
+        })
+    }
+
+    /// `served` is held until the answer is there, so that nobody ends it before.
+    async fn infer_one(
+        &self,
+        served: &ServedVersion,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> Result<InferResponse, ServiceError> {
+        let metadata = served.metadata();
+        let within_model =
+            |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
+        let mut response = response_of(served, &request);
+        let answer = served.infer(request, &cx, self);
+        response.outputs = answer.await.map_err(within_model)?;
+        Ok(response)
     }
 
     /// The version that [`Registry::find`] gives, even if it cannot answer for the moment.
@@ -436,6 +457,9 @@ impl Registry {
 impl StepModels for Registry {
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError> {
         let served = self.locate(model)?;
+        if served.is_decoupled() {
+            return Err(StepError::IsDecoupled);
+        }
         if let Some(inner) = served.pipeline() {
             if self.runs(model.name(), pipeline) {
                 return Err(StepError::RunsThePipeline);
@@ -459,6 +483,48 @@ impl StepModels for Registry {
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         self.infer(request, cx)
     }
+}
+
+/// What a client is told that wants one answer of a model that gives any number.
+const DECOUPLED: &str = "it is decoupled, so it gives any number of answers to a request, which this call does not support: use \
+                         ModelStreamInfer (gRPC) or generate_stream (HTTP)";
+
+/// A response without outputs yet.
+fn response_of(served: &ServedVersion, request: &InferRequest) -> InferResponse {
+    InferResponse {
+        model_name: served.metadata().name.clone(),
+        model_version: served.version().map(str::to_owned),
+        id: request.id.clone(),
+        parameters: Parameters::new(),
+        outputs: Vec::new(),
+    }
+}
+
+/// The answers hold the version, so that nobody ends it before they have come.
+fn answer_several(
+    served: Arc<ServedVersion>,
+    request: InferRequest,
+    cx: &RequestContext,
+) -> Result<AnswerStream, ServiceError> {
+    let head = response_of(&served, &request);
+    let name = head.model_name.clone();
+    let within_model = move |error: ServiceError| error.within(format_args!("model {}", Quoted(&name)));
+    let several = served.infer_several(request, cx);
+    let several = several.unwrap_or_else(|| Err(ServiceError::internal("a pipeline gives one answer")));
+    let mut held = (several.map_err(&within_model)?, served);
+    Ok(AnswerStream::new(move |cx| {
+        let (several, _served) = &mut held;
+        several.poll_next(cx).map(|next| {
+            let next = next?.map_err(&within_model);
+            Some(next.map(|part| StreamedAnswer {
+                response: InferResponse {
+                    outputs: part.outputs,
+                    ..head.clone()
+                },
+                is_last: part.is_last,
+            }))
+        })
+    }))
 }
 
 /// What is said of a version that still runs although it should be replaced.

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use oip_service::{CancelToken, Model};
+use oip_service::{AnswerSink, CancelToken, Model};
 use oip_types::{
-    BytesTensor, DataType, InferRequest, ModelConfig, ModelMetadata, ModelRef, TensorValue,
+    BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef,
+    ServiceError, TensorValue,
     model_config::{Warmup, WarmupData, WarmupInput},
 };
 use tensor_core::{DType, Shape, TensorSpec};
@@ -41,13 +42,37 @@ pub(crate) fn warm_up(
         let request = request(warmup, metadata, config.max_batch_size > 0, folder).map_err(fail)?;
         for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
             let start = Instant::now();
-            let answer = model.infer(request.clone(), cancel);
+            let answer = match config.model_transaction_policy.decoupled {
+                true => model.infer_several(request.clone(), cancel, &mut Unheard { metadata, cancel }),
+                false => model
+                    .infer(request.clone(), cancel)
+                    .and_then(|outputs| metadata.pick_outputs(&[], outputs).map(drop)),
+            };
             runs.push((u64::from(warmup.batch_size.max(1)), start.elapsed()));
-            let answer = answer.and_then(|outputs| metadata.pick_outputs(&[], outputs));
             answer.map_err(|error| fail(WarmUpError::Model(error)))?;
         }
     }
     Ok(runs)
+}
+
+/// Takes any number of answers, for nobody.
+struct Unheard<'m> {
+    metadata: &'m ModelMetadata,
+    cancel: &'m CancelToken,
+}
+
+impl AnswerSink for Unheard<'_> {
+    fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+        if self.cancel.is_cancelled() {
+            let over = "it still gave answers when the time for loading was over";
+            return Err(ServiceError::new(ErrorCode::DeadlineExceeded, over));
+        }
+        self.metadata.pick_outputs(&[], outputs).map(drop)
+    }
+
+    fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+        self.send(outputs)
+    }
 }
 
 fn request(

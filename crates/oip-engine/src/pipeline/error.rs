@@ -48,6 +48,8 @@ pub(crate) enum StepError {
     NotServed(#[from] ServiceError),
     #[error("it is a pipeline that runs this one in turn")]
     RunsThePipeline,
+    #[error("it is decoupled: it gives any number of answers to a request, and a step needs one")]
+    IsDecoupled,
     #[error("{model} is not ready: {reason}")]
     NotReady {
         model: String,

@@ -1,8 +1,10 @@
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use futures_channel::oneshot;
 use oip_service::{CancelToken, Lease};
 use oip_types::{ErrorCode, InferOutput, ServiceError};
+
+use crate::run::several::Parts;
 
 /// What comes back from a thread: the outputs of one request.
 pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
@@ -16,6 +18,8 @@ pub(crate) struct Client {
     pub(crate) cancel: CancelToken,
     pub(crate) lease: Lease,
     pub(crate) answer: oneshot::Sender<Answer>,
+    /// Where its answers go if there may be several; `answer` then tells their end.
+    pub(crate) parts: Option<Arc<Parts>>,
 }
 
 /// What a request counts as whose client waits for it no more.

@@ -1,12 +1,14 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use futures_channel::oneshot;
-use oip_service::{Model, RequestContext};
+use oip_service::{CancelToken, Model, RequestContext};
 use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
@@ -21,6 +23,7 @@ use crate::{
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Quickness},
+        several::{Part, Parts},
         statistics::Recorder,
     },
 };
@@ -45,6 +48,8 @@ pub(crate) struct InstanceSettings {
     pub(crate) in_place: Option<InPlace>,
     /// Runs before it was ready: their rows, and how long they took.
     pub(crate) warmed_up: Vec<(u64, Duration)>,
+    /// Whether it gives any number of answers to a request.
+    pub(crate) is_decoupled: bool,
 }
 
 /// What callers and threads share; `runner.rs` has the threads' side.
@@ -60,6 +65,25 @@ pub(crate) struct Shared {
     pub(crate) in_place: Option<InPlace>,
     pub(crate) quickness: Quickness,
     pub(crate) company: Company,
+    pub(crate) is_decoupled: bool,
+}
+
+/// Several answers to one request, as they are made.
+pub(crate) struct Several {
+    shared: Arc<Shared>,
+    parts: Arc<Parts>,
+    end: End,
+    ticket: Ticket,
+    received: Instant,
+    cancel: CancelToken,
+}
+
+/// The end of several answers.
+enum End {
+    Open(oneshot::Receiver<Answer>),
+    /// It comes after the answers that still wait.
+    Told(Result<(), ServiceError>),
+    Over,
 }
 
 /// A request that was put into the queue.
@@ -93,9 +117,10 @@ impl Instances {
             on_thread,
             in_place,
             warmed_up,
+            is_decoupled,
         } = settings;
         let threads = threads.max(1);
-        let in_place = in_place.filter(|_| in_place::is_suitable(&policy, &metadata));
+        let in_place = in_place.filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata));
         let quickness = Quickness::new(in_place.as_ref().map(InPlace::limit));
         warmed_up
             .iter()
@@ -111,12 +136,17 @@ impl Instances {
             hang_watch: HangWatch::new(threads, hang_timeout),
             independence: IndependenceCheck::new(policy.is_guess()),
             recorder: Recorder::default(),
-            delivery: Delivery::new(policy.preserves_order()),
+            // What is to stay in order are the answers of a model that gives one to each request.
+            delivery: Delivery::new(policy.preserves_order() && !is_decoupled),
             in_place,
             quickness,
             company: Company::default(),
             policy,
+            is_decoupled,
         });
+        if is_decoupled {
+            shared.queue.stop_joining();
+        }
         let instances = Self {
             shared: shared.clone(),
             threads: Mutex::default(),
@@ -151,7 +181,7 @@ impl Instances {
     /// When the future is dropped the request leaves the queue; if it runs already, the model is told.
     pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> Answer {
         let shared = &*self.shared;
-        let queued = shared.enqueue(request, cx).inspect_err(|error| {
+        let queued = shared.enqueue(request, cx, None).inspect_err(|error| {
             shared.recorder.failure(error.code(), cx.received().elapsed());
         })?;
         let Queued {
@@ -168,7 +198,35 @@ impl Instances {
         }
         let answer = answer.await;
         std::mem::forget(waiting);
-        answer.unwrap_or_else(|_| Err(shared.lost(ticket, cx)))
+        answer.unwrap_or_else(|_| Err(shared.lost(ticket, cx.received())))
+    }
+
+    /// Whether the model gives any number of answers to a request.
+    pub(crate) fn is_decoupled(&self) -> bool {
+        self.shared.is_decoupled
+    }
+
+    /// Checks a request of which any number of answers may come, and puts it into the queue.
+    pub(crate) fn infer_several(
+        &self,
+        request: InferRequest,
+        cx: &RequestContext,
+    ) -> Result<Several, ServiceError> {
+        let shared = self.shared.clone();
+        let parts = Arc::new(Parts::default());
+        let queued = shared
+            .enqueue(request, cx, Some(parts.clone()))
+            .inspect_err(|error| {
+                shared.recorder.failure(error.code(), cx.received().elapsed());
+            })?;
+        Ok(Several {
+            shared,
+            parts,
+            end: End::Open(queued.answer),
+            ticket: queued.ticket,
+            received: cx.received(),
+            cancel: cx.cancel().clone(),
+        })
     }
 
     /// Why no request can be run although the model is loaded: all threads are lost.
@@ -229,7 +287,12 @@ impl Drop for Instances {
 }
 
 impl Shared {
-    fn enqueue(&self, mut request: InferRequest, cx: &RequestContext) -> Result<Queued, ServiceError> {
+    fn enqueue(
+        &self,
+        mut request: InferRequest,
+        cx: &RequestContext,
+        parts: Option<Arc<Parts>>,
+    ) -> Result<Queued, ServiceError> {
         self.metadata.check_request(&request)?;
         // These are the scheduler's: requests that differ in them are the same to the model.
         let timeout = request
@@ -269,6 +332,7 @@ impl Shared {
                 cancel: cx.cancel().clone(),
                 lease: cx.lease().clone(),
                 answer: sender,
+                parts,
             };
             Job { request, client }
         };
@@ -315,11 +379,56 @@ impl Shared {
     }
 
     /// A thread panicked between taking a request and answering it.
-    fn lost(&self, ticket: Ticket, cx: &RequestContext) -> ServiceError {
+    fn lost(&self, ticket: Ticket, received: Instant) -> ServiceError {
         let error = ServiceError::internal("the request was lost");
-        self.recorder.failure(error.code(), cx.received().elapsed());
+        self.recorder.failure(error.code(), received.elapsed());
         self.delivery.leave(ticket.arrival(), &self.recorder);
         error
+    }
+
+    /// The client of a request has given up.
+    fn give_up(&self, ticket: Ticket, cancel: &CancelToken) {
+        let code = given_up(cancel);
+        cancel.cancel();
+        // The thread that takes a request out of the queue counts it.
+        if let Some(job) = self.queue.cancel(ticket) {
+            self.recorder.failure(code, job.client.received.elapsed());
+        }
+        // Also if it is being run: others do not wait for an answer that nobody takes.
+        self.delivery.leave(ticket.arrival(), &self.recorder);
+        // The batch may be one that nobody waits for from now on.
+        self.hang_watch.look(Instant::now());
+    }
+}
+
+impl Several {
+    /// The next answer; `None` after the last one.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, ServiceError>>> {
+        if let Poll::Ready(part) = self.parts.poll_take(cx) {
+            return Poll::Ready(Some(Ok(part)));
+        }
+        if let End::Open(end) = &mut self.end {
+            let told = ready!(Pin::new(end).poll(cx));
+            let told = told.unwrap_or_else(|_| Err(self.shared.lost(self.ticket, self.received)));
+            self.end = End::Told(told.map(drop));
+            // What was put in before the end was told.
+            if let Poll::Ready(part) = self.parts.poll_take(cx) {
+                return Poll::Ready(Some(Ok(part)));
+            }
+        }
+        match std::mem::replace(&mut self.end, End::Over) {
+            End::Told(Err(error)) => Poll::Ready(Some(Err(error))),
+            _ => Poll::Ready(None),
+        }
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        self.parts.close();
+        if matches!(self.end, End::Open(_)) {
+            self.shared.give_up(self.ticket, &self.cancel);
+        }
     }
 }
 
@@ -332,17 +441,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let (shared, cancel) = (self.shared, self.cx.cancel());
-        let code = given_up(cancel);
-        cancel.cancel();
-        // The thread that takes a request out of the queue counts it.
-        if let Some(job) = shared.queue.cancel(self.ticket) {
-            shared.recorder.failure(code, job.client.received.elapsed());
-        }
-        // Also if it is being run: others do not wait for an answer that nobody takes.
-        shared.delivery.leave(self.ticket.arrival(), &shared.recorder);
-        // The batch may be one that nobody waits for from now on.
-        shared.hang_watch.look(Instant::now());
+        self.shared.give_up(self.ticket, self.cx.cancel());
     }
 }
 

@@ -104,6 +104,7 @@ impl Bench {
             on_thread: || {},
             in_place: None,
             warmed_up: Vec::new(),
+            is_decoupled: false,
         };
         let instances = Instances::start(Box::new(model), metadata, settings).unwrap();
         Self {
@@ -417,6 +418,7 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             on_thread: || {},
             in_place: None,
             warmed_up: Vec::new(),
+            is_decoupled: false,
         };
         let model = Trap {
             metadata: metadata.clone(),

@@ -12,4 +12,5 @@ pub(crate) mod instances;
 mod instances_tests;
 pub(crate) mod runner;
 pub(crate) mod served_version;
+pub(crate) mod several;
 pub(crate) mod statistics;

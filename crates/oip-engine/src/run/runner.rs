@@ -24,6 +24,7 @@ use crate::{
         delivery::{Finished, Run},
         in_place::{self, InPlace},
         instances::{Job, Shared},
+        several::{Parts, Sink, SinkEnd},
         statistics::Execution,
     },
 };
@@ -118,6 +119,9 @@ impl Shared {
         let Some(Job { request, client }) = self.still_wanted(job) else {
             return;
         };
+        if let Some(parts) = client.parts.clone() {
+            return self.run_several(slot, request, client, &parts, taken);
+        }
         let start = Instant::now();
         let wanted = request.outputs.clone();
         let given = self.call(slot, request, &client.cancel, &client.lease);
@@ -142,6 +146,38 @@ impl Shared {
             client,
             answer,
             run: Some(Run { execution, taken }),
+        };
+        self.delivery.finish([finished], &self.recorder);
+    }
+
+    /// Runs a request of which any number of answers may come.
+    fn run_several(&self, slot: usize, request: InferRequest, client: Client, parts: &Parts, taken: Instant) {
+        let start = Instant::now();
+        let mut sink = Sink {
+            parts,
+            metadata: &self.metadata,
+            lends_memory: self.model.lends_memory(),
+            inputs: Inputs::of(&request),
+            wanted: request.outputs.clone(),
+            cancel: &client.cancel,
+            lease: &client.lease,
+            end: SinkEnd::default(),
+        };
+        let run = || self.model.infer_several(request, &client.cancel, &mut sink);
+        let given = self.guarded(slot, &client.cancel, run);
+        let end = sink.end;
+        // What the model waited for its client is not time that it took.
+        let execution = Execution {
+            rows: client.rows,
+            input: start - taken.min(start),
+            infer: start.elapsed().saturating_sub(end.blocked),
+            output: Duration::ZERO,
+        };
+        self.recorder.execution(&execution);
+        let finished = Finished {
+            answer: end.result(given, &client.cancel).map(|()| Vec::new()),
+            run: Some(Run { execution, taken }),
+            client,
         };
         self.delivery.finish([finished], &self.recorder);
     }
@@ -263,20 +299,30 @@ impl Shared {
     /// Calls the model, and charges what it makes.
     fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken, lease: &Lease) -> Answer {
         let inputs = Inputs::of(&request);
+        let outputs = self.guarded(slot, cancel, || self.model.infer(request, cancel))?;
+        charging::charge_outputs(lease, &inputs, self.model.lends_memory(), outputs)
+    }
+
+    /// Is in the model for as long as `run` takes; a panic becomes an error.
+    fn guarded<T>(
+        &self,
+        slot: usize,
+        cancel: &CancelToken,
+        run: impl FnOnce() -> Result<T, ServiceError>,
+    ) -> Result<T, ServiceError> {
         self.hang_watch.begin(slot, cancel);
-        let outputs = catch_unwind(AssertUnwindSafe(|| self.model.infer(request, cancel)));
+        let given = catch_unwind(AssertUnwindSafe(run));
         let model = &self.metadata.name;
         if self.hang_watch.end(slot) {
             tracing::warn!(model, slot, "a thread that counted as lost is back");
         }
-        let outputs = outputs.unwrap_or_else(|panic| {
+        given.unwrap_or_else(|panic| {
             let cause = panic_message(&*panic);
             tracing::error!(model, cause, "a model panicked");
             Err(ServiceError::internal(
                 "it panicked; this request is lost, the next one will be tried",
             ))
-        })?;
-        charging::charge_outputs(lease, &inputs, self.model.lends_memory(), outputs)
+        })
     }
 }
 

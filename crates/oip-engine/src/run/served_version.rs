@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use oip_service::RequestContext;
-use oip_types::{InferRequest, ModelConfig, ModelMetadata};
+use oip_types::{InferRequest, ModelConfig, ModelMetadata, ServiceError};
 
 use crate::{
     load::labels::Labels,
@@ -12,7 +12,7 @@ use crate::{
         cache::{Found, Generation, Key, ResponseCache},
         charging::{Inputs, charge_outputs},
         client::Answer,
-        instances::Instances,
+        instances::{Instances, Several},
         statistics::{Recorder, VersionMetrics},
     },
 };
@@ -130,6 +130,23 @@ impl ServedVersion {
             .inspect_err(|error| self.recorder().failure(error.code(), cx.received().elapsed()))?;
         self.recorder().hit(looked, cx.received().elapsed());
         Ok(outputs)
+    }
+
+    /// Whether it gives any number of answers to a request, which [`ServedVersion::infer_several`] starts.
+    pub(crate) fn is_decoupled(&self) -> bool {
+        matches!(&self.runs, Runs::Instances(instances) if instances.is_decoupled())
+    }
+
+    /// Has a request run of which any number of answers may come; `None` of a pipeline, which gives one.
+    pub(crate) fn infer_several(
+        &self,
+        request: InferRequest,
+        cx: &RequestContext,
+    ) -> Option<Result<Several, ServiceError>> {
+        match &self.runs {
+            Runs::Instances(instances) => Some(instances.infer_several(request, cx)),
+            Runs::Pipeline(_) => None,
+        }
     }
 
     /// What its answers are kept under: another number than for any other load, and for a pipeline also when one of its

@@ -14,6 +14,7 @@ mod polling;
 mod races;
 mod repositories;
 mod running;
+mod streams;
 mod stuck;
 mod support;
 mod upstream;

@@ -4,10 +4,10 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    Grant, InferenceService, Lease, Phase, RequestContext, SharedInputs,
+    AnswerStream, Answers, Grant, InferenceService, Lease, Phase, RequestContext, SharedInputs,
     compression::{Compression, inflate},
 };
-use oip_types::{ErrorCode, InferResponse, ParameterValue, ServiceError};
+use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};
 use tokio::{sync::watch, time::timeout_at};
 use tonic::Status;
 
@@ -18,6 +18,7 @@ use super::{
     request::{Echo, Effort, Failure, ReadRequest, Reader},
     status,
 };
+use crate::{parameters::write_parameters, proto::ModelInferResponse};
 
 /// Bytes that are looked at on the thread of a connection. What takes more goes to the pool.
 const LITTLE: u64 = 64 << 10;
@@ -31,7 +32,7 @@ const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
 /// How much larger a compressed message is taken to be than what came of it, for its place in the pool's queue.
 const INFLATED: u64 = 64;
 
-/// On a response: whether no other will come for the same request. Models here answer once.
+/// On a response: whether no other will come for the same request.
 pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
 /// What all calls share.
@@ -59,6 +60,81 @@ pub(crate) enum Failed {
     Request(Echo, ServiceError),
 }
 
+/// What a request on a stream is answered with.
+pub(crate) enum Answered {
+    /// The one answer, as a message in its frame.
+    Once(Vec<Bytes>),
+    /// Answers as the model gives them.
+    Several(Box<SeveralAnswers>),
+}
+
+/// Answers that are written one by one.
+pub(crate) struct SeveralAnswers {
+    inference: Arc<Inference>,
+    answers: AnswerStream,
+    echo: Echo,
+    wants_raw: bool,
+    wants_empty_final: bool,
+    wanted: Wanted,
+    lease: Lease,
+    model: String,
+    /// The end was told.
+    is_over: bool,
+}
+
+impl Echo {
+    /// A response without outputs, after which no other comes.
+    pub(crate) fn into_final(self) -> ModelInferResponse {
+        ModelInferResponse {
+            model_name: self.model_name,
+            model_version: self.model_version,
+            id: self.id,
+            parameters: write_parameters(Parameters::from([(
+                FINAL_RESPONSE.to_owned(),
+                ParameterValue::Bool(true),
+            )])),
+            ..ModelInferResponse::default()
+        }
+    }
+}
+
+impl SeveralAnswers {
+    /// The next answer, as a message in its frame; `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Option<Result<Vec<Bytes>, Failed>> {
+        if self.is_over {
+            return None;
+        }
+        let next = self.written().await;
+        self.is_over |= matches!(next, Some(Err(_)));
+        next.map(|next| next.map_err(|error| Failed::Request(self.echo.clone(), error)))
+    }
+
+    async fn written(&mut self) -> Option<Result<Vec<Bytes>, ServiceError>> {
+        let next = within_deadline(&self.lease, self.answers.next()).await;
+        let answer = match next {
+            Ok(Some(Ok(answer))) => answer,
+            Ok(Some(Err(error))) => return Some(Err(error)),
+            Ok(None) => {
+                self.is_over = true;
+                let end = self.echo.clone().into_final();
+                return self.wants_empty_final.then(|| answer::without_outputs("", end));
+            }
+            Err(passed) => return Some(Err(passed.within(&self.model))),
+        };
+        self.is_over = answer.is_last;
+        let (wanted, model) = (self.wanted, self.model.clone());
+        let written = self.inference.write(
+            answer.response,
+            self.wants_raw,
+            wanted,
+            answer.is_last,
+            &self.lease,
+            model,
+        );
+        Some(written.await)
+    }
+}
+
 impl From<Failed> for Status {
     fn from(failed: Failed) -> Self {
         match failed {
@@ -77,18 +153,19 @@ impl Inference {
         }
     }
 
-    /// Answers a request with a message in its frame.
+    /// Answers a request with messages in their frames: with one, unless it stands on a stream.
     pub(crate) async fn infer(
         self: &Arc<Self>,
         message: Message,
         wanted: Wanted,
         grant: Option<&Grant>,
-    ) -> Result<Vec<Bytes>, Failed> {
+    ) -> Result<Answered, Failed> {
         let lease = message.lease.clone();
         let mut laps = lease.laps();
         let ReadRequest {
             request,
             wants_raw,
+            wants_empty_final,
             charge: _charge,
         } = self.read(message).await?;
         laps.end(Phase::Decode);
@@ -105,17 +182,41 @@ impl Inference {
             }
             let model = request.model().to_string();
             let cx = RequestContext::for_request(&request, &lease, wanted.timeout, &self.config.time)?;
-            let inference = oip_service::answer(&self.service, &self.config.cpu, request, cx);
-            let response = within_deadline(&lease, inference)
+            let (service, cpu) = (&self.service, &self.config.cpu);
+            let inference = async {
+                match wanted.envelope {
+                    Envelope::Call => oip_service::answer(service, cpu, request, cx)
+                        .await
+                        .map(Answers::One),
+                    Envelope::Stream => oip_service::answers(service, cpu, request, cx).await,
+                }
+            };
+            let answers = within_deadline(&lease, inference)
                 .await
                 .map_err(|passed| passed.within(&model))??;
+            let response = match answers {
+                Answers::One(response) => response,
+                Answers::Several(answers) => {
+                    return Ok(Answered::Several(Box::new(SeveralAnswers {
+                        inference: self.clone(),
+                        answers,
+                        echo: echo.clone(),
+                        wants_raw,
+                        wants_empty_final,
+                        wanted,
+                        lease: lease.clone(),
+                        model,
+                        is_over: false,
+                    })));
+                }
+            };
             if let (Some(notes), Some(version)) = (lease.notes(), &response.model_version) {
                 notes.set_version(version);
             }
             laps.skip();
-            let written = self.write(response, wants_raw, wanted, &lease, model).await;
+            let written = self.write(response, wants_raw, wanted, true, &lease, model).await;
             laps.end(Phase::Encode);
-            written
+            written.map(Answered::Once)
         };
         answered.await.map_err(|error| Failed::Request(echo, error))
     }
@@ -170,11 +271,12 @@ impl Inference {
         mut response: InferResponse,
         wants_raw: bool,
         wanted: Wanted,
+        is_final: bool,
         lease: &Lease,
         model: String,
     ) -> Result<Vec<Bytes>, ServiceError> {
         if wanted.envelope == Envelope::Stream {
-            let is_final = ParameterValue::Bool(true);
+            let is_final = ParameterValue::Bool(is_final);
             response.parameters.insert(FINAL_RESPONSE.to_owned(), is_final);
         }
         let tensors: usize = response

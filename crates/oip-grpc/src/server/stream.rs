@@ -1,11 +1,12 @@
-//! `ModelStreamInfer`: requests that come one after the other on a stream, and their answers in the same order.
+//! `ModelStreamInfer`: requests that come one after the other on a stream, and their answers in the same order. Models that give
+//! any number of answers to a request have theirs sent as they come, among the others: clients know them by their ids.
 //!
 //! A task of its own drives each stream: it reads requests while there is room, runs each in a task, and gives answers
 //! out as the client takes them. What it holds is bounded by [`CONCURRENT`], whatever the client does, and by
 //! [`CONCURRENT_AT_FIRST`] as long as the client has taken nothing.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     convert::Infallible,
     error::Error,
     pin::Pin,
@@ -18,10 +19,10 @@ use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
 use oip_service::{Grant, RequestNotes};
-use oip_types::{ErrorCode, ParameterValue, Parameters, ServiceError};
+use oip_types::{ErrorCode, ServiceError};
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
     time::{Instant, sleep_until, timeout_at},
 };
 use tonic::Status;
@@ -29,14 +30,10 @@ use tonic::Status;
 use super::{
     answer::{self, Envelope},
     encoding,
-    inference::{FINAL_RESPONSE, Failed, Inference, Wanted},
+    inference::{Answered, Failed, Inference, SeveralAnswers, Wanted},
     messages::{Message, Messages},
     request::Echo,
     status,
-};
-use crate::{
-    parameters::write_parameters,
-    proto::{InferParameter, ModelInferResponse},
 };
 
 /// Requests of one stream that are in work or answered and not taken yet.
@@ -79,17 +76,23 @@ where
     let timeout = status::timeout(&head.headers).map_err(|error| status::from_error(&error))?;
     let (sender, answers) = mpsc::channel(1);
     let end = Arc::new(OnceLock::new());
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let driver = Driver {
         is_draining: inference.is_draining.subscribe(),
         messages: Messages::new(body, compression, &inference.config),
+        out: Outgoing {
+            answers: sender,
+            deadline,
+            patience: inference.config.time.default,
+        },
         inference,
-        deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        deadline,
         grant: head.extensions.get::<Grant>().cloned(),
         notes: head.extensions.get().cloned(),
         closes_on_error: head.headers.get(GRPC_ERROR).is_some_and(|value| value == "true"),
         running: VecDeque::new(),
+        streaming: JoinSet::new(),
         most_running: CONCURRENT_AT_FIRST,
-        answers: sender,
     };
     let driver = Task::start({
         let end = end.clone();
@@ -170,10 +173,20 @@ struct Driver<B> {
     /// Of all its requests together.
     notes: Option<Arc<RequestNotes>>,
     /// Requests in work, in the order in which they came.
-    running: VecDeque<Task<Result<Framed, Failed>>>,
-    /// So many of them at most.
+    running: VecDeque<Task<Result<Answered, Failed>>>,
+    /// Requests whose models give any number of answers. Each task sends them itself.
+    streaming: JoinSet<Result<Sent, Status>>,
+    /// So many of both at most.
     most_running: usize,
-    answers: mpsc::Sender<Framed>,
+    out: Outgoing,
+}
+
+/// How several answers to a request ended.
+enum Sent {
+    /// How many were taken.
+    Answers(usize),
+    /// With an error, which was not sent: it closes the stream.
+    Failed(Status),
 }
 
 /// What can happen to a stream.
@@ -181,7 +194,8 @@ enum Event {
     Request(Message),
     /// No more requests are read: the client is done, or this is why.
     LastRequest(Result<(), Status>),
-    Answer(Result<Framed, Failed>),
+    Answer(Result<Answered, Failed>),
+    LastOfSeveral(Result<Sent, Status>),
     DeadlinePassed,
 }
 
@@ -198,9 +212,17 @@ where
                 Event::Request(message) => self.start(message),
                 Event::LastRequest(result) => end = Some(result),
                 Event::Answer(answer) => self.give(answer).await?,
+                Event::LastOfSeveral(sent) => match sent? {
+                    Sent::Answers(count) => self.took(count),
+                    Sent::Failed(status) => {
+                        self.pass_over_requests().await;
+                        return Err(status);
+                    }
+                },
                 Event::DeadlinePassed => return Err(deadline_passed()),
             }
             if self.running.is_empty()
+                && self.streaming.is_empty()
                 && let Some(end) = end.take()
             {
                 return end;
@@ -209,11 +231,14 @@ where
     }
 
     async fn next_event(&mut self, is_reading: bool) -> Event {
-        let has_room = is_reading && self.running.len() < self.most_running;
+        let has_room = is_reading && self.running.len() + self.streaming.len() < self.most_running;
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
             answer = first(&mut self.running), if !self.running.is_empty() => Event::Answer(answer),
+            Some(sent) = self.streaming.join_next(), if !self.streaming.is_empty() => {
+                Event::LastOfSeveral(sent.unwrap_or_else(|_| Err(lost())))
+            }
             message = self.messages.next(), if has_room => match message {
                 Ok(Some(message)) => Event::Request(message),
                 Ok(None) => Event::LastRequest(Ok(())),
@@ -262,10 +287,15 @@ where
         while let Ok(Ok(Some(_))) = timeout_at(end, self.messages.next()).await {}
     }
 
-    /// Gives an answer to the client, who has as long to take it as a request may last, and no longer than the call.
-    async fn give(&mut self, answer: Result<Framed, Failed>) -> Result<(), Status> {
+    /// Gives an answer to the client, or leaves that to a task where several may come.
+    async fn give(&mut self, answer: Result<Answered, Failed>) -> Result<(), Status> {
         let message = match answer {
-            Ok(message) => message,
+            Ok(Answered::Once(message)) => message,
+            Ok(Answered::Several(answers)) => {
+                let (out, closes_on_error) = (self.out.clone(), self.closes_on_error);
+                self.streaming.spawn(send_several(*answers, out, closes_on_error));
+                return Ok(());
+            }
             Err(Failed::Unreadable(status)) => return Err(status),
             Err(Failed::Request(echo, error)) => {
                 let status = status::from_error(&error);
@@ -276,17 +306,63 @@ where
                 failed(echo, status.message())?
             }
         };
-        let patience = Instant::now().checked_add(self.inference.config.time.default);
+        self.out.give(message).await?;
+        self.took(1);
+        Ok(())
+    }
+
+    /// The client has taken so many answers.
+    fn took(&mut self, count: usize) {
+        self.most_running = self.most_running.saturating_add(count).min(CONCURRENT);
+    }
+}
+
+/// Sends the answers to one request as they come. When this is dropped, the model's work for it ends.
+async fn send_several(
+    mut answers: SeveralAnswers,
+    out: Outgoing,
+    closes_on_error: bool,
+) -> Result<Sent, Status> {
+    let mut count = 0;
+    while let Some(answer) = answers.next().await {
+        let message = match answer {
+            Ok(message) => message,
+            Err(Failed::Unreadable(status)) => return Err(status),
+            Err(Failed::Request(echo, error)) => {
+                let status = status::from_error(&error);
+                if closes_on_error {
+                    return Ok(Sent::Failed(status));
+                }
+                failed(echo, status.message())?
+            }
+        };
+        out.give(message).await?;
+        count += 1;
+    }
+    Ok(Sent::Answers(count))
+}
+
+/// Where answers leave.
+#[derive(Clone)]
+struct Outgoing {
+    answers: mpsc::Sender<Framed>,
+    /// Of the call as a whole.
+    deadline: Option<Instant>,
+    /// How long a client may take to take an answer.
+    patience: Duration,
+}
+
+impl Outgoing {
+    /// Gives an answer to the client, who has as long to take it as a request may last, and no longer than the call.
+    async fn give(&self, message: Framed) -> Result<(), Status> {
+        let patience = Instant::now().checked_add(self.patience);
         let end = [patience, self.deadline].into_iter().flatten().min();
         let sent = match end {
             None => Ok(self.answers.send(message).await),
             Some(end) => timeout_at(end, self.answers.send(message)).await,
         };
         match sent {
-            Ok(Ok(())) => {
-                self.most_running = (self.most_running + 1).min(CONCURRENT);
-                Ok(())
-            }
+            Ok(Ok(())) => Ok(()),
             // Nobody listens any more, so nobody will see this either.
             Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
             Err(_) if end == self.deadline => Err(deadline_passed()),
@@ -299,7 +375,7 @@ where
 }
 
 /// The answer to the first of the requests.
-async fn first(running: &mut VecDeque<Task<Result<Framed, Failed>>>) -> Result<Framed, Failed> {
+async fn first(running: &mut VecDeque<Task<Result<Answered, Failed>>>) -> Result<Answered, Failed> {
     let Some(first) = running.front_mut() else {
         return std::future::pending().await;
     };
@@ -309,6 +385,10 @@ async fn first(running: &mut VecDeque<Task<Result<Framed, Failed>>>) -> Result<F
     });
     running.pop_front();
     answer
+}
+
+fn lost() -> Status {
+    status::from_error(&ServiceError::internal("the request could not be answered"))
 }
 
 fn deadline_passed() -> Status {
@@ -334,21 +414,7 @@ impl<T> Drop for Task<T> {
     }
 }
 
-fn is_final() -> BTreeMap<String, InferParameter> {
-    write_parameters(Parameters::from([(
-        FINAL_RESPONSE.to_owned(),
-        ParameterValue::Bool(true),
-    )]))
-}
-
 /// A message that says what went wrong with a request.
 fn failed(echo: Echo, error: &str) -> Result<Framed, Status> {
-    let response = ModelInferResponse {
-        model_name: echo.model_name,
-        model_version: echo.model_version,
-        id: echo.id,
-        parameters: is_final(),
-        ..ModelInferResponse::default()
-    };
-    answer::failed(error, response).map_err(|error| status::from_error(&error))
+    answer::without_outputs(error, echo.into_final()).map_err(|error| status::from_error(&error))
 }

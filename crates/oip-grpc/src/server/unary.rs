@@ -20,7 +20,7 @@ use tonic::Status;
 use super::{
     answer::Envelope,
     encoding,
-    inference::{Inference, Wanted},
+    inference::{Answered, Inference, Wanted},
     messages::Messages,
     status,
 };
@@ -77,9 +77,16 @@ where
             )))
         })?;
     laps.end(Phase::Read);
-    let pieces = inference.infer(message, wanted, grant.as_ref()).await?;
+    let pieces = match inference.infer(message, wanted, grant.as_ref()).await? {
+        Answered::Once(pieces) => pieces,
+        // Only streams ask for several.
+        Answered::Several(_) => {
+            let error = ServiceError::internal("several answers to a call that takes one");
+            return Err(status::from_error(&error));
+        }
+    };
     guard.disarm();
-    let mut response = Response::new(tonic::body::Body::new(Answered {
+    let mut response = Response::new(tonic::body::Body::new(Outgoing {
         pieces: pieces.into(),
         trailers: Some(status::trailers(&Status::ok(""))),
     }));
@@ -92,12 +99,12 @@ where
 }
 
 /// An answer on its way out. Each piece keeps what it is charged until it is sent.
-struct Answered {
+struct Outgoing {
     pieces: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
 }
 
-impl Body for Answered {
+impl Body for Outgoing {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -275,7 +275,7 @@ async fn errors_close_the_stream_of_those_who_ask_for_it() {
     );
 }
 
-/// Models here answer once, so no answer without outputs follows, whether it is asked for or not.
+/// These models answer once, so no answer without outputs follows, whether it is asked for or not.
 #[tokio::test]
 async fn final_responses() {
     let (service, _) = service_with(GrpcConfig::default());

@@ -33,6 +33,7 @@ mod pipelines;
 mod pressure;
 #[cfg(all(feature = "stores", feature = "tensors"))]
 mod stores;
+mod streams;
 mod support;
 #[cfg(feature = "tensors")]
 mod tensors;

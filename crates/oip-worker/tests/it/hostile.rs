@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::CancelToken;
-use oip_types::ErrorCode;
+use oip_service::{AnswerSink, CancelToken};
+use oip_types::{ErrorCode, InferOutput, ServiceError};
 
 use crate::support::{infer, isolation, load, load_within, request};
 
@@ -17,6 +17,7 @@ const OUTPUTS: u32 = 5;
 const FAILED: u32 = 6;
 const RESULTS: u32 = 8;
 const ROOM: u32 = 9;
+const PART: u32 = 11;
 
 /// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
 const AT_START: &[&str] = &[
@@ -69,6 +70,7 @@ const AT_RUN: &[&str] = &[
     "places: room again and again",
     "places: room with binary",
     "places: other number",
+    "places: one of several",
 ];
 
 /// Plays one of these.
@@ -196,6 +198,16 @@ pub(crate) fn pretend(role: &str) -> ! {
                 "places: rest" => (OUTPUTS, place("frame", 0, 4), &b"xxxx"[..]),
                 "places: without room for it" => {
                     (ROOM, r#"{"bytes":18446744073709551615}"#.to_owned(), &b""[..])
+                }
+                "places: one of several" => {
+                    let part = place("request", 0, 4).replacen('{', r#"{"is_last":false,"#, 1);
+                    (PART, part, &b""[..])
+                }
+                "places: parts for ever" => {
+                    let part = place("request", 0, 4).replacen('{', r#"{"is_last":false,"#, 1);
+                    let part = [&head(PART, part.len() as u32, number, 0)[..], part.as_bytes()].concat();
+                    while data.write_all(&part).is_ok() {}
+                    std::process::exit(0);
                 }
                 "places: room with binary" => (ROOM, r#"{"bytes":1}"#.to_owned(), &b"x"[..]),
                 "places: room again and again" => {
@@ -325,6 +337,39 @@ fn md_05_trickles_end_with_the_deadline() {
     let start = Instant::now();
     let patience = Duration::from_millis(300);
     assert!(load_within("echo", isolation("load: trickle"), &PROCESS, patience).is_err());
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Takes three answers and no more.
+struct Three(usize);
+
+impl AnswerSink for Three {
+    fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+        self.0 += 1;
+        assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap(), [7]);
+        match self.0 {
+            0..=3 => Ok(()),
+            _ => Err(ServiceError::new(ErrorCode::Cancelled, "three are enough")),
+        }
+    }
+
+    fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+        self.send(outputs)
+    }
+}
+
+/// A worker that is told that nobody wants more, and goes on as fast as it can, without even reading that, is not waited for longer
+/// than any other.
+#[test]
+fn md_05_parts_for_ever_end_with_the_deadline() {
+    let isolation = isolation("places: parts for ever").grace(Duration::from_millis(100));
+    let model = load("echo", isolation, &PROCESS).unwrap();
+    let start = Instant::now();
+    let token = CancelToken::new(Some(start + Duration::from_millis(200)));
+    let mut three = Three(0);
+    let error = model.infer_several(request(7), &token, &mut three).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
+    assert_eq!(three.0, 4, "it is asked again after it has refused one");
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 

@@ -183,8 +183,11 @@ pub(crate) fn compress(
     Ok(std::iter::once(head).chain(compressed).collect())
 }
 
-/// A message of a stream that says what went wrong.
-pub(crate) fn failed(error_message: &str, response: ModelInferResponse) -> Result<Vec<Bytes>, ServiceError> {
+/// A message of a stream without outputs: it says what went wrong, or, if that is empty, that no answer comes any more.
+pub(crate) fn without_outputs(
+    error_message: &str,
+    response: ModelInferResponse,
+) -> Result<Vec<Bytes>, ServiceError> {
     let message = ModelStreamInferResponse {
         error_message: error_message.to_owned(),
         infer_response: Some(response),

@@ -39,6 +39,8 @@ pub(crate) struct ReadRequest {
     pub(crate) request: InferRequest,
     /// Raw rather than typed.
     pub(crate) wants_raw: bool,
+    /// The end of several answers is told by an answer without outputs, if need be.
+    pub(crate) wants_empty_final: bool,
     /// What the request's names and parameters cost.
     pub(crate) charge: Charge,
 }
@@ -108,10 +110,12 @@ impl Reader<'_> {
         match (walked, model) {
             (Ok(()), Ok(model)) => {
                 let built = self.build(model, outline, message, &mut account);
-                let (request, wants_raw) = built.map_err(|failure| failure.within(model))?;
+                let (request, wants_raw, wants_empty_final) =
+                    built.map_err(|failure| failure.within(model))?;
                 Ok(ReadRequest {
                     request,
                     wants_raw,
+                    wants_empty_final,
                     charge: account.into_charge(),
                 })
             }
@@ -128,15 +132,14 @@ impl Reader<'_> {
         outline: &mut Outline<'m>,
         message: &'m Bytes,
         account: &mut Account<'_>,
-    ) -> Result<(InferRequest, bool), Failure> {
+    ) -> Result<(InferRequest, bool, bool), Failure> {
         // A request whose inputs are in neither form has none to mirror; Triton's clients expect raw.
         let is_raw = outline.inputs.iter().all(|input| input.contents.is_none());
         let mut request = InferRequest::new(model);
         self.limits.check_id(outline.id)?;
         request.id = Some(outline.id.to_owned()).filter(|id| !id.is_empty());
         request.parameters = self.parameters(std::mem::take(&mut outline.parameters))?;
-        // An answer without outputs can follow only where models answer more than once, which none here does.
-        take_bool(&mut request.parameters, ENABLE_EMPTY_FINAL_RESPONSE)?;
+        let wants_empty_final = take_bool(&mut request.parameters, ENABLE_EMPTY_FINAL_RESPONSE)?;
         request
             .parameters
             .keys()
@@ -181,7 +184,7 @@ impl Reader<'_> {
                 parameters,
             });
         }
-        Ok((request, wants_raw))
+        Ok((request, wants_raw, wants_empty_final.unwrap_or(false)))
     }
 
     /// Reads parameters. The walk has charged what they take.

@@ -1,0 +1,537 @@
+//! Models that give any number of answers, as clients of both transports meet them, over sockets.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_engine::{Engine, EngineConfig, Repository};
+use oip_grpc::{
+    GrpcConfig, GrpcService,
+    proto::{
+        InferParameter, ModelInferRequest, ModelStreamInferResponse,
+        grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
+        model_infer_request::InferInputTensor,
+    },
+};
+use oip_http::HttpConfig;
+use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_service::{
+    AnswerSink, Backend, ByteBudget, CancelToken, LoadContext, Model, ModelDefaults, ModelSource,
+};
+use oip_types::{
+    BytesTensor, DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
+};
+use serde_json::{Value, json};
+use tensor_core::Shape;
+use tonic::{Code, Request, Streaming, transport::Channel};
+
+/// A model that counts from 0 to its input, in answers of text. Above `FAILS` it fails at the end, `LARGE` answers are of 64 KiB
+/// and never end, and `SLOW` gives one answer and waits for the end of its request.
+struct Counting(Arc<Seen>);
+
+const FAILS: i32 = 1_000_000;
+const LARGE: i32 = 2_000_000;
+const SLOW: i32 = 3_000_000;
+
+#[derive(Default)]
+struct Seen {
+    sent: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Backend for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn file_names(&self) -> &[&str] {
+        &["model.counting"]
+    }
+
+    fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        let x = TensorMetadata::new("x", DataType::INT32, &[1]);
+        let y = TensorMetadata::new("y", DataType::BYTES, &[1]);
+        Ok(Box::new(CountingModel(
+            ModelMetadata::new("", "test_counting", vec![x], vec![y]),
+            self.0.clone(),
+        )))
+    }
+}
+
+struct CountingModel(ModelMetadata, Arc<Seen>);
+
+impl Model for CountingModel {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.0
+    }
+
+    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        Err(ServiceError::internal("it is not to be called like this"))
+    }
+
+    fn infer_several(
+        &self,
+        mut request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+    ) -> Result<(), ServiceError> {
+        let x = request
+            .take_input("x")?
+            .as_fixed()
+            .unwrap()
+            .to_vec::<i32>()
+            .unwrap()[0];
+        let mut send = |text: String| {
+            let y = BytesTensor::from_elements(Shape::vector(1), [text])?;
+            answers.send(vec![InferOutput::new("y", y)])?;
+            self.1.sent.fetch_add(1, Ordering::SeqCst);
+            Ok::<(), ServiceError>(())
+        };
+        let ended = match x {
+            LARGE => (0..).try_for_each(|_: u64| send("x".repeat(64 << 10))),
+            SLOW => {
+                let sent = send("0".to_owned());
+                while !cancel.is_cancelled() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                sent
+            }
+            FAILS.. => (0..x - FAILS)
+                .try_for_each(|value| send(value.to_string()))
+                .and(Err(ServiceError::invalid("it \"fails\" at the end"))),
+            x => (0..x).try_for_each(|value| send(value.to_string())),
+        };
+        self.1.ended.fetch_add(1, Ordering::SeqCst);
+        ended
+    }
+
+    fn defaults(&self) -> ModelDefaults {
+        ModelDefaults::default().with(|defaults| defaults.decoupled = true)
+    }
+}
+
+/// A server of one instance of the model `m`.
+struct House {
+    runtime: tokio::runtime::Runtime,
+    http: SocketAddr,
+    grpc: SocketAddr,
+    calls: GrpcService,
+    engine: Arc<Engine>,
+    seen: Arc<Seen>,
+    budget: ByteBudget,
+    shutdown: Shutdown,
+    _folder: tempfile::TempDir,
+}
+
+impl House {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let version = folder.path().join("m/1");
+        std::fs::create_dir_all(&version).unwrap();
+        std::fs::write(version.join("model.counting"), "").unwrap();
+        let seen = Arc::new(Seen::default());
+        let backend: Arc<dyn Backend> = Arc::new(Counting(seen.clone()));
+        let config = EngineConfig::default().with(|config| config.instances = 1);
+        let repository = Repository::open(folder.path(), &[backend], None).unwrap();
+        let engine = Arc::new(Engine::start(repository, config));
+        engine.wait_until_loaded();
+
+        let budget = ByteBudget::new(64 << 20);
+        let http = HttpConfig::default().with(|config| config.budget = budget.clone());
+        let http = oip_http::router(engine.clone(), http);
+        let grpc = GrpcConfig::default().with(|config| config.budget = budget.clone());
+        let calls = oip_grpc::service(engine.clone(), grpc);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let shutdown = Shutdown::new();
+        let bind = || {
+            let _context = runtime.enter();
+            listen("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        let (http_listener, grpc_listener) = (bind(), bind());
+        let addresses = [&http_listener, &grpc_listener].map(|listener| listener.local_addr().unwrap());
+        let limits = Limits::default();
+        runtime.spawn(serve(
+            http_listener,
+            Protocol::Http1,
+            http,
+            limits.clone(),
+            shutdown.clone(),
+        ));
+        runtime.spawn(serve(
+            grpc_listener,
+            Protocol::Http2,
+            calls.clone(),
+            limits,
+            shutdown.clone(),
+        ));
+        Self {
+            runtime,
+            http: addresses[0],
+            grpc: addresses[1],
+            calls,
+            engine,
+            seen,
+            budget,
+            shutdown,
+            _folder: folder,
+        }
+    }
+
+    fn ended(&self) -> usize {
+        self.seen.ended.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the model is at an end with so many requests, and nothing is charged any more.
+    fn wait_until_ended(&self, count: usize) {
+        let start = Instant::now();
+        while self.ended() < count || self.budget.used() > 0 {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{} ended, {} bytes held",
+                self.ended(),
+                self.budget.used()
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Answers that the model has given once it gives no more, since nobody takes them.
+    fn sent_until_it_waits(&self) -> usize {
+        let mut sent = 0;
+        loop {
+            thread::sleep(Duration::from_millis(200));
+            let now = self.seen.sent.load(Ordering::SeqCst);
+            if now == sent && now > 0 {
+                return sent;
+            }
+            sent = now;
+        }
+    }
+
+    fn post(&self, path: &str, body: &Value) -> TcpStream {
+        let mut stream = TcpStream::connect(self.http).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let body = body.to_string();
+        let length = body.len();
+        // Without chunks, to the end of the connection.
+        let head =
+            format!("POST /v2/models/m/{path} HTTP/1.0\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all((head + &body).as_bytes()).unwrap();
+        stream
+    }
+
+    /// Status and body of an answer over HTTP.
+    fn told(&self, path: &str, body: &Value) -> (u16, String) {
+        let mut answer = String::new();
+        self.post(path, body).read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), body.to_owned())
+    }
+
+    /// The events of an answer to `generate_stream`.
+    fn events(&self, x: i32) -> Vec<Value> {
+        let (status, body) = self.told("generate_stream", &json!({"x": x}));
+        assert_eq!(status, 200, "{body}");
+        let events = body.split("\n\n").filter(|event| !event.is_empty());
+        events
+            .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+            .collect()
+    }
+
+    async fn client(&self) -> GrpcInferenceServiceClient<Channel> {
+        let endpoint = tonic::transport::Endpoint::new(format!("http://{}", self.grpc)).unwrap();
+        GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap())
+    }
+
+    /// Opens a stream with these requests.
+    async fn stream(&self, requests: Vec<ModelInferRequest>) -> Streaming<ModelStreamInferResponse> {
+        let requests = Request::new(tonic::codegen::tokio_stream::iter(requests));
+        let mut client = self.client().await;
+        client.model_stream_infer(requests).await.unwrap().into_inner()
+    }
+}
+
+fn request(id: &str, x: i32) -> ModelInferRequest {
+    ModelInferRequest {
+        model_name: "m".into(),
+        id: id.into(),
+        inputs: vec![InferInputTensor {
+            name: "x".into(),
+            datatype: "INT32".into(),
+            shape: vec![1],
+            ..InferInputTensor::default()
+        }],
+        raw_input_contents: vec![x.to_le_bytes().to_vec().into()],
+        ..ModelInferRequest::default()
+    }
+}
+
+fn with_parameter(mut request: ModelInferRequest, name: &str, value: ParameterChoice) -> ModelInferRequest {
+    let value = InferParameter {
+        parameter_choice: Some(value),
+    };
+    request.parameters.insert(name.into(), value);
+    request
+}
+
+/// An answer's request, text and error, and whether it is said to be the last.
+fn parts(answer: ModelStreamInferResponse) -> (String, Option<String>, String, bool) {
+    let response = answer.infer_response.unwrap();
+    let text = response.raw_output_contents.first();
+    let text = text.map(|raw| String::from_utf8(raw[4..].to_vec()).unwrap());
+    let is_final = response.parameters["triton_final_response"]
+        .parameter_choice
+        .clone();
+    let is_final = is_final == Some(ParameterChoice::BoolParam(true));
+    (response.id, text, answer.error_message, is_final)
+}
+
+async fn all(
+    mut answers: Streaming<ModelStreamInferResponse>,
+) -> Vec<(String, Option<String>, String, bool)> {
+    let mut all = Vec::new();
+    while let Some(answer) = answers.message().await.unwrap() {
+        all.push(parts(answer));
+    }
+    all
+}
+
+#[test]
+fn events_come_one_for_each_answer() {
+    let house = House::new();
+    for count in [0, 1, 300] {
+        let expected: Vec<Value> = (0..count)
+            .map(|value| json!({"model_name": "m", "model_version": "1", "y": value.to_string()}))
+            .collect();
+        assert_eq!(house.events(count), expected);
+    }
+    let failing = house.events(FAILS + 2);
+    let error = "model 'm': it \"fails\" at the end";
+    assert_eq!(failing[2..], [json!({"error": error})]);
+    // Before the first answer there is a status to say it with.
+    let (status, body) = house.told("generate_stream", &json!({"x": FAILS}));
+    assert_eq!((status, body), (400, json!({"error": error}).to_string()));
+    house.wait_until_ended(5);
+}
+
+#[test]
+fn events_come_as_they_are_made() {
+    let house = House::new();
+    let mut lines = BufReader::new(house.post("generate_stream", &json!({"x": SLOW}))).lines();
+    let mut lines = std::iter::from_fn(|| lines.next()).map(Result::unwrap);
+    let first = lines.by_ref().find(|line| line.starts_with("data: ")).unwrap();
+    assert!(first.contains(r#""y":"0""#), "{first}");
+    assert_eq!(house.ended(), 0, "the request is at an end");
+}
+
+#[test]
+fn generate_gives_the_one_answer_if_there_is_one() {
+    let house = House::new();
+    let (status, body) = house.told("generate", &json!({"x": 1}));
+    assert_eq!(
+        (status, &body[..]),
+        (200, r#"{"model_name":"m","model_version":"1","y":"0"}"#)
+    );
+    for (x, found) in [
+        (0, "no answer"),
+        (2, "more than one answer"),
+        (LARGE, "more than one answer"),
+    ] {
+        let (status, body) = house.told("generate", &json!({"x": x}));
+        assert_eq!(status, 400);
+        let error =
+            format!("model 'm': it gave {found} to the request, and generate takes one: use generate_stream");
+        assert_eq!(body, json!({"error": error}).to_string());
+    }
+    house.wait_until_ended(4);
+}
+
+#[test]
+fn calls_for_one_answer_are_refused_and_nothing_runs() {
+    let house = House::new();
+    let inputs = json!({"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]});
+    let (status, body) = house.told("infer", &inputs);
+    assert_eq!(status, 501);
+    assert!(
+        body.contains("it is decoupled") && body.contains("generate_stream"),
+        "{body}"
+    );
+    house.runtime.block_on(async {
+        let status = house
+            .client()
+            .await
+            .model_infer(request("", 1))
+            .await
+            .unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert!(status.message().contains("ModelStreamInfer"), "{status}");
+    });
+    assert_eq!(house.ended(), 0);
+}
+
+#[test]
+fn streams_of_calls_carry_all_answers_with_their_ids() {
+    let house = House::new();
+    house.runtime.block_on(async {
+        let asks_for_end = |request| {
+            with_parameter(
+                request,
+                "triton_enable_empty_final_response",
+                ParameterChoice::BoolParam(true),
+            )
+        };
+        // More than may run at once, each with more answers than may wait, for one instance.
+        let mut requests: Vec<_> = (0..30).map(|id| request(&id.to_string(), 50)).collect();
+        requests.push(asks_for_end(request("three", 3)));
+        requests.push(asks_for_end(request("none", 0)));
+        requests.push(request("none, silently", 0));
+        requests.push(request("fails", FAILS + 1));
+        let answers = all(house.stream(requests).await).await;
+        let of = |wanted: &str| {
+            let answers = answers.iter().filter(|(id, ..)| id == wanted);
+            let answers = answers.map(|(_, text, error, is_final)| {
+                let text = text.clone().unwrap_or_else(|| error.clone());
+                (text, *is_final)
+            });
+            answers.collect::<Vec<_>>()
+        };
+        for id in 0..30 {
+            let expected: Vec<_> = (0..50).map(|value| (value.to_string(), false)).collect();
+            assert_eq!(of(&id.to_string()), expected, "request {id}");
+        }
+        let text = |text: &str, is_final| (text.to_owned(), is_final);
+        assert_eq!(
+            of("three"),
+            [
+                text("0", false),
+                text("1", false),
+                text("2", false),
+                text("", true)
+            ]
+        );
+        assert_eq!(of("none"), [text("", true)]);
+        assert_eq!(of("none, silently"), []);
+        assert_eq!(
+            of("fails"),
+            [text("0", false), text("model 'm': it \"fails\" at the end", true)]
+        );
+    });
+    house.wait_until_ended(34);
+}
+
+#[test]
+fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() {
+    let house = House::new();
+    // Over HTTP: what fits the sockets' buffers, and a few answers of the model's.
+    let stream = house.post("generate_stream", &json!({"x": LARGE}));
+    let sent = house.sent_until_it_waits();
+    assert!(sent <= 512, "{sent} answers of 64 KiB that nobody took");
+    assert!(
+        house.budget.used() < 16 << 20,
+        "{} bytes held",
+        house.budget.used()
+    );
+    drop(stream);
+    house.wait_until_ended(1);
+
+    // Over gRPC, where HTTP/2 bounds what is on its way.
+    house.seen.sent.store(0, Ordering::SeqCst);
+    let answers = house
+        .runtime
+        .block_on(async { house.stream(vec![request("", LARGE)]).await });
+    let sent = house.sent_until_it_waits();
+    assert!(sent <= 512, "{sent} answers of 64 KiB that nobody took");
+    assert!(
+        house.budget.used() < 16 << 20,
+        "{} bytes held",
+        house.budget.used()
+    );
+    drop(answers);
+    house.wait_until_ended(2);
+}
+
+#[test]
+fn a_client_that_leaves_between_two_answers_stops_the_model() {
+    let house = House::new();
+    let mut stream = house.post("generate_stream", &json!({"x": SLOW}));
+    stream.read_exact(&mut [0; 64]).unwrap();
+    assert_eq!(house.ended(), 0);
+    drop(stream);
+    house.wait_until_ended(1);
+    house.runtime.block_on(async {
+        let mut answers = house.stream(vec![request("", SLOW)]).await;
+        answers.message().await.unwrap().unwrap();
+        assert_eq!(house.ended(), 1);
+    });
+    house.wait_until_ended(2);
+}
+
+#[test]
+fn the_deadline_of_a_request_ends_its_answers() {
+    let house = House::new();
+    // As Triton has it: microseconds.
+    let (status, body) = house.told("generate_stream", &json!({"x": SLOW, "timeout": 2_000_000}));
+    let events: Vec<&str> = body.split_terminator("\n\n").collect();
+    assert_eq!((status, events.len()), (200, 2), "{body}");
+    assert!(events[1].starts_with("data: {\"error\":\"model 'm': "), "{body}");
+    assert!(events[1].contains("deadline"), "{body}");
+    house.wait_until_ended(1);
+    house.runtime.block_on(async {
+        let request = with_parameter(
+            request("", SLOW),
+            "timeout",
+            ParameterChoice::Int64Param(2_000_000),
+        );
+        let answers = all(house.stream(vec![request]).await).await;
+        assert_eq!(answers.len(), 2, "{answers:?}");
+        let (_, _, error, is_final) = &answers[1];
+        assert!(error.contains("deadline") && *is_final, "{answers:?}");
+    });
+    house.wait_until_ended(2);
+}
+
+#[test]
+fn answers_on_their_way_come_to_their_end_when_the_server_is_drained() {
+    let house = House::new();
+    let answers = house
+        .runtime
+        .block_on(async { house.stream(vec![request("", 2000)]).await });
+    let mut lines = BufReader::new(house.post("generate_stream", &json!({"x": 2000}))).lines();
+    // Both are there: one runs, the other waits or has ended.
+    let start = Instant::now();
+    while house.seen.sent.load(Ordering::SeqCst) == 0 || house.ended() + house.engine.waiting() as usize == 0
+    {
+        assert!(start.elapsed() < Duration::from_secs(60), "they do not begin");
+        thread::sleep(Duration::from_millis(1));
+    }
+    house.engine.start_draining();
+    house.shutdown.drain();
+    house.calls.drain_streams();
+    let stopping = thread::spawn({
+        let engine = house.engine.clone();
+        move || engine.stop(Instant::now() + Duration::from_secs(60))
+    });
+    let taken = house.runtime.block_on(async {
+        let mut answers = answers;
+        let mut taken = 0;
+        while let Ok(Some(_)) = answers.message().await {
+            taken += 1;
+        }
+        taken
+    });
+    assert_eq!(taken, 2000);
+    let events = std::iter::from_fn(|| lines.next()).map(Result::unwrap);
+    assert_eq!(events.filter(|line| line.starts_with("data: ")).count(), 2000);
+    assert!(stopping.join().unwrap());
+}
