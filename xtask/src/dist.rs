@@ -148,10 +148,7 @@ fn build(target: &Target) -> Result<PathBuf> {
             ("CARGO_ENCODED_RUSTFLAGS", &flags),
         ],
     )?;
-    Ok(workspace::root()
-        .join("target")
-        .join(target.triple)
-        .join("release"))
+    Ok(workspace::target().join(target.triple).join("release"))
 }
 
 /// Flags that keep the folders of this machine out of the programs: panics name places in the code.
@@ -222,7 +219,7 @@ fn runnable(target: &Target, programs: &Path, program: &str) -> Result<PathBuf> 
         arguments.extend(["--package", package]);
     }
     cargo::run(&arguments, &[])?;
-    Ok(workspace::root().join("target/debug").join(program))
+    Ok(workspace::built("debug").join(program))
 }
 
 /// Writes a program's completions and man pages.
