@@ -14,10 +14,12 @@ pub(crate) fn lacking() -> Result<Vec<String>> {
         .manifest_path(workspace::root().join("Cargo.toml"))
         .no_deps()
         .exec()?;
-    let published = metadata
-        .packages
-        .iter()
-        .filter(|package| package.publish.as_ref().is_none_or(|registries| !registries.is_empty()));
+    let published = metadata.packages.iter().filter(|package| {
+        package
+            .publish
+            .as_ref()
+            .is_none_or(|registries| !registries.is_empty())
+    });
     Ok(published.flat_map(lacks).collect())
 }
 
@@ -27,10 +29,16 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
     let folder = package.manifest_path.parent();
     let name = package.name.to_string();
     let checks = [
-        ("no README.md", folder.is_some_and(|folder| folder.join("README.md").is_file())),
+        (
+            "no README.md",
+            folder.is_some_and(|folder| folder.join("README.md").is_file()),
+        ),
         ("no description", package.description.is_some()),
         ("no keywords", !package.keywords.is_empty()),
-        ("no [package.metadata.docs.rs]", package.metadata["docs"]["rs"].is_object()),
+        (
+            "no [package.metadata.docs.rs]",
+            package.metadata["docs"]["rs"].is_object(),
+        ),
         (
             "no examples/",
             is_program || has(&TargetKind::Example) || name == NO_EXAMPLE,

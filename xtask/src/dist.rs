@@ -197,13 +197,18 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     // In one order and with one time, so that the same files make the same archive.
     call(
         Command::new("tar")
-            .args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0"])
+            .args([
+                "--create",
+                "--use-compress-program=gzip -n",
+                "--sort=name",
+                "--owner=0",
+                "--group=0",
+            ])
             .args(["--numeric-owner", "--mtime=@0", "--file"])
             .arg(&archive)
             .arg("--directory")
             .arg(folder)
-            .arg(&name)
-            .env("GZIP", "-n"),
+            .arg(&name),
     )?;
     fs::remove_dir_all(&tree)?;
     Ok(archive)

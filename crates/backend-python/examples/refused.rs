@@ -11,7 +11,12 @@ use oip_service::{Backend, LoadContext, ModelSource};
 fn main() {
     let backend = PythonBackend::new(Settings::default());
     println!("files: {}", backend.file_names().join(", "));
-    let source = ModelSource::new("m", "1", "models/m/1/model.py", b"class Model: ...".as_slice().into());
+    let source = ModelSource::new(
+        "m",
+        "1",
+        "models/m/1/model.py",
+        b"class Model: ...".as_slice().into(),
+    );
     match backend.load(&source, &LoadContext::default()) {
         Ok(_) => println!("loaded"),
         Err(error) => println!("refused: {}", error.message()),

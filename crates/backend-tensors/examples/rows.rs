@@ -14,7 +14,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("which file?")?;
     let tensor = arguments.next().ok_or("which tensor?")?;
-    let rows = arguments.map(|row| row.parse()).collect::<Result<Vec<i64>, _>>()?;
+    let rows = arguments
+        .map(|row| row.parse())
+        .collect::<Result<Vec<i64>, _>>()?;
     let source = ModelSource::new("example", "1", &path, std::fs::read(&path)?.into());
     let model = TensorsBackend::new().load(&source, &LoadContext::default())?;
     let rows = Tensor::from_vec(Shape::vector(rows.len() as u64), rows)?;
@@ -22,7 +24,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         InferRequest::new(ModelRef::new("example", None)?).with_input(format!("{tensor}.rows"), rows);
     model.metadata().check_request(&request)?;
     for output in model.infer(request, &CancelToken::new(None))? {
-        println!("{} {} {} bytes", output.name, output.value.shape(), output.value.raw().len());
+        println!(
+            "{} {} {} bytes",
+            output.name,
+            output.value.shape(),
+            output.value.raw().len()
+        );
     }
     Ok(())
 }

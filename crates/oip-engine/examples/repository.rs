@@ -9,7 +9,10 @@ use oip_engine::{Engine, EngineConfig, Repository};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which repository?")?;
-    let engine = Engine::start(Repository::open(path.as_ref(), &[], None)?, EngineConfig::default());
+    let engine = Engine::start(
+        Repository::open(path.as_ref(), &[], None)?,
+        EngineConfig::default(),
+    );
     engine.wait_until_loaded();
     for model in engine.models() {
         println!("{} {}: {}", model.name, model.state.name(), model.reason);

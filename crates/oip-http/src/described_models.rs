@@ -162,7 +162,11 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
         about["tags"] = json!([tag]);
         about["summary"] = json!(format!("The inputs and outputs of {}", model.name));
         about["parameters"] = json!([]);
-        about["responses"]["200"]["content"]["application/json"]["example"] = json!(&**model);
+        let is_short = model.inputs.len().max(model.outputs.len()) <= MAX_TENSORS;
+        set_example(
+            about.pointer_mut("/responses/200/content/application~1json"),
+            is_short.then(|| json!(&**model)),
+        );
         let mut run = infer.clone();
         run["operationId"] = json!(id("infer"));
         run["tags"] = json!([tag]);

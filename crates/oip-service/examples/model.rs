@@ -19,8 +19,12 @@ impl Model for Double {
     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
         // The caller has held the request against the metadata: there is an x, and it is FP32.
         let x = request.take_input("x")?;
-        let x = x.as_fixed().ok_or_else(|| ServiceError::internal("x has no numbers"))?;
-        let values = x.to_vec::<f32>().map_err(|error| ServiceError::internal(error.to_string()))?;
+        let x = x
+            .as_fixed()
+            .ok_or_else(|| ServiceError::internal("x has no numbers"))?;
+        let values = x
+            .to_vec::<f32>()
+            .map_err(|error| ServiceError::internal(error.to_string()))?;
         let doubled = values.iter().map(|x| 2.0 * x).collect();
         let y = Tensor::from_vec(x.shape().clone(), doubled)
             .map_err(|error| ServiceError::internal(error.to_string()))?;
@@ -35,7 +39,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let request = InferRequest::new(ModelRef::new("double", None)?).with_input("x", x);
     model.metadata().check_request(&request)?;
     for output in model.infer(request, &CancelToken::new(None))? {
-        println!("{} = {:?}", output.name, output.value.as_fixed().map(Tensor::to_vec::<f32>));
+        println!(
+            "{} = {:?}",
+            output.name,
+            output.value.as_fixed().map(Tensor::to_vec::<f32>)
+        );
     }
     Ok(())
 }

@@ -45,7 +45,10 @@ impl Model for Aborting {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|argument| argument == "worker") {
+    if std::env::args()
+        .nth(1)
+        .is_some_and(|argument| argument == "worker")
+    {
         return oip_worker::run(&[Arc::new(Fragile)]);
     }
     match ask() {

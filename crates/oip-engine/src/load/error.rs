@@ -204,10 +204,15 @@ pub(crate) struct Misnamed {
 fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
     match (is_misplaced, misnamed) {
         (true, _) => {
-            " (the model file stands in the model's folder: move it into a version folder such as 1)".to_owned()
+            " (the model file stands in the model's folder: move it into a version folder such as 1)"
+                .to_owned()
         }
         (false, Some(Misnamed { found, wanted })) => {
-            format!(" (there is {}, which would be the model as {})", Quoted(found), Quoted(wanted))
+            format!(
+                " (there is {}, which would be the model as {})",
+                Quoted(found),
+                Quoted(wanted)
+            )
         }
         (false, None) => String::new(),
     }

@@ -308,7 +308,9 @@ impl ModelFolder {
 
     /// Whether something is there below it, by these names.
     pub(crate) fn has(&self, names: &[&str]) -> bool {
-        let path = names.iter().fold(self.below.clone(), |path, name| path.join(name));
+        let path = names
+            .iter()
+            .fold(self.below.clone(), |path, name| path.join(name));
         names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
     }
 

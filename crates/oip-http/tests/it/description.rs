@@ -607,6 +607,8 @@ async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
         json!([1, 3, 224, 224])
     );
     assert!(inputs[1]["properties"]["shape"]["examples"].is_null());
+    let about = &description["paths"][path]["get"]["responses"]["200"]["content"]["application/json"];
+    assert!(about["schema"].is_object() && about["example"].is_null());
     // The path leads to the model.
     assert_eq!(get(&app, path).await.json()["name"], "a {model} \u{fc} 000");
 }

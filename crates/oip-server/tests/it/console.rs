@@ -75,7 +75,12 @@ fn the_described_examples_work() {
         if is_model {
             let example = &operation["requestBody"]["content"]["application/json"]["example"];
             let answer = server.request("POST", path, &[], example.to_string().as_bytes());
-            assert_eq!(answer.status, 200, "{path} {example}: {}", String::from_utf8_lossy(&answer.body));
+            assert_eq!(
+                answer.status,
+                200,
+                "{path} {example}: {}",
+                String::from_utf8_lossy(&answer.body)
+            );
             ran.push(path.as_str());
         }
     }
@@ -90,6 +95,11 @@ fn the_described_examples_work() {
             &description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"];
         let path = path.replace("{model}", name);
         let answer = server.request("POST", &path, &[], example.to_string().as_bytes());
-        assert_eq!(answer.status, 200, "{path} {example}: {}", String::from_utf8_lossy(&answer.body));
+        assert_eq!(
+            answer.status,
+            200,
+            "{path} {example}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
     }
 }
