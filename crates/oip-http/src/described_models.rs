@@ -79,8 +79,8 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
         ("version", chosen.map(version)),
     ];
     for (parameter, value) in parameters {
-        let parameter = description.pointer_mut(&format!("/components/parameters/{parameter}"));
-        set_example(parameter, value.map(Value::String));
+        let pointer = format!("/components/parameters/{parameter}");
+        set_example(description, &pointer, value.map(Value::String));
     }
     let example = chosen.map_or_else(Vec::new, |model| small_example(model));
     let by_name = |data: &dyn Fn(&ExampleInput<'_>) -> Value| -> Value {
@@ -108,19 +108,21 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
     let v1 = v1.into_iter().map(|path| (path.to_owned(), &predict));
     for (path, body) in v2.chain(v1) {
         let operation = &mut description["paths"][path.as_str()]["post"];
-        let content = operation.pointer_mut("/requestBody/content/application~1json");
-        set_example(content, (!example.is_empty()).then(|| body.clone()));
+        set_example(operation, BODY, (!example.is_empty()).then(|| body.clone()));
         // The answer that the description shows is that of another model.
-        set_example(
-            operation.pointer_mut("/responses/200/content/application~1json"),
-            None,
-        );
+        set_example(operation, ANSWER, None);
     }
 }
 
-/// Gives a member of the description this example, or none.
-fn set_example(place: Option<&mut Value>, example: Option<Value>) {
-    if let Some(Value::Object(members)) = place {
+/// Where an operation has the example of a body.
+const BODY: &str = "/requestBody/content/application~1json";
+
+/// Where an operation has the example of an answer.
+const ANSWER: &str = "/responses/200/content/application~1json";
+
+/// Gives what a pointer leads to this example, or none.
+fn set_example(value: &mut Value, pointer: &str, example: Option<Value>) {
+    if let Some(Value::Object(members)) = value.pointer_mut(pointer) {
         match example {
             Some(example) => drop(members.insert("example".to_owned(), example)),
             None => drop(members.remove("example")),
@@ -163,10 +165,7 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
         about["summary"] = json!(format!("The inputs and outputs of {}", model.name));
         about["parameters"] = json!([]);
         let is_short = model.inputs.len().max(model.outputs.len()) <= MAX_TENSORS;
-        set_example(
-            about.pointer_mut("/responses/200/content/application~1json"),
-            is_short.then(|| json!(&**model)),
-        );
+        set_example(&mut about, ANSWER, is_short.then(|| json!(&**model)));
         let mut run = infer.clone();
         run["operationId"] = json!(id("infer"));
         run["tags"] = json!([tag]);
@@ -305,7 +304,7 @@ fn in_path(name: &str) -> String {
     for byte in name.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(char::from(byte))
+                path.push(char::from(byte));
             }
             other => path.push_str(&format!("%{other:02X}")),
         }

@@ -140,7 +140,10 @@ fn two_paths_are_one_too_many() {
     );
     // A wrong option is still that.
     let (_, line) = failing(&[a.as_os_str(), "--http-adress".as_ref(), b.as_os_str()]);
-    assert!(line.contains("similar argument exists: '--http-address'"), "{line}");
+    assert!(
+        line.contains("similar argument exists: '--http-address'"),
+        "{line}"
+    );
 }
 
 /// A server that cannot run says so in JSON, too.
