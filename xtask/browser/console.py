@@ -201,6 +201,26 @@ def api(console):
     expect(page).to_have_url(f"{console.url}/docs")
     expect(page.locator("body")).to_contain_text("/v2/models")
     console.shot("api")
+    # Each model that is served has a path of its own, first on the page, and its example is answered as it stands.
+    description = page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")
+    own = [operation for methods in description["paths"].values() for operation in methods.values() if operation["tags"][0].startswith("model ")]
+    assert len(own) == 8, [operation["operationId"] for operation in own]
+    for operation in own:
+        send(console, operation["operationId"])
+    console.shot("api-sent")
+    # What is there for any model is filled with one that is there.
+    for name in ["serverMetadata", "listModels", "modelMetadata", "modelVersionMetadata", "modelReady", "infer", "inferVersion", "generate", "generateStream", "predict", "modelConfig", "modelStatistics", "repositoryIndex", "logSettings", "changeLogSettings"]:
+        send(console, name)
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, f"/docs: {wide} pixels too wide"
+
+
+def send(console, operation):
+    """Opens an operation on the page of the API, sends it as it stands, and expects that it succeeds."""
+    box = console.page.locator(f"[id='{operation}']")
+    box.locator("summary").first.click()
+    box.get_by_role("button", name="Send").click()
+    expect(box.locator("pre").last).to_contain_text("200 OK in", timeout=PATIENCE)
 
 
 def main():

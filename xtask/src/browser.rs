@@ -24,8 +24,31 @@ pub(crate) struct Options {
 /// What the script imports: it drives the browser that is installed, and downloads none.
 const REQUIREMENTS: &[&str] = &["playwright==1.55.0"];
 
+/// Where the script's Python is.
+const ENVIRONMENT: &str = "target/browser-venv";
+
 /// Where screenshots go.
 const SHOTS: &str = "target/browser";
+
+/// The same in CI, where everything it needs is there: a browser, and the environment that an earlier run made. CI itself fetches
+/// crates and nothing else.
+pub(crate) fn in_ci() -> Result<()> {
+    let driver = workspace::root().join(ENVIRONMENT).join("bin/playwright");
+    let missing = match (installed(), driver.is_file()) {
+        (None, _) => "no Chromium is installed (apt-get install chromium)",
+        (_, false) => "the browser's driver is not installed (cargo xtask browser installs it)",
+        _ => {
+            let options = Options {
+                python: "python3".to_owned(),
+                chromium: None,
+                server: None,
+            };
+            return run(&options);
+        }
+    };
+    println!("   skipped: {missing}");
+    Ok(())
+}
 
 /// Uses the console, and fails when a control does not do what it should, or the page reports an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -35,12 +58,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             .context("no Chromium is installed: apt-get install chromium, or --chromium PROGRAM")?,
     };
     let root = workspace::root();
-    let python = python::environment(&options.python, &root.join("target/browser-venv"), REQUIREMENTS)?;
+    let python = python::environment(&options.python, &root.join(ENVIRONMENT), REQUIREMENTS)?;
     let server = match &options.server {
         Some(server) => server.clone(),
         None => {
             cargo::run(&["build", "--package", "oip-server"], &[])?;
-            root.join("target/debug/oip-server")
+            workspace::built("debug").join("oip-server")
         }
     };
     let status = Command::new(python)

@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(server) => server.clone(),
         None => {
             cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
-            root.join("target/release/oip-server")
+            workspace::built("release").join("oip-server")
         }
     };
     let mut script = None;

@@ -148,10 +148,7 @@ fn build(target: &Target) -> Result<PathBuf> {
             ("CARGO_ENCODED_RUSTFLAGS", &flags),
         ],
     )?;
-    Ok(workspace::root()
-        .join("target")
-        .join(target.triple)
-        .join("release"))
+    Ok(workspace::target().join(target.triple).join("release"))
 }
 
 /// Flags that keep the folders of this machine out of the programs: panics name places in the code.
@@ -200,13 +197,18 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     // In one order and with one time, so that the same files make the same archive.
     call(
         Command::new("tar")
-            .args(["--create", "--gzip", "--sort=name", "--owner=0", "--group=0"])
+            .args([
+                "--create",
+                "--use-compress-program=gzip -n",
+                "--sort=name",
+                "--owner=0",
+                "--group=0",
+            ])
             .args(["--numeric-owner", "--mtime=@0", "--file"])
             .arg(&archive)
             .arg("--directory")
             .arg(folder)
-            .arg(&name)
-            .env("GZIP", "-n"),
+            .arg(&name),
     )?;
     fs::remove_dir_all(&tree)?;
     Ok(archive)
@@ -222,7 +224,7 @@ fn runnable(target: &Target, programs: &Path, program: &str) -> Result<PathBuf> 
         arguments.extend(["--package", package]);
     }
     cargo::run(&arguments, &[])?;
-    Ok(workspace::root().join("target/debug").join(program))
+    Ok(workspace::built("debug").join(program))
 }
 
 /// Writes a program's completions and man pages.

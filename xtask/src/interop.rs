@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ],
         &[],
     )?;
-    let programs = workspace::root().join("target/debug");
+    let programs = workspace::built("debug");
     let mut simple = Server::start(&mut Command::new(programs.join("examples/test_service")))?;
     let mut command = Command::new(programs.join("oip-server"));
     command
@@ -108,13 +108,13 @@ fn run_files(python: &Path, options: &Options) -> Result<()> {
     let mut suite = Command::new(python);
     suite
         .arg(workspace::root().join(SUITE).join("files.py"))
-        .arg(workspace::root().join("target/debug/tensor"));
+        .arg(workspace::built("debug").join("tensor"));
     add_options(&mut suite, options);
     let status = suite.status().context("starting the suite")?;
     let mut checkpoints = Command::new(python);
     checkpoints
         .arg(workspace::root().join(SUITE).join("checkpoints.py"))
-        .arg(workspace::root().join("target/debug/tensor"));
+        .arg(workspace::built("debug").join("tensor"));
     add_options(&mut checkpoints, options);
     let are_fine = checkpoints
         .status()

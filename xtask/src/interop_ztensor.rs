@@ -58,7 +58,7 @@ fn check(python: &str, version: &str) -> Result<usize> {
 
 /// A line for each tensor: file, name, dtype and shape, digest.
 fn read(paths: &[PathBuf]) -> Result<BTreeSet<String>> {
-    let program = workspace::root().join("target/debug/examples/verdicts");
+    let program = workspace::built("debug").join("examples/verdicts");
     let output = Command::new(program)
         .args(paths)
         .output()

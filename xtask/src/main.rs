@@ -16,6 +16,7 @@ mod codegen;
 mod compare;
 mod components;
 mod corpus;
+mod crate_pages;
 mod deploy;
 mod dist;
 mod interop;

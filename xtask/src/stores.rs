@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut suite = Command::new(python);
     suite
         .arg(workspace::root().join(SUITE).join("suite.py"))
-        .arg(workspace::root().join("target/debug/oip-server"))
+        .arg(workspace::built("debug").join("oip-server"))
         .arg(folder.join("node_modules"));
     if let Some(only) = &options.only {
         suite.args(["--only", only]);

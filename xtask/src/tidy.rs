@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, links, words, workspace};
+use crate::{circles, crate_pages, links, words, workspace};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -346,6 +346,7 @@ fn broken_rules() -> Result<Vec<String>> {
     check_circles(&mut broken)?;
     check_documents(&mut broken)?;
     check_words(&mut broken)?;
+    broken.extend(crate_pages::lacking()?);
     Ok(broken)
 }
 

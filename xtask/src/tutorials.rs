@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 &["build", "--package", "oip-server", "--package", "tensor-cli"],
                 &[],
             )?;
-            root.join("target/debug")
+            workspace::built("debug")
         }
     };
     for page in pages {

@@ -1,26 +1,56 @@
-//! The REST side described for programs (`OpenAPI` 3.1) and for people (a page to browse it and try it out).
+//! The REST side described for programs (`OpenAPI` 3.1) and for people (a page to browse it and try it out), with the models
+//! that are ready.
 
 use axum::{
+    Extension,
+    extract::State,
     http::{
-        HeaderName, HeaderValue,
-        header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+        HeaderName, HeaderValue, StatusCode,
+        header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     },
     response::{IntoResponse, Response},
 };
+use oip_service::{Grant, Lease};
+use oip_types::ServiceError;
 
-/// The description in `OpenAPI` 3.1, which `/openapi.json` is answered with.
+use crate::{
+    answer::{self, respond},
+    app::App,
+    described_models::{ready_models, with_models},
+    extensions::may_see,
+};
+
+/// The description in `OpenAPI` 3.1 of what every service answers, which `/openapi.json` adds the service's models to.
 ///
 /// It names every path once, without its form that ends in a slash.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 const PAGE: &str = include_str!("docs.html");
 
-pub(crate) async fn openapi() -> Response {
-    (
-        [(CONTENT_TYPE, HeaderValue::from_static("application/json"))],
-        OPENAPI,
-    )
-        .into_response()
+/// Bytes that the description has as a tree while it is written, for each of its text.
+const TREE: u64 = 12;
+
+pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
+    let lease = Lease::new(&app.config.budget, &app.config.time);
+    let guard = lease.guard();
+    let service = app.service.clone();
+    let write = {
+        let lease = lease.clone();
+        move || -> Result<Response, ServiceError> {
+            let _tree = lease.charge(OPENAPI.len() as u64 * TREE)?;
+            let models = ready_models(&*service, &|name| may_see(grant.as_deref(), name));
+            let text = with_models(OPENAPI, &models)?;
+            // A client that does not read its answer must not hold memory that nobody counts.
+            let charge = lease.charge(text.len() as u64)?;
+            let mut response = answer::json(StatusCode::OK, charge.own(text));
+            let headers = response.headers_mut();
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            Ok(response)
+        }
+    };
+    let written = app.config.cpu.run(&lease, OPENAPI.len() as u64, write).await;
+    guard.disarm();
+    respond(written)
 }
 
 /// The page loads nothing but the description, and talks to nobody but this server.

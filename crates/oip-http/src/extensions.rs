@@ -107,7 +107,7 @@ pub(crate) async fn all_statistics(State(app): State<App>, grant: Option<Extensi
 }
 
 /// Whether a client may know of a model.
-fn may_see(grant: Option<&Grant>, model: &str) -> bool {
+pub(crate) fn may_see(grant: Option<&Grant>, model: &str) -> bool {
     grant.is_none_or(|grant| grant.check_model(model).is_ok())
 }
 

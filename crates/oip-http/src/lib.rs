@@ -45,6 +45,7 @@ mod app;
 mod browsers;
 mod config;
 mod content_encoding;
+mod described_models;
 mod description;
 mod entrance;
 mod extensions;

@@ -90,10 +90,21 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
                 ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand | ErrorKind::ArgumentConflict
             );
             let misspelt = first.filter(|_| is_of_words);
-            Err(Failure::usage(match misspelt.and_then(|first| meant(first)) {
-                Some(command) => format!("did you mean `{PROGRAM} {command}`? {}", one_line(&error)),
-                None => one_line(&error),
-            }))
+            // A second path is where clap expects a command.
+            let is_path = |argument: &&OsString| Path::new(argument).exists();
+            let paths: Vec<&OsString> = arguments.iter().filter(is_path).collect();
+            Err(Failure::usage(
+                match (misspelt.and_then(|first| meant(first)), &paths[..]) {
+                    (Some(command), _) => format!("did you mean `{PROGRAM} {command}`? {}", one_line(&error)),
+                    (None, [one, other, ..]) if error.kind() == ErrorKind::ArgumentConflict => format!(
+                        "found {} and {}, expected one folder or file; a folder with MODEL/1/model.onnx and the like serves several \
+                     models (--help shows all options)",
+                        one.display(),
+                        other.display()
+                    ),
+                    (None, _) => one_line(&error),
+                },
+            ))
         }
         // Help and version are no errors.
         Err(error) => {

@@ -1,60 +1,37 @@
 //! Requests that can be pasted into a shell, made from what a model says that it takes.
 
-use oip_types::{DataType, ModelMetadata, TensorMetadata};
+use oip_types::{ExampleInput, ModelMetadata};
 use serde_json::{Value, json};
-use tensor_core::DType;
 
 /// Elements of all inputs together; a line with more of them is no longer read by anybody.
 const MOST: u64 = 64;
 
 /// One request to a model, with zeros and empty texts for what it takes.
-pub(crate) struct Example {
-    model: String,
-    inputs: Vec<(TensorMetadata, Vec<u64>)>,
+pub(crate) struct Example<'m> {
+    model: &'m str,
+    inputs: Vec<ExampleInput<'m>>,
 }
 
-impl Example {
+impl<'m> Example<'m> {
     /// An example for a model; `None` when its inputs are large, or its names do not belong into a shell.
-    pub(crate) fn of(metadata: &ModelMetadata) -> Option<Self> {
-        let required = metadata.inputs.iter().filter(|input| !input.optional);
-        let mut chosen: Vec<&TensorMetadata> = required.collect();
-        if chosen.is_empty() {
-            // A tensor file: rows of its first tensor.
-            chosen.extend(metadata.inputs.first());
-        }
-        let inputs: Vec<(TensorMetadata, Vec<u64>)> = chosen
-            .into_iter()
-            .map(|input| (input.clone(), dims(input)))
-            .collect();
-        let elements = |dims: &[u64]| dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim));
+    pub(crate) fn of(metadata: &'m ModelMetadata) -> Option<Self> {
+        let inputs = ExampleInput::all_of(metadata);
         let total = inputs
             .iter()
-            .try_fold(0u64, |all, (_, dims)| all.checked_add(elements(dims)?))?;
-        let is_printable = |name: &String| name.chars().all(|char| char.is_ascii_graphic() || char == ' ');
+            .try_fold(0u64, |all, input| all.checked_add(input.elements()?))?;
+        let is_printable = |name: &str| name.chars().all(|char| char.is_ascii_graphic() || char == ' ');
         let is_fine = {
-            let names = inputs.iter().map(|(input, _)| &input.name);
-            let mut names = names.chain([&metadata.name]);
+            let names = inputs.iter().map(|input| input.tensor().name.as_str());
+            let mut names = names.chain([metadata.name.as_str()]);
             !inputs.is_empty() && total <= MOST && names.all(is_printable)
         };
-        let model = metadata.name.clone();
+        let model = &metadata.name;
         is_fine.then_some(Self { model, inputs })
     }
 
     /// The request by `curl`, to a server at this URL.
     pub(crate) fn curl(&self, url: &str, path: &str) -> String {
-        let inputs: Vec<Value> = self
-            .inputs
-            .iter()
-            .map(|(input, dims)| {
-                let count = dims.iter().product::<u64>() as usize;
-                json!({
-                    "name": input.name,
-                    "datatype": input.datatype.name(),
-                    "shape": dims,
-                    "data": vec![zero(input.datatype); count],
-                })
-            })
-            .collect();
+        let inputs: Vec<Value> = self.inputs.iter().map(ExampleInput::json).collect();
         let body = json!({"inputs": inputs}).to_string();
         format!("curl -s {url}/v2/models/{path}/infer -d {}", quoted(&body))
     }
@@ -65,35 +42,12 @@ impl Example {
         if let Some(url) = url {
             command += &format!(" --url {url}");
         }
-        command += &format!(" --model {}", quoted(&self.model));
-        for (input, dims) in &self.inputs {
-            let literal = format!("{}={}", input.name, nested(input.datatype, dims));
+        command += &format!(" --model {}", quoted(self.model));
+        for input in &self.inputs {
+            let literal = format!("{}={}", input.tensor().name, input.nested());
             command += &format!(" -i {}", quoted(&literal));
         }
         command
-    }
-}
-
-/// The shape of the example: 1 for what is free, and one row of a tensor file.
-fn dims(input: &TensorMetadata) -> Vec<u64> {
-    let own = input.shape.dims().iter().map(|dim| dim.unwrap_or(1));
-    let leading = input.shape.has_any_leading().then_some(1);
-    leading.into_iter().chain(own).collect()
-}
-
-fn zero(datatype: DataType) -> Value {
-    match datatype {
-        DataType::Bytes => json!(""),
-        DataType::Fixed(DType::Bool) => json!(false),
-        DataType::Fixed(_) => json!(0),
-    }
-}
-
-/// Zeros in lists, as deep as there are dimensions.
-fn nested(datatype: DataType, dims: &[u64]) -> Value {
-    match dims {
-        [] => zero(datatype),
-        [first, rest @ ..] => vec![nested(datatype, rest); *first as usize].into(),
     }
 }
 
@@ -108,6 +62,8 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use oip_types::{DataType, TensorMetadata};
+
     use super::*;
 
     fn metadata(name: &str, inputs: Vec<TensorMetadata>) -> ModelMetadata {
@@ -118,7 +74,8 @@ mod tests {
     fn examples_fit_the_model() {
         let x = TensorMetadata::new("x", DataType::FP32, &[-1, 3]);
         let text = TensorMetadata::new("it's", DataType::Bytes, &[1]);
-        let example = Example::of(&metadata("my model", vec![x, text])).unwrap();
+        let metadata = metadata("my model", vec![x, text]);
+        let example = Example::of(&metadata).unwrap();
         assert_eq!(
             example.curl("http://h:1", "my%20model"),
             r#"curl -s http://h:1/v2/models/my%20model/infer -d '{"inputs":[{"data":[0,0,0],"datatype":"FP32","name":"x","shape":[1,3]},{"data":[""],"datatype":"BYTES","name":"it'\''s","shape":[1]}]}'"#
@@ -138,7 +95,8 @@ mod tests {
     fn tensor_files_are_asked_for_a_row() {
         let shape = oip_types::ShapePattern::with_any_leading(Vec::new());
         let rows = TensorMetadata::with_shape("mean.rows", DataType::INT64, shape).optional();
-        let example = Example::of(&metadata("means", vec![rows.clone(), rows])).unwrap();
+        let metadata = metadata("means", vec![rows.clone(), rows]);
+        let example = Example::of(&metadata).unwrap();
         assert_eq!(
             example.tensor(None),
             "tensor infer --model means -i 'mean.rows=[0]'"

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use oip_engine::Repository;
+use oip_engine::{ModelControl, Repository};
 use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
@@ -17,12 +17,29 @@ pub(crate) fn open(config: &mut Config) -> Result<Repository, Failure> {
     let path = &config.model_repository;
     let repository = match path.to_str().filter(|text| is_url(text)) {
         Some(url) => remote::open(url, config, &backends, open_folder)?,
-        None => open_folder(path)?,
+        None => {
+            let repository = open_folder(path)?;
+            match only_file(&repository, config) {
+                Some(file) => open_folder(&path.join(file))?,
+                None => repository,
+            }
+        }
     };
     Ok(match config.digests.take() {
         Some(digests) => repository.with_required_digests(digests),
         None => repository,
     })
+}
+
+/// The one model file of a folder with nothing else in it that could be a model. Where models may come later, or files must be
+/// listed, the folder is a repository.
+fn only_file(repository: &Repository, config: &Config) -> Option<String> {
+    let is_fixed = matches!(config.engine.control, ModelControl::None) && config.digests.is_none();
+    let is_empty = repository.model_names().is_ok_and(|names| names.is_empty());
+    match &repository.misplaced_files()[..] {
+        [file] if is_fixed && is_empty => Some(file.clone()),
+        _ => None,
+    }
 }
 
 fn is_url(text: &str) -> bool {
@@ -35,7 +52,7 @@ mod remote {
     use std::path::PathBuf;
 
     use model_store::{Location, Mirror, MirrorOptions, Scope};
-    use oip_engine::{ModelControl, Upstream};
+    use oip_engine::Upstream;
 
     use super::*;
     use crate::units::ByteSize;

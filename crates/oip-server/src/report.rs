@@ -236,7 +236,11 @@ fn table(models: &[ModelStatus], look: Look) -> String {
         let name = shown(&model.name);
         let version = model.version.as_deref().map_or("-".to_owned(), shown);
         if !model.reason.is_empty() {
-            reasons.push(format!("{name} {version}: {}\n", shown(&model.reason)));
+            let which = match model.version {
+                Some(_) => format!("{name} {version}"),
+                None => name.clone(),
+            };
+            reasons.push(format!("{which}: {}\n", shown(&model.reason)));
         }
         let load_time = model
             .load_time

@@ -35,6 +35,7 @@ mod check;
 mod classification;
 mod datatype;
 mod error;
+mod example;
 mod infer;
 #[cfg(feature = "rest")]
 mod json;
@@ -58,6 +59,7 @@ pub use bytes_tensor::BytesTensor;
 pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;
 pub use error::{ErrorCode, ServiceError, causes};
+pub use example::ExampleInput;
 pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
 pub use limits::Limits;
 pub use log_settings::{LogSetting, LogSettings};

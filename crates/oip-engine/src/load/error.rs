@@ -132,13 +132,18 @@ pub(crate) enum LoadError {
     NoBackend { file: String },
     #[error("it has no {files}")]
     NoFile { files: String },
-    #[error("it has no version folder with {files} in it{}", hint(*is_misplaced))]
-    NoVersion { files: String, is_misplaced: bool },
-    #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced))]
+    #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
+    NoVersion {
+        files: String,
+        is_misplaced: bool,
+        misnamed: Option<Misnamed>,
+    },
+    #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced, misnamed.as_ref()))]
     EmptyVersion {
         version: String,
         files: String,
         is_misplaced: bool,
+        misnamed: Option<Misnamed>,
     },
     #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
     NoWantedVersion { wanted: Vec<String> },
@@ -187,9 +192,28 @@ pub(crate) enum InputError {
     Value(#[source] ServiceError),
 }
 
-fn hint(is_misplaced: bool) -> &'static str {
-    match is_misplaced {
-        true => " (the model file stands in the model's folder: move it into a version folder such as 1)",
-        false => "",
+/// A file that is a model by its extension, where none of a model's names was found.
+#[derive(Debug)]
+pub(crate) struct Misnamed {
+    /// Where it is, from the model's folder.
+    pub(crate) found: String,
+    /// Where it would be the model.
+    pub(crate) wanted: String,
+}
+
+fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
+    match (is_misplaced, misnamed) {
+        (true, _) => {
+            " (the model file stands in the model's folder: move it into a version folder such as 1)"
+                .to_owned()
+        }
+        (false, Some(Misnamed { found, wanted })) => {
+            format!(
+                " (there is {}, which would be the model as {})",
+                Quoted(found),
+                Quoted(wanted)
+            )
+        }
+        (false, None) => String::new(),
     }
 }

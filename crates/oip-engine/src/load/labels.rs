@@ -19,18 +19,27 @@ impl Labels {
         self.0.get(output).cloned().unwrap_or_default()
     }
 
-    /// Reads the files with labels that a configuration names, one label a line.
+    /// Reads the files with labels that a configuration names, one label a line. A file in the version's own folder comes
+    /// before that of the model: versions may know different classes.
     ///
     /// # Errors
     /// What is wrong with a file.
-    pub(crate) fn read(folder: &ModelFolder, config: &ModelConfig) -> Result<Self, FileError> {
+    pub(crate) fn read(
+        folder: &ModelFolder,
+        version: Option<&str>,
+        config: &ModelConfig,
+    ) -> Result<Self, FileError> {
         let mut labels = BTreeMap::new();
         for output in config
             .output
             .iter()
             .filter(|output| !output.label_filename.is_empty())
         {
-            let bytes = folder.read(&[&output.label_filename], Self::MAX_BYTES)?;
+            let name = output.label_filename.as_str();
+            let bytes = match version.filter(|version| folder.has(&[*version, name])) {
+                Some(version) => folder.read(&[version, name], Self::MAX_BYTES)?,
+                None => folder.read(&[name], Self::MAX_BYTES)?,
+            };
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| FileError::NotUtf8 {
                 name: output.label_filename.clone(),

@@ -54,7 +54,7 @@ pub(crate) fn load(
         Content::Pipeline => {
             let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
             let completed = completed.map_err(LoadError::NoPipeline)?;
-            let labels = Labels::read(&job.folder, &completed.config)?;
+            let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
             let config = Arc::new(completed.config);
             let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
             let configs = Configs {
@@ -210,7 +210,7 @@ fn prepare(
         true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
         false => BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?,
     };
-    let labels = Labels::read(&job.folder, &completed.config)?;
+    let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
         Box::new(Narrowed {
             model,

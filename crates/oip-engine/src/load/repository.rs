@@ -14,7 +14,7 @@ use tensor_mmap::Promise;
 
 use crate::load::{
     digests::RequiredDigests,
-    error::{FileError, LoadError},
+    error::{FileError, LoadError, Misnamed},
     files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
     root::{Resolved, Root, is_file, is_folder},
     upstream::Upstream,
@@ -306,6 +306,14 @@ impl ModelFolder {
         })
     }
 
+    /// Whether something is there below it, by these names.
+    pub(crate) fn has(&self, names: &[&str]) -> bool {
+        let path = names
+            .iter()
+            .fold(self.below.clone(), |path, name| path.join(name));
+        names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
+    }
+
     /// Reads a file below it, if it has at most so many bytes.
     ///
     /// # Errors
@@ -594,25 +602,72 @@ impl ModelFolder {
     }
 
     fn describe_files(&self, written: &WrittenConfig) -> Result<String, LoadError> {
+        /// More names than these nobody reads.
+        const NAMED: usize = 4;
         let files: Vec<&str> = self
             .candidates(written)?
             .into_iter()
             .map(|(name, _)| name)
             .collect();
-        Ok(files.join(" or "))
+        Ok(match files.len() {
+            0..=NAMED => files.join(" or "),
+            all => format!("{} or another of the {all} names of model files", files[0]),
+        })
     }
 
     fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
         let files = self.describe_files(written)?;
         let is_misplaced = self.model_file(&self.below, written)?.is_some();
+        let misnamed = self.misnamed(written, version)?;
         Ok(match version.cloned() {
-            None => LoadError::NoVersion { files, is_misplaced },
+            None => LoadError::NoVersion {
+                files,
+                is_misplaced,
+                misnamed,
+            },
             Some(version) => LoadError::EmptyVersion {
                 version,
                 files,
                 is_misplaced,
+                misnamed,
             },
         })
+    }
+
+    /// A file in the version's folder, or else in the model's, that has the extension of a model but not the name.
+    fn misnamed(
+        &self,
+        written: &WrittenConfig,
+        version: Option<&String>,
+    ) -> Result<Option<Misnamed>, LoadError> {
+        let candidates = self.candidates(written)?;
+        let wanted = |found: &str| {
+            let extension = Path::new(found).extension()?;
+            // Ordinary texts end in these.
+            let is_telling = extension != "json" && extension != "txt";
+            let mut names = candidates.iter().map(|(name, _)| *name);
+            names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
+        };
+        let folders = [version.map(String::as_str), Some("")];
+        for folder in folders.into_iter().flatten() {
+            let entries = self.root.list(&self.below.join(folder)).unwrap_or_default();
+            let mut files: Vec<String> = entries
+                .into_iter()
+                .filter(|(_, kind)| *kind == FileType::RegularFile)
+                .map(|(name, _)| name.to_string_lossy().into_owned())
+                .collect();
+            files.sort();
+            let found = files.into_iter().find_map(|file| Some((wanted(&file)?, file)));
+            if let Some((wanted, file)) = found {
+                let place = |folder: &str, file: &str| Path::new(folder).join(file).display().to_string();
+                let version = version.map_or("1", String::as_str);
+                return Ok(Some(Misnamed {
+                    found: place(folder, &file),
+                    wanted: place(version, wanted),
+                }));
+            }
+        }
+        Ok(None)
     }
 }
 

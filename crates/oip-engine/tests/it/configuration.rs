@@ -315,6 +315,27 @@ fn labels_are_read_for_classification() {
     );
 }
 
+/// Versions may know different classes: a version's own labels come before the model's.
+#[test]
+fn a_version_may_have_labels_of_its_own() {
+    let folder = repository(&[
+        ("m/1/model.word", "echo"),
+        ("m/2/model.word", "echo"),
+        ("m/2/labels.txt", "fish\n"),
+        ("m/labels.txt", "cat\n"),
+        (
+            "m/config.pbtxt",
+            "max_batch_size: 4 version_policy { all {} } output { name: \"y\" label_filename: \"labels.txt\" }",
+        ),
+    ]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let label = |version| {
+        let model = ModelRef::new("m", Some(version)).unwrap();
+        engine.classification().unwrap().classes(model, "y").labels[0].clone()
+    };
+    assert_eq!([label("1"), label("2")], ["cat", "fish"]);
+}
+
 /// MR-03: links out are no way to read other files as labels, configurations or warm-up data.
 #[cfg(unix)]
 #[test]

@@ -139,8 +139,19 @@ fn mr_06_folders_without_a_model_say_why() {
         ("spaces/1 2/model.word", "echo"),
         ("good/1/model.word", "echo"),
         ("good/2/readme.txt", ""),
+        ("named/1/mine.word", "echo"),
+        ("loose/mine.word", "echo"),
     ]);
     let root = folder.path();
+    assert_eq!(
+        reason_of(root, "named"),
+        "its version '1' has no model.word or model.text (there is '1/mine.word', which would be the model as '1/model.word')"
+    );
+    assert_eq!(
+        reason_of(root, "loose"),
+        "it has no version folder with model.word or model.text in it (there is 'mine.word', which would be the model as \
+         '1/model.word')"
+    );
     assert_eq!(
         reason_of(root, "empty"),
         "it has no version folder with model.word or model.text in it"

@@ -1,12 +1,22 @@
 //! The `OpenAPI` description is true: its paths are those of the router, and its examples do what it says.
 
-use axum::{
-    body::Body,
-    http::{Method, StatusCode},
-};
-use serde_json::{Map, Value};
+use std::sync::Arc;
 
-use crate::support::{Answer, app, app_with, get, send};
+use axum::{
+    Router,
+    body::{Body, HttpBody},
+    http::{Method, Request, StatusCode},
+};
+use oip_http::HttpConfig;
+use oip_service::{BoxFuture, Grant, InferenceService, ModelRepository, Readiness, RequestContext, Rights};
+use oip_types::{
+    DataType, ErrorCode, InferRequest, InferResponse, LoadOptions, ModelIndexEntry, ModelMetadata, ModelRef,
+    ModelState, ServerMetadata, ServiceError, TensorMetadata, UnloadOptions,
+};
+use serde_json::{Map, Value, json};
+use tower::ServiceExt;
+
+use crate::support::{Answer, app, app_with, call, get, send};
 
 fn description() -> Value {
     serde_json::from_str(oip_http::OPENAPI).unwrap()
@@ -72,7 +82,7 @@ fn check_keyword(
     let (text, list, members) = (value.as_str(), value.as_array(), value.as_object());
     let at_most = |found: Option<usize>| found.is_none_or(|found| found as u64 <= rule.as_u64().unwrap());
     let is_fine = match keyword {
-        "description" | "format" => true,
+        "description" | "format" | "examples" => true,
         "$ref" => {
             check(description, resolve(description, schema), value, place);
             true
@@ -97,6 +107,23 @@ fn check_keyword(
         "minLength" => text.is_none_or(|text| text.chars().count() as u64 >= rule.as_u64().unwrap()),
         "maxLength" => at_most(text.map(|text| text.chars().count())),
         "maxItems" => at_most(list.map(Vec::len)),
+        "minItems" => list.is_none_or(|list| list.len() as u64 >= rule.as_u64().unwrap()),
+        "prefixItems" => {
+            let both = rule.as_array().unwrap().iter().zip(list.into_iter().flatten());
+            both.for_each(|(rule, item)| check(description, rule, item, place));
+            true
+        }
+        // Tensors by their names: the schema with the name is the one that says more.
+        "anyOf" => {
+            let parts = rule.as_array().unwrap();
+            let name = |part: &&Value| part.pointer("/properties/name/const") == value.get("name");
+            let named = parts.iter().find(name);
+            let other = || parts.iter().find(|part| part.get("$ref").is_some());
+            let part = named.or_else(other);
+            part.iter()
+                .for_each(|part| check(description, part, value, place));
+            part.is_some()
+        }
         "maxProperties" => at_most(members.map(Map::len)),
         "required" => {
             let required = rule.as_array().unwrap();
@@ -115,6 +142,8 @@ fn check_keyword(
                 match (rule.get(name), schema.get("additionalProperties")) {
                     (Some(rule), _) => check(description, rule, member, &format!("{place}.{name}")),
                     (None, Some(rule)) if rule != &Value::Bool(false) => {}
+                    // A part of `allOf` says more of some members; the part before it has all.
+                    (None, None) if is_part(schema) => {}
                     // What answers have is described, although clients must bear with more.
                     (None, _) => panic!("{place}: {name} is not described"),
                 }
@@ -132,6 +161,13 @@ fn check_keyword(
         _ => panic!("{place}: the keyword {keyword} is not known"),
     };
     assert!(is_fine, "{place}: {keyword} {rule} does not hold for {value}");
+}
+
+/// Whether a schema says more of a model's tensors than the general one before it in `allOf`.
+fn is_part(schema: &Value) -> bool {
+    let properties = object(&schema["properties"]);
+    let is_list = |name: &String| name == "inputs" || name == "outputs";
+    schema.pointer("/properties/name/const").is_some() || properties.keys().all(is_list)
 }
 
 fn has_type(types: &Value, value: &Value) -> bool {
@@ -377,4 +413,246 @@ async fn the_page_needs_nothing_from_elsewhere() {
     );
     assert!(!text.contains("innerHTML"));
     assert_eq!(description()["info"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+/// What is served: the description with the models that are ready.
+async fn served(app: &Router) -> Value {
+    let answer = get(app, "/openapi.json").await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    answer.json()
+}
+
+/// Models of every datatype and several shapes beside `matrix`, which is always there.
+async fn app_with_models() -> Router {
+    let app = app();
+    let forms = ["", "_scalar", "_matrix"];
+    let identities = oip_service::testing::datatypes().flat_map(|datatype| {
+        let name = oip_service::testing::identity(datatype);
+        forms.map(|form| format!("{name}{form}"))
+    });
+    for name in identities.chain(["nan".to_owned()]) {
+        let load = format!("/v2/repository/models/{name}/load");
+        assert_eq!(
+            send(&app, Method::POST, &load, Body::empty()).await.status,
+            StatusCode::OK
+        );
+    }
+    app
+}
+
+/// Each model has its own path, and a request that is of its schema and is answered, with its schema, as it stands.
+#[tokio::test]
+async fn models_that_are_ready_are_described_with_examples_that_work() {
+    let app = app_with_models().await;
+    let description = served(&app).await;
+    let models = operations(&description)
+        .into_iter()
+        .filter(|(_, _, operation)| operation["tags"][0].as_str().unwrap().starts_with("model "));
+    let mut described = 0;
+    for (path, method, operation) in models {
+        described += 1;
+        let place = format!("{method} {path}");
+        let answer = send(&app, method.clone(), &path, body(&operation)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{place}: {}", answer.text());
+        check_answer(&description, &operation, &answer, &place);
+        if method == Method::GET {
+            let example = &operation["responses"]["200"]["content"]["application/json"]["example"];
+            assert_eq!(&answer.json(), example, "{place}");
+            continue;
+        }
+        let content = &operation["requestBody"]["content"]["application/json"];
+        check(&description, &content["schema"], &content["example"], &place);
+        // A request that the model refuses is not of its schema.
+        let mut other = content["example"].clone();
+        other["inputs"][0]["name"] = "another".into();
+        let refused = send(&app, method, &path, Body::from(other.to_string())).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{place}");
+        let schema = &content["schema"];
+        let checked = std::panic::catch_unwind(|| check(&description, schema, &other, &place));
+        assert!(checked.is_err(), "{place} takes another input");
+    }
+    assert_eq!(described, 2 * (14 * 3 + 2));
+    assert!(description["paths"]["/v2/models/loading/infer"].is_null());
+}
+
+/// What is described for any model can be sent as it stands too, to a model that is there.
+#[tokio::test]
+async fn general_operations_are_filled_with_a_model_that_is_there() {
+    let app = app_with_models().await;
+    let description = served(&app).await;
+    let parameter = |name: &str| {
+        let example = &description["components"]["parameters"][name]["example"];
+        example.as_str().unwrap().to_owned()
+    };
+    let (model, version) = (parameter("model"), parameter("version"));
+    let mut sent = 0;
+    for (path, methods) in object(&description["paths"]) {
+        // A client's memory is described by the client only.
+        let is_sent = path.contains("{model}") && !path.contains("versions");
+        for (method, operation) in object(methods).iter().filter(|_| is_sent) {
+            sent += 1;
+            let path = path.replace("{model}", &model).replace("{version}", &version);
+            let answer = send(
+                &app,
+                method.to_uppercase().parse().unwrap(),
+                &path,
+                body(operation),
+            )
+            .await;
+            assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
+        }
+    }
+    assert!(sent > 10);
+    // A service of one model with versions is asked for one of them.
+    let only_matrix = served(&self::app()).await;
+    let parameters = &only_matrix["components"]["parameters"];
+    assert_eq!(
+        [&parameters["model"]["example"], &parameters["version"]["example"]],
+        ["matrix", "2"]
+    );
+    let infer = &only_matrix["paths"]["/v2/models/{model}/versions/{version}/infer"]["post"];
+    let answer = send(
+        &self::app(),
+        Method::POST,
+        "/v2/models/matrix/versions/2/infer",
+        body(infer),
+    )
+    .await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+}
+
+/// A service with many wide models.
+struct Wide;
+
+impl InferenceService for Wide {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata::new("wide", "1")
+    }
+
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        let tensors = |dims: &[i64]| -> Vec<TensorMetadata> {
+            let names = (0..1000).map(|number| format!("{{tensor}} {number}"));
+            names
+                .map(|name| TensorMetadata::new(name, DataType::FP32, dims).optional())
+                .collect()
+        };
+        let inputs = tensors(&[1, 3, 224, 224]);
+        Ok(Arc::new(ModelMetadata::new(
+            model.name(),
+            "test_test",
+            inputs,
+            tensors(&[-1]),
+        )))
+    }
+
+    fn infer(
+        &self,
+        request: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        let error = ServiceError::invalid(request.model().to_string());
+        Box::pin(async { Err(error) })
+    }
+
+    fn repository(&self) -> Option<&dyn ModelRepository> {
+        Some(self)
+    }
+}
+
+impl ModelRepository for Wide {
+    fn index(&self) -> Vec<ModelIndexEntry> {
+        let entry = |number: usize| ModelIndexEntry {
+            name: format!("a {{model}} \u{fc} {number:03}"),
+            version: Some("1".into()),
+            state: Some(ModelState::Ready),
+            reason: String::new(),
+        };
+        (0..500).map(entry).collect()
+    }
+
+    fn load(&self, _: ModelRef<'_>, _: LoadOptions) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn unload(&self, _: ModelRef<'_>, _: UnloadOptions) -> BoxFuture<'_, Result<(), ServiceError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
+    let app = oip_http::router(Arc::new(Wide), HttpConfig::default());
+    let answer = get(&app, "/openapi.json").await;
+    assert!(answer.text().len() < 2 << 20, "{} bytes", answer.text().len());
+    let description = answer.json();
+    assert!(
+        description["info"]["description"]
+            .as_str()
+            .unwrap()
+            .contains("more models than the 64")
+    );
+    let path = "/v2/models/a%20%7Bmodel%7D%20%C3%BC%20000";
+    let content =
+        &description["paths"][format!("{path}/infer")]["post"]["requestBody"]["content"]["application/json"];
+    // 150,528 zeros are not sent to everybody: the shape of the example is.
+    assert!(content["example"].is_null());
+    let inputs = &content["schema"]["allOf"][1]["properties"]["inputs"]["items"]["anyOf"];
+    assert_eq!(inputs.as_array().unwrap().len(), 17);
+    assert_eq!(
+        inputs[0]["properties"]["shape"]["examples"][0],
+        json!([1, 3, 224, 224])
+    );
+    assert!(inputs[1]["properties"]["shape"]["examples"].is_null());
+    let about = &description["paths"][path]["get"]["responses"]["200"]["content"]["application/json"];
+    assert!(about["schema"].is_object() && about["example"].is_null());
+    // The path leads to the model.
+    assert_eq!(get(&app, path).await.json()["name"], "a {model} \u{fc} 000");
+}
+
+/// A client sees the models that it may know of, and no others.
+#[tokio::test]
+async fn the_description_shows_a_client_its_own_models() {
+    struct Only(&'static str);
+    impl Rights for Only {
+        fn check_model(&self, model: &str) -> Result<(), ServiceError> {
+            match model == self.0 {
+                true => Ok(()),
+                false => Err(ServiceError::new(ErrorCode::PermissionDenied, "not yours")),
+            }
+        }
+    }
+    let app = app_with_models().await;
+    let ask = async |only: &'static str| {
+        let mut request = Request::get("/openapi.json")
+            .header("host", "x")
+            .body(Body::empty())
+            .unwrap();
+        request.extensions_mut().insert(Grant::new(Only(only)));
+        call(&app, request).await.text()
+    };
+    let matrix = ask("matrix").await;
+    assert!(matrix.contains("/v2/models/matrix/infer") && !matrix.contains("identity_fp32"));
+    let none = ask("secret").await;
+    assert!(!none.contains("/v2/models/matrix") && !none.contains("identity_fp32"));
+}
+
+/// The description is memory that a client holds for as long as it does not read.
+#[tokio::test]
+async fn the_description_is_charged_until_it_is_sent() {
+    let config = HttpConfig::default();
+    let budget = config.budget.clone();
+    let (app, _) = app_with(config);
+    let request = Request::get("/openapi.json")
+        .header("host", "x")
+        .body(Body::empty())
+        .unwrap();
+    let response = app.oneshot(request).await.unwrap();
+    let length = response.body().size_hint().exact().unwrap();
+    assert_eq!(budget.used(), length);
+    drop(response);
+    assert_eq!(budget.used(), 0);
 }

@@ -398,8 +398,14 @@ fn models_are_checked_before_they_are_served() {
     let (code, text, _) = check(&[file.to_str().unwrap()]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
+    // A folder with nothing else is as good as the file; one with another model is a repository.
+    let (code, text, _) = check(&["--model-repository", path]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("means  -        READY"), "{text}");
+    fs::create_dir(folder.path().join("other")).unwrap();
     let (code, text, _) = check(&["--model-repository", path]);
     assert_eq!(code, 1, "{text}");
+    fs::remove_dir(folder.path().join("other")).unwrap();
     let told = "passed over: means.safetensors, which would be a model as means/1/model.safetensors\n";
     assert!(text.contains(told), "{text}");
 

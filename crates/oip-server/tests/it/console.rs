@@ -58,3 +58,48 @@ fn page_and_log_can_be_taken_away() {
             .contains("--allow-console-log")
     );
 }
+
+/// Every example of `/openapi.json` is answered as it stands, by the example repository's models.
+#[test]
+fn the_described_examples_work() {
+    let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+    let mut server = Server::start(&models, &[]);
+    server.wait_until_loaded();
+    let description = server.get("/openapi.json").json();
+    let mut ran = Vec::new();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        let operation = &methods["post"];
+        let is_model = operation["tags"][0]
+            .as_str()
+            .is_some_and(|tag| tag.starts_with("model "));
+        if is_model {
+            let example = &operation["requestBody"]["content"]["application/json"]["example"];
+            let answer = server.request("POST", path, &[], example.to_string().as_bytes());
+            assert_eq!(
+                answer.status,
+                200,
+                "{path} {example}: {}",
+                String::from_utf8_lossy(&answer.body)
+            );
+            ran.push(path.as_str());
+        }
+    }
+    assert!(
+        ran.contains(&"/v2/models/digits/infer") && ran.contains(&"/v2/models/digit_means/infer"),
+        "{ran:?}"
+    );
+    let parameters = &description["components"]["parameters"];
+    let name = parameters["model"]["example"].as_str().unwrap();
+    for path in ["/v2/models/{model}/infer", "/v1/models/{model}:predict"] {
+        let example =
+            &description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"];
+        let path = path.replace("{model}", name);
+        let answer = server.request("POST", &path, &[], example.to_string().as_bytes());
+        assert_eq!(
+            answer.status,
+            200,
+            "{path} {example}: {}",
+            String::from_utf8_lossy(&answer.body)
+        );
+    }
+}

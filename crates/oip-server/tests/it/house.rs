@@ -126,6 +126,26 @@ fn misspelt_commands_are_known() {
     }
 }
 
+#[test]
+fn two_paths_are_one_too_many() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.onnx", "b.onnx"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let [a, b] = ["a.onnx", "b.onnx"].map(|name| folder.path().join(name));
+    let (code, line) = failing(&[a.as_os_str(), b.as_os_str()]);
+    assert!(
+        code == 2 && line.contains("b.onnx, expected one folder or file;"),
+        "{line}"
+    );
+    // A wrong option is still that.
+    let (_, line) = failing(&[a.as_os_str(), "--http-adress".as_ref(), b.as_os_str()]);
+    assert!(
+        line.contains("similar argument exists: '--http-address'"),
+        "{line}"
+    );
+}
+
 /// A server that cannot run says so in JSON, too.
 #[test]
 fn failures_are_json_where_the_log_is() {

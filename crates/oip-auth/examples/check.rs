@@ -1,0 +1,17 @@
+//! Reads a table of identities, and says what is wrong with it.
+//!
+//! ```sh
+//! cargo run --package oip-auth --example check -- identities.toml
+//! ```
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use oip_auth::Guard;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::args().nth(1).ok_or("which table?")?;
+    let guard = Guard::with_table(&path)?;
+    println!("{path} is fine");
+    // A server does this from time to time: a table that is not usable leaves the last one in force.
+    println!("changed meanwhile: {}", guard.reload()?);
+    Ok(())
+}

@@ -1,0 +1,313 @@
+//! The description of the API with the models that a service has now: for each a path of its own with its inputs and outputs as
+//! schemas, and examples that can be sent as they stand.
+
+use std::sync::Arc;
+
+use oip_service::{InferenceService, extensions};
+use oip_types::{
+    ExampleInput, ModelMetadata, ModelRef, ModelState, ServiceError, TensorMetadata, rest::json_body,
+};
+use serde_json::{Map, Value, json};
+
+/// Models that are described; a server may have thousands.
+const MAX_MODELS: usize = 64;
+
+/// Inputs, and outputs, of a model that are described one by one; a tensor file has one of each for every tensor.
+const MAX_TENSORS: usize = 16;
+
+/// Elements that an example may have. Of larger ones the description has the shapes, from which `/docs` makes them.
+const MAX_ELEMENTS: u64 = 4096;
+
+/// Models that a client may know of and that take requests now, by name; one more than is described where there are more.
+pub(crate) fn ready_models(
+    service: &dyn InferenceService,
+    may_see: &dyn Fn(&str) -> bool,
+) -> Vec<Arc<ModelMetadata>> {
+    let mut names: Vec<String> = extensions::index(service, true)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|entry| entry.state == Some(ModelState::Ready) && may_see(&entry.name))
+        .map(|entry| entry.name)
+        .collect();
+    names.dedup();
+    names
+        .iter()
+        .filter_map(|name| service.model_metadata(ModelRef::new(name, None).ok()?).ok())
+        .take(MAX_MODELS + 1)
+        .collect()
+}
+
+/// The description with these models.
+///
+/// # Errors
+/// [`Internal`](oip_types::ErrorCode::Internal) when the description is no JSON object, which a test excludes.
+pub(crate) fn with_models(
+    description: &str,
+    models: &[Arc<ModelMetadata>],
+) -> Result<bytes::Bytes, ServiceError> {
+    let mut description: Value = serde_json::from_str(description)
+        .map_err(|error| ServiceError::internal("the description cannot be read").caused_by(error))?;
+    let described = &models[..models.len().min(MAX_MODELS)];
+    if described.len() < models.len()
+        && let Some(Value::String(about)) = description.pointer_mut("/info/description")
+    {
+        *about += &format!(
+            " There are more models than the {MAX_MODELS} described here: `GET /v2/models` lists them."
+        );
+    }
+    fill_in_general_examples(&mut description, described);
+    add_models(&mut description, described);
+    Ok(json_body(&description))
+}
+
+/// What can be sent to any model gets the name of one that is there, and a body that this one takes.
+fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
+    let with_example = || models.iter().filter(|model| !small_example(model).is_empty());
+    // `generate` has lists along the last dimension only.
+    let takes_lists = |model: &&Arc<ModelMetadata>| {
+        let example = ExampleInput::all_of(model);
+        let is_list = |input: &ExampleInput<'_>| input.dims().iter().rev().skip(1).all(|dim| *dim == 1);
+        example.iter().all(is_list)
+    };
+    let chosen = with_example()
+        .find(takes_lists)
+        .or_else(|| with_example().next())
+        .or_else(|| models.first());
+    let version = |model: &Arc<ModelMetadata>| model.versions.last().map_or("1", String::as_str).to_owned();
+    let parameters = [
+        ("model", chosen.map(|model| model.name.clone())),
+        ("version", chosen.map(version)),
+    ];
+    for (parameter, value) in parameters {
+        let pointer = format!("/components/parameters/{parameter}");
+        set_example(description, &pointer, value.map(Value::String));
+    }
+    let example = chosen.map_or_else(Vec::new, |model| small_example(model));
+    let by_name = |data: &dyn Fn(&ExampleInput<'_>) -> Value| -> Value {
+        let inputs = example
+            .iter()
+            .map(|input| (input.tensor().name.clone(), data(input)));
+        inputs.collect::<Map<String, Value>>().into()
+    };
+    let infer = json!({ "inputs": example.iter().map(ExampleInput::json).collect::<Vec<_>>() });
+    let generate = by_name(&|input| input.json()["data"].take());
+    let predict = json!({ "inputs": by_name(&|input| input.nested()) });
+    let prefixes = ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"];
+    let v2 = prefixes.iter().flat_map(|prefix| {
+        let bodies = [
+            ("infer", &infer),
+            ("generate", &generate),
+            ("generate_stream", &generate),
+        ];
+        bodies.map(|(action, body)| (format!("{prefix}/{action}"), body))
+    });
+    let v1 = [
+        "/v1/models/{model}:predict",
+        "/v1/models/{model}/versions/{version}:predict",
+    ];
+    let v1 = v1.into_iter().map(|path| (path.to_owned(), &predict));
+    for (path, body) in v2.chain(v1) {
+        let operation = &mut description["paths"][path.as_str()]["post"];
+        set_example(operation, BODY, (!example.is_empty()).then(|| body.clone()));
+        // The answer that the description shows is that of another model.
+        set_example(operation, ANSWER, None);
+    }
+}
+
+/// Where an operation has the example of a body.
+const BODY: &str = "/requestBody/content/application~1json";
+
+/// Where an operation has the example of an answer.
+const ANSWER: &str = "/responses/200/content/application~1json";
+
+/// Gives what a pointer leads to this example, or none.
+fn set_example(value: &mut Value, pointer: &str, example: Option<Value>) {
+    if let Some(Value::Object(members)) = value.pointer_mut(pointer) {
+        match example {
+            Some(example) => drop(members.insert("example".to_owned(), example)),
+            None => drop(members.remove("example")),
+        }
+    }
+}
+
+/// The inputs of an example that is small enough to be shown; none where it is not.
+fn small_example(model: &ModelMetadata) -> Vec<ExampleInput<'_>> {
+    let example = ExampleInput::all_of(model);
+    let total = example
+        .iter()
+        .try_fold(0u64, |all, input| all.checked_add(input.elements()?));
+    match total {
+        Some(total) if total <= MAX_ELEMENTS => example,
+        _ => Vec::new(),
+    }
+}
+
+/// Adds two paths for each model: what it says of itself, and how it is run.
+fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
+    let general = |path: &str, method: &str| description["paths"][path][method].clone();
+    let metadata = general("/v2/models/{model}", "get");
+    let infer = general("/v2/models/{model}/infer", "post");
+    let mut paths = Map::new();
+    let mut tags = Vec::new();
+    for (number, model) in models.iter().enumerate() {
+        let tag = format!("model {}", model.name);
+        tags.push(json!({ "name": tag, "description": headline(model) }));
+        // Names of functions in generated clients: letters and digits, and the number keeps them apart.
+        let id = |action: &str| {
+            let is_plain = |char: &char| char.is_ascii_alphanumeric() || *char == '_';
+            let name: String = model.name.chars().filter(is_plain).collect();
+            format!("{action}_{number}_{name}")
+        };
+        let path = format!("/v2/models/{}", in_path(&model.name));
+        let mut about = metadata.clone();
+        about["operationId"] = json!(id("metadata"));
+        about["tags"] = json!([tag]);
+        about["summary"] = json!(format!("The inputs and outputs of {}", model.name));
+        about["parameters"] = json!([]);
+        let is_short = model.inputs.len().max(model.outputs.len()) <= MAX_TENSORS;
+        set_example(&mut about, ANSWER, is_short.then(|| json!(&**model)));
+        let mut run = infer.clone();
+        run["operationId"] = json!(id("infer"));
+        run["tags"] = json!([tag]);
+        run["summary"] = json!(format!("Runs {}", model.name));
+        run["parameters"] = json!([{ "$ref": "#/components/parameters/headerLength" }]);
+        let content = &mut run["requestBody"]["content"]["application/json"];
+        *content = json!({ "schema": request_schema(model) });
+        let example = small_example(model);
+        if !example.is_empty() {
+            let inputs: Vec<Value> = example.iter().map(ExampleInput::json).collect();
+            content["example"] = json!({ "inputs": inputs });
+        }
+        run["responses"]["200"]["content"]["application/json"] = json!({ "schema": response_schema(model) });
+        paths.insert(format!("{path}/infer"), json!({ "post": run }));
+        paths.insert(path, json!({ "get": about }));
+    }
+    if let Some(Value::Array(others)) = description.get_mut("tags") {
+        tags.append(others);
+        *others = tags;
+    }
+    if let Some(Value::Object(others)) = description.get_mut("paths") {
+        // Paths without parameters go before those with, wherever they stand.
+        others.extend(paths);
+    }
+}
+
+/// `iris: X FP32[-1, 4] to label INT64[-1], probabilities FP32[-1, 3]`.
+fn headline(model: &ModelMetadata) -> String {
+    let list = |tensors: &[TensorMetadata]| {
+        let some = tensors.iter().take(MAX_TENSORS);
+        let mut shown: Vec<String> = some
+            .map(|tensor| format!("{} {}{}", tensor.name, tensor.datatype, tensor.shape))
+            .collect();
+        if tensors.len() > MAX_TENSORS {
+            shown.push(format!("{} more", tensors.len() - MAX_TENSORS));
+        }
+        shown.join(", ")
+    };
+    format!(
+        "{}: {} to {}",
+        model.name,
+        list(&model.inputs),
+        list(&model.outputs)
+    )
+}
+
+fn request_schema(model: &ModelMetadata) -> Value {
+    let example = ExampleInput::all_of(model);
+    let required = model.inputs.iter().filter(|input| !input.optional).count();
+    let inputs = json!({
+        "type": "array",
+        "minItems": required,
+        "maxItems": model.inputs.len(),
+        "items": one_of(&model.inputs, "InferInput", &|input| {
+            let example = example.iter().find(|example| example.tensor().name == input.name);
+            tensor_schema(input, example.map(ExampleInput::dims))
+        }),
+    });
+    json!({
+        "allOf": [
+            { "$ref": "#/components/schemas/InferRequest" },
+            { "type": "object", "properties": { "inputs": inputs } },
+        ]
+    })
+}
+
+fn response_schema(model: &ModelMetadata) -> Value {
+    let outputs = json!({
+        "type": "array",
+        "items": one_of(&model.outputs, "InferOutput", &|output| tensor_schema(output, None)),
+    });
+    json!({
+        "allOf": [
+            { "$ref": "#/components/schemas/InferResponse" },
+            { "type": "object", "properties": { "outputs": outputs } },
+        ]
+    })
+}
+
+/// What an element of the list is: one of these tensors, in any order; beyond those that are shown any tensor.
+fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMetadata) -> Value) -> Value {
+    let mut schemas: Vec<Value> = tensors.iter().take(MAX_TENSORS).map(schema).collect();
+    if schemas.len() < tensors.len() {
+        schemas.push(json!({ "$ref": format!("#/components/schemas/{general}") }));
+    }
+    match schemas.len() {
+        0 => json!({}),
+        1 => schemas.remove(0),
+        _ => json!({ "anyOf": schemas }),
+    }
+}
+
+/// A tensor of this name, type and shape. The shape of an example stands with it, for who makes data.
+fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
+    let dims = tensor.shape.dims();
+    let mut shape = json!({
+        "type": "array",
+        "description": format!("{}; -1 stands for any size.", tensor.shape),
+        "minItems": dims.len(),
+    });
+    if !tensor.shape.has_any_leading() {
+        shape["maxItems"] = json!(dims.len());
+        let each = dims.iter().map(|dim| match dim {
+            Some(dim) => json!({ "const": dim }),
+            None => json!({ "type": "integer", "minimum": 0 }),
+        });
+        let each: Vec<Value> = each.collect();
+        // JSON Schema has no empty list here.
+        if !each.is_empty() {
+            shape["prefixItems"] = each.into();
+        }
+    }
+    if let Some(example) = example {
+        shape["examples"] = json!([example]);
+    }
+    let optional = if tensor.optional {
+        ", which may be left out"
+    } else {
+        ""
+    };
+    json!({
+        "type": "object",
+        "description": format!("{tensor}{optional}"),
+        "required": ["name", "datatype", "shape"],
+        "properties": {
+            "name": { "const": tensor.name },
+            "datatype": { "const": tensor.datatype.name() },
+            "shape": shape,
+        },
+    })
+}
+
+/// A name as a part of a path. Braces would be parameters there.
+fn in_path(name: &str) -> String {
+    let mut path = String::new();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                path.push(char::from(byte));
+            }
+            other => path.push_str(&format!("%{other:02X}")),
+        }
+    }
+    path
+}

@@ -1,0 +1,170 @@
+//! Requests made up from what a model says that it takes: for descriptions of an API, banners and forms.
+
+use crate::{ModelMetadata, TensorMetadata};
+
+/// Rows and columns of an image where a model leaves them free: networks halve them five times at most.
+const IMAGE_SIDE: u64 = 32;
+
+/// An input of an example request: a tensor of zeros (or empty texts, or `false`) with a shape that the model takes.
+///
+/// ```
+/// use oip_types::{DataType, ExampleInput, ModelMetadata, TensorMetadata};
+///
+/// let inputs = vec![TensorMetadata::new("X", DataType::FP32, &[-1, 4])];
+/// let model = ModelMetadata::new("iris", "onnx_onnxv1", inputs, Vec::new());
+/// let example = ExampleInput::all_of(&model);
+/// assert_eq!((example[0].tensor().name.as_str(), example[0].dims()), ("X", &[1, 4][..]));
+/// assert_eq!(example[0].elements(), Some(4));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ExampleInput<'m> {
+    tensor: &'m TensorMetadata,
+    dims: Vec<u64>,
+}
+
+impl<'m> ExampleInput<'m> {
+    /// The inputs that a request needs: all that are required; of a model whose inputs are all optional, such as a tensor file,
+    /// the first.
+    #[must_use]
+    pub fn all_of(model: &'m ModelMetadata) -> Vec<Self> {
+        let mut chosen: Vec<&TensorMetadata> = model.inputs.iter().filter(|input| !input.optional).collect();
+        if chosen.is_empty() {
+            chosen.extend(model.inputs.first());
+        }
+        chosen.into_iter().map(Self::of).collect()
+    }
+
+    fn of(tensor: &'m TensorMetadata) -> Self {
+        let own = tensor.shape.dims();
+        // Batches of images, with channels before or after rows and columns.
+        let is_image = matches!(own, [_, Some(1 | 3 | 4), ..] | [.., Some(1 | 3 | 4)]) && own.len() == 4;
+        let size = |(axis, dim): (usize, &Option<u64>)| match dim {
+            Some(dim) => *dim,
+            None if is_image && axis > 0 => IMAGE_SIDE,
+            None => 1,
+        };
+        let leading = tensor.shape.has_any_leading().then_some(1);
+        let dims = leading
+            .into_iter()
+            .chain(own.iter().enumerate().map(size))
+            .collect();
+        Self { tensor, dims }
+    }
+
+    /// What the model says of the input.
+    #[must_use]
+    pub fn tensor(&self) -> &'m TensorMetadata {
+        self.tensor
+    }
+
+    /// The shape: one row, 1 or the least useful size for what is free.
+    #[must_use]
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+
+    /// How many elements that makes; `None` for more than a `u64` counts.
+    #[must_use]
+    pub fn elements(&self) -> Option<u64> {
+        self.dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim))
+    }
+}
+
+/// As JSON. These allocate an element each: look at [`ExampleInput::elements`] before.
+#[cfg(feature = "rest")]
+impl ExampleInput<'_> {
+    /// The input as a member of `inputs` in a request's body, with data in one list.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "name": self.tensor.name,
+            "datatype": self.tensor.datatype.name(),
+            "shape": self.dims,
+            "data": vec![self.zero(); self.elements().unwrap_or(0) as usize],
+        })
+    }
+
+    /// The data in lists, as deep as there are dimensions.
+    #[must_use]
+    pub fn nested(&self) -> serde_json::Value {
+        fn nest(dims: &[u64], zero: &serde_json::Value) -> serde_json::Value {
+            match dims {
+                [] => zero.clone(),
+                [first, rest @ ..] => vec![nest(rest, zero); *first as usize].into(),
+            }
+        }
+        nest(&self.dims, &self.zero())
+    }
+
+    fn zero(&self) -> serde_json::Value {
+        match self.tensor.datatype {
+            crate::DataType::Bytes => "".into(),
+            crate::DataType::BOOL => false.into(),
+            crate::DataType::Fixed(_) => 0.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataType, ShapePattern};
+
+    fn dims(dims: &[i64]) -> Vec<u64> {
+        let tensor = TensorMetadata::new("x", DataType::FP32, dims);
+        ExampleInput::of(&tensor).dims
+    }
+
+    #[test]
+    fn free_dimensions_get_a_size_that_models_take() {
+        assert_eq!(dims(&[]), [0u64; 0]);
+        assert_eq!(dims(&[-1, 4]), [1, 4]);
+        assert_eq!(dims(&[-1, -1, 8]), [1, 1, 8]);
+        assert_eq!(dims(&[-1, 3, -1, -1]), [1, 3, 32, 32]);
+        assert_eq!(dims(&[-1, -1, -1, 3]), [1, 32, 32, 3]);
+        assert_eq!(dims(&[-1, 3, 224, 224]), [1, 3, 224, 224]);
+        assert_eq!(dims(&[-1, 12, -1, 64]), [1, 12, 1, 64]);
+        let huge = TensorMetadata::new("x", DataType::FP32, &[i64::MAX, i64::MAX]);
+        assert_eq!(ExampleInput::of(&huge).elements(), None);
+    }
+
+    #[test]
+    fn of_inputs_that_may_be_left_out_only_the_first_is_shown() {
+        let row = |name: &str| {
+            let shape = ShapePattern::with_any_leading(Vec::new());
+            TensorMetadata::with_shape(name, DataType::INT64, shape).optional()
+        };
+        let file = ModelMetadata::new("f", "p", vec![row("a.rows"), row("b.rows")], Vec::new());
+        let example = ExampleInput::all_of(&file);
+        assert_eq!((example.len(), example[0].dims()), (1, &[1][..]));
+        let x = TensorMetadata::new("x", DataType::BYTES, &[2, 1]);
+        let model = ModelMetadata::new("m", "p", vec![row("a"), x], Vec::new());
+        let example = ExampleInput::all_of(&model);
+        assert_eq!((example.len(), example[0].tensor().name.as_str()), (1, "x"));
+    }
+
+    #[cfg(feature = "rest")]
+    #[test]
+    fn examples_are_requests() {
+        use crate::{Limits, ModelRef, rest};
+
+        for datatype in ["BOOL", "BF16", "UINT64", "BYTES", "FP16"] {
+            let datatype = DataType::from_name(datatype).unwrap();
+            let inputs = vec![TensorMetadata::new("x", datatype, &[-1, 2])];
+            let model = ModelMetadata::new("m", "p", inputs, Vec::new());
+            let example = ExampleInput::all_of(&model);
+            for data in [None, Some(example[0].nested())] {
+                let mut input = example[0].json();
+                if let Some(data) = data {
+                    input["data"] = data;
+                }
+                let body = rest::json_body(&serde_json::json!({"inputs": [input]}));
+                let name = ModelRef::new("m", None).unwrap();
+                let decoded = rest::decode_request(name, &body, None, &Limits::default()).unwrap();
+                model.check_request(&decoded.request).unwrap();
+            }
+        }
+        let scalar = TensorMetadata::new("x", DataType::FP32, &[]);
+        assert_eq!(ExampleInput::of(&scalar).nested(), 0);
+    }
+}

@@ -1,0 +1,53 @@
+//! What a crate shows to those who look for one: a page, an example, words to be found by, and how its documentation is built.
+
+use anyhow::Result;
+use cargo_metadata::{MetadataCommand, Package, TargetKind};
+
+use crate::workspace;
+
+/// A library without a program of an example, and why.
+const NO_EXAMPLE: &str = "onnx-session"; // Any use of it needs ONNX Runtime's library; `backend-onnx` is its example.
+
+/// Words of crates that are published and lack something.
+pub(crate) fn lacking() -> Result<Vec<String>> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(workspace::root().join("Cargo.toml"))
+        .no_deps()
+        .exec()?;
+    let published = metadata.packages.iter().filter(|package| {
+        package
+            .publish
+            .as_ref()
+            .is_none_or(|registries| !registries.is_empty())
+    });
+    Ok(published.flat_map(lacks).collect())
+}
+
+fn lacks(package: &Package) -> impl Iterator<Item = String> {
+    let has = |kind: &TargetKind| package.targets.iter().any(|target| target.kind.contains(kind));
+    let is_program = !has(&TargetKind::Lib);
+    let folder = package.manifest_path.parent();
+    let name = package.name.to_string();
+    let checks = [
+        (
+            "no README.md",
+            folder.is_some_and(|folder| folder.join("README.md").is_file()),
+        ),
+        ("no description", package.description.is_some()),
+        ("no keywords", !package.keywords.is_empty()),
+        (
+            "no [package.metadata.docs.rs]",
+            package.metadata["docs"]["rs"].is_object(),
+        ),
+        (
+            "no examples/",
+            is_program || has(&TargetKind::Example) || name == NO_EXAMPLE,
+        ),
+        // There is no public repository yet, and an invented address would be somebody else's.
+        ("an address of a repository", package.repository.is_none()),
+    ];
+    checks
+        .into_iter()
+        .filter(|(_, is_fine)| !is_fine)
+        .map(move |(what, _)| format!("{name}: {what}"))
+}
