@@ -11,7 +11,7 @@ use std::{
 
 use axum::Router;
 use oip_auth::{Gate, Guard};
-use oip_engine::{Engine, Repository};
+use oip_engine::{Engine, Repositories};
 use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, Tls, listen, serve_each};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
@@ -213,7 +213,7 @@ impl App {
     fn start(
         config: Config,
         doors: Doors,
-        repository: Repository,
+        repository: Repositories,
         log: &Log,
         work: &Handle,
         start: Instant,
@@ -292,10 +292,7 @@ impl App {
         }
 
         let misplaced = repository.misplaced_files();
-        let only_model = match repository.model_names().as_deref() {
-            Ok([only]) => Some(only.clone()),
-            _ => None,
-        };
+        let only_model = repository.only_model();
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {

@@ -24,13 +24,9 @@ use crate::{
 
 /// Everything that the server needs to know, complete and checked.
 pub(crate) struct Config {
-    pub(crate) model_repository: PathBuf,
+    pub(crate) model_repositories: Vec<PathBuf>,
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
-    #[cfg_attr(
-        not(feature = "stores"),
-        expect(dead_code, reason = "folders need no options of their own")
-    )]
     pub(crate) source: SourceOptions,
     /// The files that may be loaded, until the repository has them.
     pub(crate) digests: Option<RequiredDigests>,
@@ -81,11 +77,21 @@ impl Config {
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
         let digests = options.source.digests()?;
-        let model_repository = options.path.or(options.model_repository).ok_or_else(|| {
-            Failure::usage(
+        let model_repositories = match options.path {
+            Some(path) => vec![path],
+            None => options.model_repository,
+        };
+        if model_repositories.is_empty() {
+            return Err(Failure::usage(
                 "no model repository: give a folder with models, or a model's file (--help shows all options)",
-            )
-        })?;
+            ));
+        }
+        if model_repositories.len() > 1 && options.model_name.is_some() {
+            return Err(Failure::usage(
+                "--model-name is the name of the only model, and there are several repositories (--model-repository): leave \
+                 one of both out",
+            ));
+        }
         let allow_console = options.allow_console.unwrap_or(true);
         let allow_console_log = options
             .allow_console_log
@@ -130,7 +136,7 @@ impl Config {
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
         Ok(Self {
-            model_repository,
+            model_repositories,
             model_name: options.model_name,
             addresses,
             source: options.source,

@@ -1,28 +1,44 @@
-//! Where models come from: a folder, or a URL that a folder is kept in step with.
+//! Where models come from: folders, and URLs that a folder is kept in step with.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use oip_engine::Repository;
+use oip_engine::{Repositories, Repository};
 use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
 
-/// Opens the repository that the configuration names. If it is a URL, its models are fetched first.
-pub(crate) fn open(config: &mut Config) -> Result<Repository, Failure> {
+/// Opens the repositories that the configuration names. The models of those that are URLs are fetched first.
+pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     let backends = config.backends.isolated()?;
     let name = config.model_name.as_deref();
-    let open_folder = |path: &Path| {
-        Repository::open(path, &backends, name).map_err(|error| Failure::run(error.to_string()))
+    let open_folder = |path: &Path, also: &[PathBuf]| {
+        Repository::open_with_links(path, &backends, name, also)
+            .map_err(|error| Failure::run(error.to_string()))
     };
-    let path = &config.model_repository;
-    let repository = match path.to_str().filter(|text| is_url(text)) {
-        Some(url) => remote::open(url, config, &backends, open_folder)?,
-        None => open_folder(path)?,
-    };
-    Ok(match config.digests.take() {
-        Some(digests) => repository.with_required_digests(digests),
-        None => repository,
-    })
+    let digests = config.digests.take();
+    let (mut seen, mut repositories) = (BTreeSet::new(), Vec::new());
+    for path in &config.model_repositories {
+        if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+            let shown = path.display();
+            return Err(Failure::usage(format!(
+                "--model-repository: {shown} is given twice, so each of its models would be in two repositories"
+            )));
+        }
+        let repository = match path.to_str().filter(|text| is_url(text)) {
+            // The views of a cache have no links that lead out.
+            Some(url) => remote::open(url, config, &backends, |path| open_folder(path, &[]))?,
+            None => open_folder(path, &config.source.repository_also)?,
+        };
+        repositories.push(match &digests {
+            Some(digests) => repository.with_required_digests(digests.clone()),
+            None => repository,
+        });
+    }
+    Ok(repositories.into())
 }
 
 fn is_url(text: &str) -> bool {
@@ -32,8 +48,6 @@ fn is_url(text: &str) -> bool {
 
 #[cfg(feature = "stores")]
 mod remote {
-    use std::path::PathBuf;
-
     use model_store::{Location, Mirror, MirrorOptions, Scope};
     use oip_engine::{ModelControl, Upstream};
 
@@ -88,7 +102,10 @@ mod remote {
             _ => Scope::All,
         };
         let path = mirror.start(scope).map_err(fail)?;
-        Ok(open_folder(&path)?.with_upstream(Arc::new(Store(mirror))))
+        let label = url.split(['?', '#']).next().unwrap_or_default().to_owned();
+        Ok(open_folder(&path)?
+            .with_label(label)
+            .with_upstream(Arc::new(Store(mirror))))
     }
 
     fn default_cache() -> Option<PathBuf> {

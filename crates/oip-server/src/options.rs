@@ -64,9 +64,10 @@ pub(crate) struct Options {
         hide_env = true,
         value_name = "DIR or URL",
         help = "The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
-            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx"
+            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx. May be given several times"
     )]
-    pub(crate) model_repository: Option<PathBuf>,
+    #[serde(deserialize_with = "one_or_more")]
+    pub(crate) model_repository: Vec<PathBuf>,
 
     #[command(flatten)]
     #[serde(skip)]
@@ -348,7 +349,11 @@ impl Options {
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),
-            model_repository: self.model_repository.or(other.model_repository),
+            model_repository: if self.model_repository.is_empty() {
+                other.model_repository
+            } else {
+                self.model_repository
+            },
             model_name: self.model_name.or(other.model_name),
             source: self.source.or(other.source),
             model_control_mode: self.model_control_mode.or(other.model_control_mode),
@@ -399,6 +404,20 @@ impl Options {
             log: self.log.or(other.log),
         }
     }
+}
+
+/// A path, or a list of them.
+fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a path or URL, or a list of them")]
+    enum Written {
+        One(PathBuf),
+        More(Vec<PathBuf>),
+    }
+    Ok(match Written::deserialize(from)? {
+        Written::One(path) => vec![path],
+        Written::More(paths) => paths,
+    })
 }
 
 /// What clap says about a wrong command line, in one line.
