@@ -150,6 +150,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tonic", "prost"],
     },
     Arrows {
+        from: "oip-telemetry",
+        to: &[],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-auth",
         to: &["tensor-core", "oip-types", "oip-service"],
         never: &["axum", "tonic", "hyper"],
@@ -268,6 +273,7 @@ const ARROWS: &[Arrows] = &[
             "oip-listen",
             "oip-shm",
             "oip-console",
+            "oip-telemetry",
             "oip-http",
             "oip-grpc",
             "oip-engine",

@@ -40,7 +40,7 @@ use crate::{
     signals::{Signals, Wish},
     telemetry::{self, Log, LogEnd},
     tls_options,
-    traffic::{AccessLog, Load, Observed, Totals, Traffic, Transport},
+    traffic::{AccessLog, Load, Observed, Totals, Traces, Traffic, Transport},
 };
 
 /// How often files of certificates and identities are looked at.
@@ -206,6 +206,8 @@ struct App {
     signals: Signals,
     reloads: Reloads,
     access_log: Option<AccessLog>,
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
+    traces: Option<Arc<Traces>>,
 }
 
 impl App {
@@ -299,6 +301,13 @@ impl App {
             service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
         }
         let service: Arc<dyn InferenceService> = Arc::new(service);
+        #[cfg(feature = "otlp")]
+        let traces = config
+            .traces
+            .map(|traces| traces.start().map(Arc::new))
+            .transpose()?;
+        #[cfg(not(feature = "otlp"))]
+        let traces: Option<Arc<Traces>> = None;
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         let totals = Arc::new(Totals::default());
@@ -310,6 +319,7 @@ impl App {
                 log.dropped.clone(),
                 totals.clone(),
                 access_log.clone(),
+                traces.clone(),
             );
             beside = beside.merge(metrics.router());
         }
@@ -327,6 +337,7 @@ impl App {
         let traffic = Arc::new(Traffic {
             totals: config.allow_metrics.then_some(totals),
             log: access_log.clone(),
+            traces: traces.clone(),
             request_ids: RequestIds::new(),
             aliases: Aliases::new(only_model.as_deref(), &|name| env::var(name).ok()),
             load: Box::new(load),
@@ -424,6 +435,7 @@ impl App {
             signals,
             reloads,
             access_log,
+            traces,
         })
     }
 
@@ -460,6 +472,10 @@ impl App {
         let write_out = || {
             if let Some(access_log) = &self.access_log {
                 access_log.flush(Duration::from_millis(500));
+            }
+            #[cfg(feature = "otlp")]
+            if let Some(traces) = &self.traces {
+                traces.exporter.finish(Duration::from_secs(1));
             }
         };
         tokio::select! {

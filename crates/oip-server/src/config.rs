@@ -10,6 +10,8 @@ use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
+#[cfg(feature = "otlp")]
+use crate::trace_options::TraceConfig;
 use crate::{
     access_options::Access,
     addresses::Addresses,
@@ -53,6 +55,9 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) access_log: AccessLogForm,
+    /// Where traces go, if they go anywhere.
+    #[cfg(feature = "otlp")]
+    pub(crate) traces: Option<TraceConfig>,
     pub(crate) access_log_file: Option<PathBuf>,
     /// The configuration file, if what it says of the log is what counts.
     pub(crate) log_file: Option<PathBuf>,
@@ -199,6 +204,8 @@ impl Config {
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
             log_file,
             access_log,
+            #[cfg(feature = "otlp")]
+            traces: options.traces.resolve()?,
             access_log_file: options.traffic.access_log_file,
         })
     }

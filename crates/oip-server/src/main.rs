@@ -33,6 +33,8 @@ mod signals;
 mod source_options;
 mod telemetry;
 mod tls_options;
+#[cfg(feature = "otlp")]
+mod trace_options;
 mod traffic;
 mod units;
 

@@ -8,6 +8,8 @@ use toml::de::DeTable;
 
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
+#[cfg(feature = "otlp")]
+use crate::trace_options::TraceOptions;
 use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
@@ -102,6 +104,11 @@ pub(crate) struct Options {
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) traffic: TrafficOptions,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) traces: TraceOptions,
 
     /// A TOML file with any of these options
     #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
@@ -335,6 +342,8 @@ impl Options {
         Ok(Self {
             addresses: toml::from_str(text)?,
             traffic: toml::from_str(text)?,
+            #[cfg(feature = "otlp")]
+            traces: toml::from_str(text)?,
             tls: toml::from_str(text)?,
             access: toml::from_str(text)?,
             in_place: toml::from_str(text)?,
@@ -365,6 +374,8 @@ impl Options {
             },
             addresses: self.addresses.or(other.addresses),
             traffic: self.traffic.or(other.traffic),
+            #[cfg(feature = "otlp")]
+            traces: self.traces.or(other.traces),
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),

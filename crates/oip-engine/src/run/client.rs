@@ -15,6 +15,8 @@ pub(crate) struct Client {
     pub(crate) queued: Instant,
     pub(crate) cancel: CancelToken,
     pub(crate) lease: Lease,
+    /// The step of a pipeline that it is, for the request's notes.
+    pub(crate) step: u32,
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 

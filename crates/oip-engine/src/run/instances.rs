@@ -262,6 +262,7 @@ impl Shared {
                 queued,
                 cancel: cx.cancel().clone(),
                 lease: cx.lease().clone(),
+                step: cx.step(),
                 answer: sender,
             };
             Job { request, client }

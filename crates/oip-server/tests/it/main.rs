@@ -37,5 +37,7 @@ mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
 mod tls;
+#[cfg(all(feature = "onnx", feature = "otlp", feature = "tensors"))]
+mod traces;
 #[cfg(feature = "tensors")]
 mod traffic;
