@@ -150,6 +150,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tonic", "prost"],
     },
     Arrows {
+        from: "oip-capture",
+        to: &["tensor-core", "fmt-core", "fmt-safetensors", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-telemetry",
         to: &[],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -205,6 +210,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-files",
             "tensor-remote",
             "oip-types",
+            "oip-capture",
             "oip-client",
         ],
         never: &["axum", "hyper", "tonic"],
@@ -274,6 +280,7 @@ const ARROWS: &[Arrows] = &[
             "oip-shm",
             "oip-console",
             "oip-telemetry",
+            "oip-capture",
             "oip-http",
             "oip-grpc",
             "oip-engine",

@@ -11,6 +11,7 @@ use std::{
 
 use axum::Router;
 use oip_auth::{Gate, Guard};
+use oip_capture::{Captured, Recorder};
 use oip_engine::{Engine, Repositories};
 use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, Tls, listen, serve_each};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
@@ -27,6 +28,7 @@ use tower::{Layer, util::Either};
 use crate::{
     access_options,
     addresses::{At, Place, Speaks},
+    capture_options,
     config::Config,
     failure::Failure,
     in_place::transport_threads,
@@ -206,6 +208,7 @@ struct App {
     signals: Signals,
     reloads: Reloads,
     access_log: Option<AccessLog>,
+    recorder: Option<Recorder>,
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
     traces: Option<Arc<Traces>>,
 }
@@ -300,7 +303,11 @@ impl App {
         if let Some(shared_memory) = config.shared_memory {
             service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
         }
-        let service: Arc<dyn InferenceService> = Arc::new(service);
+        let mut service: Arc<dyn InferenceService> = Arc::new(service);
+        let recorder = config.capture.map(capture_options::start).transpose()?;
+        if let Some(recorder) = &recorder {
+            service = Arc::new(Captured::new(service, recorder.clone()));
+        }
         #[cfg(feature = "otlp")]
         let traces = config
             .traces
@@ -320,6 +327,7 @@ impl App {
                 totals.clone(),
                 access_log.clone(),
                 traces.clone(),
+                recorder.clone(),
             );
             beside = beside.merge(metrics.router());
         }
@@ -435,6 +443,7 @@ impl App {
             signals,
             reloads,
             access_log,
+            recorder,
             traces,
         })
     }
@@ -472,6 +481,9 @@ impl App {
         let write_out = || {
             if let Some(access_log) = &self.access_log {
                 access_log.flush(Duration::from_millis(500));
+            }
+            if let Some(recorder) = &self.recorder {
+                recorder.finish(Duration::from_secs(1));
             }
             #[cfg(feature = "otlp")]
             if let Some(traces) = &self.traces {

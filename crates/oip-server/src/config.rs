@@ -1,5 +1,8 @@
+//! What options come to: a configuration that is complete and checked.
+
 use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
+use oip_capture::RecorderConfig;
 use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl, RequiredDigests};
 use oip_grpc::{GrpcConfig, GrpcOutput};
@@ -55,6 +58,8 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) access_log: AccessLogForm,
+    /// What is recorded of requests and answers, if anything is.
+    pub(crate) capture: Option<RecorderConfig>,
     /// Where traces go, if they go anywhere.
     #[cfg(feature = "otlp")]
     pub(crate) traces: Option<TraceConfig>,
@@ -204,6 +209,7 @@ impl Config {
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
             log_file,
             access_log,
+            capture: options.capture.resolve()?,
             #[cfg(feature = "otlp")]
             traces: options.traces.resolve()?,
             access_log_file: options.traffic.access_log_file,

@@ -8,6 +8,7 @@ mod addresses;
 mod allocator;
 mod app;
 mod backends;
+mod capture_options;
 mod check;
 mod commands;
 mod config;

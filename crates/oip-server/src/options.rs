@@ -13,6 +13,7 @@ use crate::trace_options::TraceOptions;
 use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
+    capture_options::CaptureOptions,
     in_place::InPlaceOptions,
     source_options::SourceOptions,
     tls_options::TlsOptions,
@@ -104,6 +105,10 @@ pub(crate) struct Options {
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) traffic: TrafficOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) capture: CaptureOptions,
 
     #[cfg(feature = "otlp")]
     #[command(flatten)]
@@ -342,6 +347,7 @@ impl Options {
         Ok(Self {
             addresses: toml::from_str(text)?,
             traffic: toml::from_str(text)?,
+            capture: toml::from_str(text)?,
             #[cfg(feature = "otlp")]
             traces: toml::from_str(text)?,
             tls: toml::from_str(text)?,
@@ -374,6 +380,7 @@ impl Options {
             },
             addresses: self.addresses.or(other.addresses),
             traffic: self.traffic.or(other.traffic),
+            capture: self.capture.or(other.capture),
             #[cfg(feature = "otlp")]
             traces: self.traces.or(other.traces),
             config: self.config.or(other.config),

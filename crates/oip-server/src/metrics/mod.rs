@@ -15,6 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use oip_capture::Recorder;
 use oip_engine::Engine;
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 
@@ -36,6 +37,7 @@ pub(crate) struct Metrics {
     dropped: Arc<Dropped>,
     totals: Arc<Totals>,
     access_log: Option<AccessLog>,
+    recorder: Option<Recorder>,
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
     traces: Option<Arc<Traces>>,
     #[cfg(target_os = "linux")]
@@ -51,6 +53,7 @@ impl Metrics {
         totals: Arc<Totals>,
         access_log: Option<AccessLog>,
         traces: Option<Arc<Traces>>,
+        recorder: Option<Recorder>,
     ) -> Self {
         Self {
             engine,
@@ -59,6 +62,7 @@ impl Metrics {
             dropped,
             totals,
             access_log,
+            recorder,
             traces,
             #[cfg(target_os = "linux")]
             process: Process::new(),
@@ -85,6 +89,10 @@ impl Metrics {
         text.family(&LOG_DROPPED).add(&[], self.dropped.count());
         text.family(&ACCESS_LOG_DROPPED)
             .add(&[], self.access_log.as_ref().map_or(0, AccessLog::dropped));
+        text.family(&CAPTURED)
+            .add(&[], self.recorder.as_ref().map_or(0, Recorder::recorded));
+        text.family(&NOT_CAPTURED)
+            .add(&[], self.recorder.as_ref().map_or(0, Recorder::dropped));
         #[cfg(feature = "otlp")]
         {
             let exporter = self.traces.as_ref().map(|traces| &traces.exporter);
@@ -150,6 +158,16 @@ const ACCESS_LOG_DROPPED: Family = Family::counter(
     "Lines of the access log that found no room or could not be written.",
 );
 
+const CAPTURED: Family = Family::counter(
+    "oip_captured_requests_total",
+    "Requests that were recorded with their answers.",
+);
+
+const NOT_CAPTURED: Family = Family::counter(
+    "oip_capture_dropped_total",
+    "Requests that should have been recorded and found no room or could not be written.",
+);
+
 #[cfg(feature = "otlp")]
 const SPANS_SENT: Family = Family::counter(
     "oip_trace_spans_sent_total",
@@ -201,6 +219,7 @@ mod tests {
             config.cpu.clone(),
             Arc::default(),
             Arc::default(),
+            None,
             None,
             None,
         )

@@ -10,6 +10,8 @@ mod attacks;
 mod bodies;
 #[cfg(feature = "forest")]
 mod boosters;
+#[cfg(feature = "tensors")]
+mod capture;
 mod command_line;
 #[cfg(feature = "onnx")]
 mod console;
