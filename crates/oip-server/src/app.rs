@@ -240,6 +240,7 @@ impl App {
                     file.display()
                 ))
             })?;
+        let recorder = config.capture.map(capture_options::start).transpose()?;
         let answering = |other: Speaks| -> Vec<Address> {
             let bound = bound
                 .iter()
@@ -304,7 +305,6 @@ impl App {
             service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
         }
         let mut service: Arc<dyn InferenceService> = Arc::new(service);
-        let recorder = config.capture.map(capture_options::start).transpose()?;
         if let Some(recorder) = &recorder {
             service = Arc::new(Captured::new(service, recorder.clone()));
         }
