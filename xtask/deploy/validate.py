@@ -12,7 +12,7 @@ import kubernetes_validate
 import yaml
 
 # Kinds that no schema of Kubernetes knows.
-FOREIGN = {"ClusterServingRuntime", "InferenceService", "ScaledObject"}
+FOREIGN = {"ClusterServingRuntime", "InferenceService", "PodMonitor", "ScaledObject"}
 
 
 def closed(schema):

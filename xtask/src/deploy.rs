@@ -1,5 +1,5 @@
-//! The manifests of docs/deploy, built by kustomize and held against the schemas of Kubernetes, and of KServe where its definitions
-//! are at hand.
+//! The manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, held against the schemas of Kubernetes, and
+//! of KServe where its definitions are at hand.
 
 use std::{
     io::Write,
@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// The program that runs kustomize
     #[arg(long, default_value = "kubectl", value_name = "PROGRAM")]
     kubectl: PathBuf,
+    /// The program that renders the chart; without it, Go with Debian's packages does
+    #[arg(long, default_value = "helm", value_name = "PROGRAM")]
+    helm: PathBuf,
     /// The version of Kubernetes whose schemas count
     #[arg(long, default_value = "1.32", value_name = "VERSION")]
     kubernetes: String,
@@ -53,6 +56,19 @@ const FOLDERS: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// The chart, and kinds that it must have.
+const CHART: (&str, &[&str]) = (
+    "docs/deploy/helm",
+    &[
+        "Deployment",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "NetworkPolicy",
+        "PodMonitor",
+    ],
+);
+
 /// A misspelled member, which must be found for the rest to mean anything.
 const WRONG: &str = "
 apiVersion: policy/v1
@@ -81,6 +97,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ensure!(built.status.success(), "{folder} cannot be built");
         fit &= validate(options, &python, &built.stdout, kinds)?;
     }
+    let (chart, kinds) = CHART;
+    let rendered = Command::new(&python)
+        .arg(root.join("xtask/deploy/chart.py"))
+        .arg(root.join(chart))
+        .arg("--helm")
+        .arg(&options.helm)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting the script")?;
+    ensure!(rendered.status.success(), "the chart is not as it should be");
+    fit &= validate(options, &python, &rendered.stdout, kinds)?;
     ensure!(fit, "some manifests do not fit");
     Ok(())
 }

@@ -19,9 +19,11 @@ mod corpus;
 mod crate_pages;
 mod deploy;
 mod dist;
+mod image;
 mod interop;
 mod interop_ztensor;
 mod links;
+mod monitor;
 mod python;
 mod readmes;
 mod rustfmt;
@@ -78,6 +80,11 @@ enum Task {
     /// Hold the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
     /// first run
     Deploy(deploy::Options),
+    /// Build the server's image with buildah, run it with podman, and print its size and how soon it answers
+    Image(image::Options),
+    /// Hold every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus that scrapes a running
+    /// server; needs Python 3 and Prometheus
+    Monitor(monitor::Options),
     /// Serve models from emulators of S3, Google's store and Azure, and from a server that answers as the Hub does; needs Python 3,
     /// npm and a network for the first run
     Stores(stores::Options),
@@ -132,6 +139,8 @@ fn main() -> ExitCode {
         Task::Interop(options) => interop::run(&options),
         Task::Zoo(options) => zoo::run(&options),
         Task::Deploy(options) => deploy::run(&options),
+        Task::Image(options) => image::run(&options),
+        Task::Monitor(options) => monitor::run(&options),
         Task::Stores(options) => stores::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),

@@ -150,6 +150,16 @@ const ARROWS: &[Arrows] = &[
         never: &["tonic", "prost"],
     },
     Arrows {
+        from: "oip-capture",
+        to: &["tensor-core", "fmt-core", "fmt-safetensors", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
+        from: "oip-telemetry",
+        to: &[],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-auth",
         to: &["tensor-core", "oip-types", "oip-service"],
         never: &["axum", "tonic", "hyper"],
@@ -200,6 +210,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-files",
             "tensor-remote",
             "oip-types",
+            "oip-capture",
             "oip-client",
         ],
         never: &["axum", "hyper", "tonic"],
@@ -268,6 +279,8 @@ const ARROWS: &[Arrows] = &[
             "oip-listen",
             "oip-shm",
             "oip-console",
+            "oip-telemetry",
+            "oip-capture",
             "oip-http",
             "oip-grpc",
             "oip-engine",

@@ -23,7 +23,7 @@ use crate::{
         lifecycle::{Cause, Lifecycle},
         poll::Poller,
         registry::{ModelStatus, Registry},
-        repository::Repository,
+        repositories::{Names, Repositories},
     },
     run::statistics::VersionMetrics,
 };
@@ -38,15 +38,17 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts loading the models of a repository, in the background, and returns at once.
+    /// Starts loading the models of a repository, or of several, in the background, and returns at once.
     #[must_use]
-    pub fn start(repository: Repository, config: EngineConfig) -> Self {
+    pub fn start(repositories: impl Into<Repositories>, config: EngineConfig) -> Self {
+        let repository = repositories.into();
         let registry = Arc::new(Registry::default());
         let all = || {
-            repository.model_names().unwrap_or_else(|error| {
-                tracing::error!(%error, "the model repository cannot be read");
-                Vec::new()
-            })
+            let Names { names, unread } = repository.names();
+            for (repository, error) in &unread {
+                tracing::error!(repository, %error, "a model repository cannot be read");
+            }
+            names
         };
         let models = match &config.control {
             ModelControl::None | ModelControl::Poll { .. } => all(),
@@ -196,7 +198,7 @@ impl ModelRepository for Engine {
             });
         }
         let known = index.len();
-        for name in self.lifecycle.repository.model_names().unwrap_or_default() {
+        for name in self.lifecycle.repository.names().names {
             // Both are in the order of their names.
             if index[..known]
                 .binary_search_by(|entry| entry.name.cmp(&name))

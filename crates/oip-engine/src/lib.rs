@@ -60,6 +60,7 @@ pub use engine::Engine;
 pub use load::{
     digests::{DigestsError, RequiredDigests},
     registry::ModelStatus,
+    repositories::Repositories,
     repository::{Repository, RepositoryError},
     upstream::Upstream,
 };

@@ -11,7 +11,8 @@ use std::{
 
 use axum::Router;
 use oip_auth::{Gate, Guard};
-use oip_engine::{Engine, Repository};
+use oip_capture::{Captured, Recorder};
+use oip_engine::{Engine, Repositories};
 use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, Tls, listen, serve_each};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
@@ -27,6 +28,7 @@ use tower::{Layer, util::Either};
 use crate::{
     access_options,
     addresses::{At, Place, Speaks},
+    capture_options,
     config::Config,
     failure::Failure,
     in_place::transport_threads,
@@ -40,7 +42,7 @@ use crate::{
     signals::{Signals, Wish},
     telemetry::{self, Log, LogEnd},
     tls_options,
-    traffic::{AccessLog, Load, Observed, Totals, Traffic, Transport},
+    traffic::{AccessLog, Load, Observed, Totals, Traces, Traffic, Transport},
 };
 
 /// How often files of certificates and identities are looked at.
@@ -206,6 +208,9 @@ struct App {
     signals: Signals,
     reloads: Reloads,
     access_log: Option<AccessLog>,
+    recorder: Option<Recorder>,
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
+    traces: Option<Arc<Traces>>,
 }
 
 impl App {
@@ -213,7 +218,7 @@ impl App {
     fn start(
         config: Config,
         doors: Doors,
-        repository: Repository,
+        repository: Repositories,
         log: &Log,
         work: &Handle,
         start: Instant,
@@ -235,6 +240,7 @@ impl App {
                     file.display()
                 ))
             })?;
+        let recorder = config.capture.map(capture_options::start).transpose()?;
         let answering = |other: Speaks| -> Vec<Address> {
             let bound = bound
                 .iter()
@@ -292,16 +298,23 @@ impl App {
         }
 
         let misplaced = repository.misplaced_files();
-        let only_model = match repository.model_names().as_deref() {
-            Ok([only]) => Some(only.clone()),
-            _ => None,
-        };
+        let only_model = repository.only_model();
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {
             service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
         }
-        let service: Arc<dyn InferenceService> = Arc::new(service);
+        let mut service: Arc<dyn InferenceService> = Arc::new(service);
+        if let Some(recorder) = &recorder {
+            service = Arc::new(Captured::new(service, recorder.clone()));
+        }
+        #[cfg(feature = "otlp")]
+        let traces = config
+            .traces
+            .map(|traces| traces.start().map(Arc::new))
+            .transpose()?;
+        #[cfg(not(feature = "otlp"))]
+        let traces: Option<Arc<Traces>> = None;
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         let totals = Arc::new(Totals::default());
@@ -313,6 +326,8 @@ impl App {
                 log.dropped.clone(),
                 totals.clone(),
                 access_log.clone(),
+                traces.clone(),
+                recorder.clone(),
             );
             beside = beside.merge(metrics.router());
         }
@@ -330,6 +345,7 @@ impl App {
         let traffic = Arc::new(Traffic {
             totals: config.allow_metrics.then_some(totals),
             log: access_log.clone(),
+            traces: traces.clone(),
             request_ids: RequestIds::new(),
             aliases: Aliases::new(only_model.as_deref(), &|name| env::var(name).ok()),
             load: Box::new(load),
@@ -427,6 +443,8 @@ impl App {
             signals,
             reloads,
             access_log,
+            recorder,
+            traces,
         })
     }
 
@@ -463,6 +481,13 @@ impl App {
         let write_out = || {
             if let Some(access_log) = &self.access_log {
                 access_log.flush(Duration::from_millis(500));
+            }
+            if let Some(recorder) = &self.recorder {
+                recorder.finish(Duration::from_secs(1));
+            }
+            #[cfg(feature = "otlp")]
+            if let Some(traces) = &self.traces {
+                traces.exporter.finish(Duration::from_secs(1));
             }
         };
         tokio::select! {

@@ -1,5 +1,8 @@
+//! What options come to: a configuration that is complete and checked.
+
 use std::{env, num::NonZeroU32, path::PathBuf, time::Duration};
 
+use oip_capture::RecorderConfig;
 use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl, RequiredDigests};
 use oip_grpc::{GrpcConfig, GrpcOutput};
@@ -10,6 +13,8 @@ use oip_shm::RegionsConfig;
 use oip_types::rest::NonFinite;
 use tensor_mmap::Promise;
 
+#[cfg(feature = "otlp")]
+use crate::trace_options::TraceConfig;
 use crate::{
     access_options::Access,
     addresses::Addresses,
@@ -25,13 +30,9 @@ use crate::{
 
 /// Everything that the server needs to know, complete and checked.
 pub(crate) struct Config {
-    pub(crate) model_repository: PathBuf,
+    pub(crate) model_repositories: Vec<PathBuf>,
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
-    #[cfg_attr(
-        not(feature = "stores"),
-        expect(dead_code, reason = "folders need no options of their own")
-    )]
     pub(crate) source: SourceOptions,
     /// The files that may be loaded, until the repository has them.
     pub(crate) digests: Option<RequiredDigests>,
@@ -58,6 +59,11 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) access_log: AccessLogForm,
+    /// What is recorded of requests and answers, if anything is.
+    pub(crate) capture: Option<RecorderConfig>,
+    /// Where traces go, if they go anywhere.
+    #[cfg(feature = "otlp")]
+    pub(crate) traces: Option<TraceConfig>,
     pub(crate) access_log_file: Option<PathBuf>,
     /// The configuration file, if what it says of the log is what counts.
     pub(crate) log_file: Option<PathBuf>,
@@ -82,11 +88,21 @@ impl Config {
         let backends = BackendConfig::new(&options, budget.clone());
         let cpu = options.cpu_threads.map_or_else(CpuPool::default, CpuPool::new);
         let digests = options.source.digests()?;
-        let model_repository = options.path.or(options.model_repository).ok_or_else(|| {
-            Failure::usage(
+        let model_repositories = match options.path {
+            Some(path) => vec![path],
+            None => options.model_repository,
+        };
+        if model_repositories.is_empty() {
+            return Err(Failure::usage(
                 "no model repository: give a folder with models, or a model's file (--help shows all options)",
-            )
-        })?;
+            ));
+        }
+        if model_repositories.len() > 1 && options.model_name.is_some() {
+            return Err(Failure::usage(
+                "--model-name is the name of the only model, and there are several repositories (--model-repository): leave \
+                 one of both out",
+            ));
+        }
         let allow_console = options.allow_console.unwrap_or(true);
         let allow_console_log = options
             .allow_console_log
@@ -131,7 +147,7 @@ impl Config {
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
         Ok(Self {
-            model_repository,
+            model_repositories,
             model_name: options.model_name,
             addresses,
             source: options.source,
@@ -195,6 +211,9 @@ impl Config {
             log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
             log_file,
             access_log,
+            capture: options.capture.resolve()?,
+            #[cfg(feature = "otlp")]
+            traces: options.traces.resolve()?,
             access_log_file: options.traffic.access_log_file,
         })
     }

@@ -8,6 +8,7 @@ mod addresses;
 mod allocator;
 mod app;
 mod backends;
+mod capture_options;
 mod check;
 mod commands;
 mod config;
@@ -33,6 +34,8 @@ mod signals;
 mod source_options;
 mod telemetry;
 mod tls_options;
+#[cfg(feature = "otlp")]
+mod trace_options;
 mod traffic;
 mod units;
 

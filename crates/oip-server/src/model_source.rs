@@ -1,43 +1,62 @@
-//! Where models come from: a folder, or a URL that a folder is kept in step with.
+//! Where models come from: folders, and URLs that a folder is kept in step with.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use oip_engine::{ModelControl, Repository};
+use oip_engine::{ModelControl, Repositories, Repository};
 use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
 
-/// Opens the repository that the configuration names. If it is a URL, its models are fetched first.
-pub(crate) fn open(config: &mut Config) -> Result<Repository, Failure> {
+/// Opens the repositories that the configuration names. The models of those that are URLs are fetched first.
+pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     let backends = config.backends.isolated()?;
     let name = config.model_name.as_deref();
-    let open_folder = |path: &Path| {
-        Repository::open(path, &backends, name).map_err(|error| Failure::run(error.to_string()))
+    let open_folder = |path: &Path, also: &[PathBuf]| {
+        Repository::open_with_links(path, &backends, name, also)
+            .map_err(|error| Failure::run(error.to_string()))
     };
-    let path = &config.model_repository;
-    let repository = match path.to_str().filter(|text| is_url(text)) {
-        Some(url) => remote::open(url, config, &backends, open_folder)?,
-        None => {
-            let repository = open_folder(path)?;
-            match only_file(&repository, config) {
-                Some(file) => open_folder(&path.join(file))?,
-                None => repository,
-            }
+    let digests = config.digests.take();
+    let may_be_a_file = matches!(config.engine.control, ModelControl::None)
+        && digests.is_none()
+        && config.model_repositories.len() == 1;
+    let (mut seen, mut repositories) = (BTreeSet::new(), Vec::new());
+    for path in &config.model_repositories {
+        if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+            let shown = path.display();
+            return Err(Failure::usage(format!(
+                "--model-repository: {shown} is given twice, so each of its models would be in two repositories"
+            )));
         }
-    };
-    Ok(match config.digests.take() {
-        Some(digests) => repository.with_required_digests(digests),
-        None => repository,
-    })
+        let repository = match path.to_str().filter(|text| is_url(text)) {
+            // The views of a cache have no links that lead out.
+            Some(url) => remote::open(url, config, &backends, |path| open_folder(path, &[]))?,
+            None => {
+                let also = &config.source.repository_also;
+                let repository = open_folder(path, also)?;
+                match only_file(&repository).filter(|_| may_be_a_file) {
+                    Some(file) => open_folder(&path.join(file), also)?,
+                    None => repository,
+                }
+            }
+        };
+        repositories.push(match &digests {
+            Some(digests) => repository.with_required_digests(digests.clone()),
+            None => repository,
+        });
+    }
+    Ok(repositories.into())
 }
 
 /// The one model file of a folder with nothing else in it that could be a model. Where models may come later, or files must be
-/// listed, the folder is a repository.
-fn only_file(repository: &Repository, config: &Config) -> Option<String> {
-    let is_fixed = matches!(config.engine.control, ModelControl::None) && config.digests.is_none();
+/// listed, or there are other repositories, the folder is a repository all the same.
+fn only_file(repository: &Repository) -> Option<String> {
     let is_empty = repository.model_names().is_ok_and(|names| names.is_empty());
     match &repository.misplaced_files()[..] {
-        [file] if is_fixed && is_empty => Some(file.clone()),
+        [file] if is_empty => Some(file.clone()),
         _ => None,
     }
 }
@@ -49,8 +68,6 @@ fn is_url(text: &str) -> bool {
 
 #[cfg(feature = "stores")]
 mod remote {
-    use std::path::PathBuf;
-
     use model_store::{Location, Mirror, MirrorOptions, Scope};
     use oip_engine::Upstream;
 
@@ -105,7 +122,10 @@ mod remote {
             _ => Scope::All,
         };
         let path = mirror.start(scope).map_err(fail)?;
-        Ok(open_folder(&path)?.with_upstream(Arc::new(Store(mirror))))
+        let label = url.split(['?', '#']).next().unwrap_or_default().to_owned();
+        Ok(open_folder(&path)?
+            .with_label(label)
+            .with_upstream(Arc::new(Store(mirror))))
     }
 
     fn default_cache() -> Option<PathBuf> {

@@ -8,9 +8,12 @@ use toml::de::DeTable;
 
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
+#[cfg(feature = "otlp")]
+use crate::trace_options::TraceOptions;
 use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
+    capture_options::CaptureOptions,
     in_place::InPlaceOptions,
     source_options::SourceOptions,
     tls_options::TlsOptions,
@@ -64,9 +67,10 @@ pub(crate) struct Options {
         hide_env = true,
         value_name = "DIR or URL",
         help = "The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
-            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx"
+            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx. May be given several times"
     )]
-    pub(crate) model_repository: Option<PathBuf>,
+    #[serde(deserialize_with = "one_or_more")]
+    pub(crate) model_repository: Vec<PathBuf>,
 
     #[command(flatten)]
     #[serde(skip)]
@@ -101,6 +105,15 @@ pub(crate) struct Options {
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) traffic: TrafficOptions,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) capture: CaptureOptions,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) traces: TraceOptions,
 
     /// A TOML file with any of these options
     #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
@@ -334,6 +347,9 @@ impl Options {
         Ok(Self {
             addresses: toml::from_str(text)?,
             traffic: toml::from_str(text)?,
+            capture: toml::from_str(text)?,
+            #[cfg(feature = "otlp")]
+            traces: toml::from_str(text)?,
             tls: toml::from_str(text)?,
             access: toml::from_str(text)?,
             in_place: toml::from_str(text)?,
@@ -348,7 +364,11 @@ impl Options {
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),
-            model_repository: self.model_repository.or(other.model_repository),
+            model_repository: if self.model_repository.is_empty() {
+                other.model_repository
+            } else {
+                self.model_repository
+            },
             model_name: self.model_name.or(other.model_name),
             source: self.source.or(other.source),
             model_control_mode: self.model_control_mode.or(other.model_control_mode),
@@ -360,6 +380,9 @@ impl Options {
             },
             addresses: self.addresses.or(other.addresses),
             traffic: self.traffic.or(other.traffic),
+            capture: self.capture.or(other.capture),
+            #[cfg(feature = "otlp")]
+            traces: self.traces.or(other.traces),
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),
@@ -399,6 +422,20 @@ impl Options {
             log: self.log.or(other.log),
         }
     }
+}
+
+/// A path, or a list of them.
+fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a path or URL, or a list of them")]
+    enum Written {
+        One(PathBuf),
+        More(Vec<PathBuf>),
+    }
+    Ok(match Written::deserialize(from)? {
+        Written::One(path) => vec![path],
+        Written::More(paths) => paths,
+    })
 }
 
 /// What clap says about a wrong command line, in one line.

@@ -34,6 +34,11 @@ pub(crate) struct SourceOptions {
     #[arg(long, env = "OIP_REPOSITORY_CA", hide_env = true, value_name = "FILE")]
     pub(crate) repository_ca: Option<PathBuf>,
 
+    /// A folder outside of the repository that links in it may lead to, such as the blobs of a Hugging Face cache. May be given
+    /// several times
+    #[arg(long, env = "OIP_REPOSITORY_ALSO", hide_env = true, value_name = "DIR")]
+    pub(crate) repository_also: Vec<PathBuf>,
+
     /// A list of the files that may be loaded, with their SHA-256, as sha256sum prints it in the repository's folder. A file
     /// with another digest, or that is not listed, is not loaded: models, configurations, weights, labels
     #[arg(long, env = "OIP_REQUIRE_DIGESTS", hide_env = true, value_name = "FILE")]
@@ -50,6 +55,11 @@ impl SourceOptions {
             repository_cache_limit: self.repository_cache_limit.or(other.repository_cache_limit),
             #[cfg(feature = "stores")]
             repository_ca: self.repository_ca.or(other.repository_ca),
+            repository_also: if self.repository_also.is_empty() {
+                other.repository_also
+            } else {
+                self.repository_also
+            },
             require_digests: self.require_digests.or(other.require_digests),
         }
     }

@@ -103,7 +103,7 @@ pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use memory::available_memory;
 pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};
-pub use notes::{Laps, Phase, RequestNotes};
+pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;
 pub use panics::{catch_panic, service_panicked};
 pub use request_ids::RequestIds;

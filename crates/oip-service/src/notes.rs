@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -30,6 +30,53 @@ pub struct RequestNotes {
     identity: OnceLock<String>,
     /// Nanoseconds of each phase, and one more: 0 is a phase that was not there.
     times: [AtomicU64; Phase::ALL.len()],
+    /// Where each part of the time begins and ends, if the request is traced.
+    stages: Option<Stages>,
+}
+
+#[derive(Debug, Default)]
+struct Stages {
+    ended: Mutex<Vec<Stage>>,
+    /// Steps of pipelines that have begun.
+    steps: AtomicU32,
+}
+
+/// A part of a traced request's time, from one instant to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stage {
+    /// What was done.
+    pub kind: StageKind,
+    /// The step of a pipeline that it was done for; 0 for the request itself.
+    pub step: u32,
+    /// When it began.
+    pub start: Instant,
+    /// When it ended.
+    pub end: Instant,
+}
+
+/// What is done in a part of a request's time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StageKind {
+    /// A phase, but for [`Phase::Run`], which is three stages.
+    Phase(Phase),
+    /// Joining the inputs of a batch.
+    Batch,
+    /// The model itself, for so many rows of all that ran together.
+    Run {
+        /// The rows of the batch.
+        rows: u64,
+    },
+    /// Checking outputs and taking them apart.
+    Split,
+    /// A step of a pipeline, with the stages of its own.
+    Step {
+        /// Its number among the steps of the request, from 1.
+        number: u32,
+        /// The model that it runs.
+        model: String,
+    },
 }
 
 /// A part of the time that a request takes.
@@ -54,6 +101,70 @@ impl Phase {
 }
 
 impl RequestNotes {
+    /// Stages that are kept of one request: a stream can have any number.
+    pub const MOST_STAGES: usize = 256;
+
+    /// Notes with stages, for a request that is traced.
+    ///
+    /// ```
+    /// use oip_service::{Phase, RequestNotes, StageKind};
+    /// use std::time::Instant;
+    ///
+    /// let notes = RequestNotes::traced();
+    /// let start = Instant::now();
+    /// notes.end_stage(StageKind::Phase(Phase::Read), 0, start, Instant::now());
+    /// assert_eq!(notes.stages()[0].start, start);
+    /// assert!(!RequestNotes::default().is_traced());
+    /// ```
+    #[must_use]
+    pub fn traced() -> Self {
+        Self {
+            stages: Some(Stages::default()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether stages are kept.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.stages.is_some()
+    }
+
+    /// Something was done for the request, or for a step of the pipeline that it is for. Beyond
+    /// [`Self::MOST_STAGES`] nothing is kept.
+    pub fn end_stage(&self, kind: StageKind, step: u32, start: Instant, end: Instant) {
+        let Some(stages) = &self.stages else { return };
+        let mut ended = stages.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.len() < Self::MOST_STAGES {
+            ended.push(Stage {
+                kind,
+                step,
+                start,
+                end,
+            });
+        }
+    }
+
+    /// A number for a step of a pipeline that begins; `None` if the request is not traced.
+    #[must_use]
+    pub fn begin_step(&self) -> Option<u32> {
+        let stages = self.stages.as_ref()?;
+        Some(stages.steps.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// All stages so far, in the order of their ends.
+    #[must_use]
+    pub fn stages(&self) -> Vec<Stage> {
+        let Some(stages) = &self.stages else {
+            return Vec::new();
+        };
+        stages
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
     /// The request is for this model. The first one counts, where a stream has requests to several.
     pub fn set_model(&self, name: &str) {
         self.model.get_or_init(|| shortened(name));
@@ -125,6 +236,7 @@ impl Laps {
         if let Some((notes, since)) = &mut self.0 {
             let now = Instant::now();
             notes.add(phase, now - *since);
+            notes.end_stage(StageKind::Phase(phase), 0, *since, now);
             *since = now;
         }
     }

@@ -120,6 +120,8 @@ pub struct RequestContext {
     lease: Lease,
     cancel: CancelToken,
     priority: u64,
+    /// See [`Self::with_step`].
+    step: u32,
 }
 
 impl RequestContext {
@@ -138,7 +140,21 @@ impl RequestContext {
             cancel: lease.cancel_token(),
             lease,
             priority: 0,
+            step: 0,
         }
+    }
+
+    /// The same context for a step of a pipeline, by the number that the request's notes have for it.
+    #[must_use]
+    pub fn with_step(mut self, step: u32) -> Self {
+        self.step = step;
+        self
+    }
+
+    /// The step of a pipeline that it is for; 0 for the request itself, and where nobody wants to know.
+    #[must_use]
+    pub fn step(&self) -> u32 {
+        self.step
     }
 
     /// The same context with a priority: 1 is the highest, 0 means the model's default.

@@ -80,6 +80,8 @@ fn run(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         #[cfg(feature = "client")]
         Command::Infer(options) => client::infer::run(&options, out),
         #[cfg(feature = "client")]
+        Command::Replay(options) => client::replay::run(&options, out),
+        #[cfg(feature = "client")]
         Command::Bench(options) => client::bench::run(&options, out),
         #[cfg(feature = "client")]
         Command::Ls(options) => client::servers::list(&options, out),

@@ -129,6 +129,9 @@ pub(crate) enum Command {
     /// Run a model on a server: inputs from files, outputs into files or as a table.
     #[cfg(feature = "client")]
     Infer(crate::client::options::Infer),
+    /// Send requests again that a server has recorded, and hold the answers against the recorded ones.
+    #[cfg(feature = "client")]
+    Replay(crate::client::options::Replay),
     /// Measure how fast a model on a server answers.
     #[cfg(feature = "client")]
     Bench(crate::client::options::Bench),
@@ -175,6 +178,8 @@ impl Command {
             Self::Set(options) => options.json,
             #[cfg(feature = "client")]
             Self::Infer(options) => options.json,
+            #[cfg(feature = "client")]
+            Self::Replay(options) => options.json,
             #[cfg(feature = "client")]
             Self::Bench(options) => options.json,
             #[cfg(feature = "client")]

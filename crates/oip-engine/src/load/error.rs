@@ -24,7 +24,9 @@ pub(crate) enum FileError {
     Map { name: String, source: io::Error },
     #[error("the folder {name} cannot be read: {}", source.kind())]
     Folder { name: String, source: io::Error },
-    #[error("{name} is a link that leads out of the repository")]
+    #[error(
+        "{name} is a link that leads out of the repository (--repository-also names folders that links may reach)"
+    )]
     Outside { name: String },
     #[error("{name} is not a regular file")]
     NotRegular { name: String },
@@ -72,9 +74,13 @@ pub(crate) enum LoadError {
     Name(#[source] ServiceError),
     #[error("the repository's folder cannot be opened: {}", .0.kind())]
     Repository(#[source] io::Error),
+    #[error("it is in two repositories, {first} and {second}; rename or remove one of them")]
+    TwoRepositories { first: String, second: String },
     #[error("its folder cannot be read: {}", .0.kind())]
     Folder(#[source] io::Error),
-    #[error("its folder is a link that leads out of the repository")]
+    #[error(
+        "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
+    )]
     FolderOutside,
     #[error("failed to poll from model repository: it is not there")]
     Gone,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use oip_types::ModelConfig;
 
-use crate::load::{error::FileError, repository::ModelFolder};
+use crate::load::{error::FileError, model_folder::ModelFolder};
 
 /// The names of classes, by outputs.
 #[derive(Debug, Default)]

@@ -14,8 +14,9 @@ use crate::{
         LoadError,
         files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
+        model_folder::{FoundVersion, ModelFolder},
         registry::Registry,
-        repository::{FoundVersion, ModelFolder, Repository},
+        repositories::Repositories,
         retirement::Retirement,
     },
     pipeline::{Change, Pipeline},
@@ -24,7 +25,7 @@ use crate::{
 
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
 pub(crate) struct Lifecycle {
-    pub(crate) repository: Repository,
+    pub(crate) repository: Repositories,
     pub(crate) registry: Arc<Registry>,
     pub(crate) retirement: Arc<Retirement>,
     pub(crate) config: EngineConfig,
@@ -59,7 +60,7 @@ pub(crate) enum Cause {
 }
 
 impl Lifecycle {
-    pub(crate) fn new(repository: Repository, registry: Arc<Registry>, config: EngineConfig) -> Self {
+    pub(crate) fn new(repository: Repositories, registry: Arc<Registry>, config: EngineConfig) -> Self {
         let cache_bytes = config.response_cache_bytes;
         Self {
             repository,

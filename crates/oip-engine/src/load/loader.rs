@@ -17,7 +17,7 @@ use crate::{
     load::{
         error::LoadError,
         labels::Labels,
-        repository::{Content, FoundFile, ModelFolder},
+        model_folder::{Content, FoundFile, ModelFolder},
         warm_up::warm_up,
     },
     pipeline::Pipeline,

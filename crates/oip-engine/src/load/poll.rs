@@ -13,6 +13,7 @@ use crate::load::{
     control::{Action, Control, Task},
     files::Snapshot,
     lifecycle::{Cause, Lifecycle},
+    repositories::Names,
 };
 
 /// A thread that looks at the repository from time to time; it ends when this is dropped.
@@ -57,13 +58,10 @@ struct View {
 impl View {
     fn look(&mut self, lifecycle: &Lifecycle, is_busy: impl Fn(&str) -> bool) -> Vec<(String, Action)> {
         lifecycle.repository.refresh(None);
-        let names = match lifecycle.repository.model_names() {
-            Ok(names) => names,
-            Err(error) => {
-                tracing::warn!(%error, "the model repository cannot be read; what runs goes on");
-                return Vec::new();
-            }
-        };
+        let Names { names, unread } = lifecycle.repository.names();
+        for (repository, error) in &unread {
+            tracing::warn!(repository, %error, "a model repository cannot be read; what runs goes on");
+        }
         let mut actions = Vec::new();
         let mut changed = BTreeMap::new();
         for name in &names {
@@ -82,7 +80,8 @@ impl View {
         }
         let mut gone = BTreeSet::new();
         for name in lifecycle.known_names() {
-            if names.binary_search(&name).is_ok() || is_busy(&name) {
+            // What a repository has that cannot be read is not known to be gone.
+            if names.binary_search(&name).is_ok() || is_busy(&name) || !unread.is_empty() {
                 continue;
             }
             if self.gone.contains(&name) {

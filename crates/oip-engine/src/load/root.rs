@@ -25,6 +25,8 @@ use rustix::{
 pub(crate) struct Root {
     folder: OwnedFd,
     path: PathBuf,
+    /// Folders outside that links may lead to, by their paths without links.
+    also: Vec<(OwnedFd, PathBuf)>,
 }
 
 /// How folders on the way are opened; where the system can, without the right to list them.
@@ -42,9 +44,10 @@ const MAX_LINKS: usize = 40;
 /// Where a path in a [`Root`] leads.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// To something in the folder, by its path there, on which there are no links.
+    /// To something in the folder, by its path there, on which there are no links; or to something in one of the folders
+    /// that links may lead to, by its whole path.
     Inside(PathBuf),
-    /// Out of the folder.
+    /// Out of all of them.
     Outside,
 }
 
@@ -54,9 +57,26 @@ impl Root {
     /// # Errors
     /// What the system says.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Self::open_with(path, &[])
+    }
+
+    /// The same, where links may lead into other folders too. A folder of these that is not there is passed over: what leads
+    /// to it is not there either.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn open_with(path: &Path, also: &[PathBuf]) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let folder = rustix::fs::open(&path, ON_THE_WAY, Mode::empty())?;
-        Ok(Self { folder, path })
+        let open = |path: &Path| rustix::fs::open(path, ON_THE_WAY, Mode::empty());
+        let folder = open(&path)?;
+        let also = also
+            .iter()
+            .filter_map(|path| Some((open(path).ok()?, path.clone())));
+        Ok(Self {
+            folder,
+            path,
+            also: also.collect(),
+        })
     }
 
     /// What a path below it is called outside.
@@ -67,11 +87,47 @@ impl Root {
         }
     }
 
-    /// Follows the links on a path below the folder.
+    /// Follows the links on a path below the folder, or below one of those that links may lead to.
     ///
     /// # Errors
     /// What the system says; that there is nothing of the name, for one.
     pub(crate) fn resolve(&self, below: &Path) -> io::Result<Resolved> {
+        let inside = match below.is_absolute() {
+            true => Resolved::Outside,
+            false => self.resolve_within(below)?,
+        };
+        match inside {
+            Resolved::Outside if !self.also.is_empty() => self.resolve_beside(below),
+            resolved => Ok(resolved),
+        }
+    }
+
+    /// Where a path leads that leaves the folder. The system's answer may be outdated when the file is opened: that goes
+    /// from the folder's descriptor, and follows no links.
+    fn resolve_beside(&self, below: &Path) -> io::Result<Resolved> {
+        let real = self.path.join(below).canonicalize()?;
+        if self.also.iter().any(|(_, folder)| real.starts_with(folder)) {
+            return Ok(Resolved::Inside(real));
+        }
+        // Out by one link, and in again by another.
+        let home = self.path.canonicalize()?;
+        Ok(match real.strip_prefix(home) {
+            Ok(inside) => Resolved::Inside(inside.to_owned()),
+            Err(_) => Resolved::Outside,
+        })
+    }
+
+    /// The open folder that a resolved path is in, and its path there.
+    fn base<'a>(&'a self, resolved: &'a Path) -> io::Result<(&'a OwnedFd, &'a Path)> {
+        if !resolved.is_absolute() {
+            return Ok((&self.folder, resolved));
+        }
+        let mut bases = self.also.iter();
+        let found = bases.find_map(|(folder, path)| Some((folder, resolved.strip_prefix(path).ok()?)));
+        found.ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn resolve_within(&self, below: &Path) -> io::Result<Resolved> {
         // Folders that are entered, with their names; the last one is where the next name is looked up.
         let mut entered: Vec<(OwnedFd, OsString)> = Vec::new();
         let mut ahead = names(below)?;
@@ -128,9 +184,10 @@ impl Root {
     /// # Errors
     /// What the system says; a link that was put on the path since is an error.
     pub(crate) fn stat(&self, resolved: &Path) -> io::Result<Stat> {
-        match (resolved.parent(), resolved.file_name()) {
-            (Some(folder), Some(name)) => stat_of(self.enter(folder)?.as_fd(), name),
-            _ => Ok(rustix::fs::fstat(&self.folder)?),
+        let (base, within) = self.base(resolved)?;
+        match (within.parent(), within.file_name()) {
+            (Some(folder), Some(name)) => stat_of(enter(base, folder)?.as_fd(), name),
+            _ => Ok(rustix::fs::fstat(base)?),
         }
     }
 
@@ -140,8 +197,9 @@ impl Root {
     /// What the system says; that it is no regular file, or that a link was put on the path since. It never waits, for the
     /// other end of a pipe for one.
     pub(crate) fn open_file(&self, resolved: &Path) -> io::Result<(File, Stat)> {
-        let name = resolved.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let folder = self.enter(resolved.parent().unwrap_or(Path::new("")))?;
+        let (base, within) = self.base(resolved)?;
+        let name = within.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = enter(base, within.parent().unwrap_or(Path::new("")))?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = openat(&folder, name, flags, Mode::empty()).map_err(swapped)?;
         let stat = rustix::fs::fstat(&file)?;
@@ -158,48 +216,49 @@ impl Root {
     /// What the system says, also in the midst of the list: a part of it would look as if files had gone.
     pub(crate) fn list(&self, resolved: &Path) -> io::Result<Vec<(OsString, FileType)>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = match resolved.file_name() {
+        let (base, within) = self.base(resolved)?;
+        let folder = match within.file_name() {
             Some(name) => {
-                let above = self.enter(resolved.parent().unwrap_or(Path::new("")))?;
+                let above = enter(base, within.parent().unwrap_or(Path::new("")))?;
                 openat(&above, name, flags, Mode::empty()).map_err(swapped)?
             }
-            None => openat(&self.folder, ".", flags, Mode::empty())?,
+            None => openat(base, ".", flags, Mode::empty())?,
         };
         entries_of(folder)
     }
+}
 
-    /// Opens a folder by a path without links.
-    fn enter(&self, resolved: &Path) -> io::Result<OwnedFd> {
-        #[cfg(target_os = "linux")]
-        if !resolved.as_os_str().is_empty() {
-            use rustix::fs::{ResolveFlags, openat2};
-            let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-            match openat2(&self.folder, resolved, ON_THE_WAY, Mode::empty(), how) {
-                // An older kernel, or a container that does not allow the call.
-                Err(Errno::NOSYS | Errno::PERM) => {}
-                entered => return entered.map_err(swapped),
-            }
+/// Opens a folder below another one by a path without links.
+fn enter(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
+    #[cfg(target_os = "linux")]
+    if !within.as_os_str().is_empty() {
+        use rustix::fs::{ResolveFlags, openat2};
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match openat2(base, within, ON_THE_WAY, Mode::empty(), how) {
+            // An older kernel, or a container that does not allow the call.
+            Err(Errno::NOSYS | Errno::PERM) => {}
+            entered => return entered.map_err(swapped),
         }
-        self.enter_name_by_name(resolved)
     }
+    enter_name_by_name(base, within)
+}
 
-    /// The same for every system.
-    fn enter_name_by_name(&self, resolved: &Path) -> io::Result<OwnedFd> {
-        let mut folder = openat(&self.folder, ".", ON_THE_WAY, Mode::empty())?;
-        for name in names(resolved)? {
-            if name == ".." {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
-            folder = openat(
-                &folder,
-                name.as_os_str(),
-                ON_THE_WAY | OFlags::NOFOLLOW,
-                Mode::empty(),
-            )
-            .map_err(swapped)?;
+/// The same for every system.
+fn enter_name_by_name(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
+    let mut folder = openat(base, ".", ON_THE_WAY, Mode::empty())?;
+    for name in names(within)? {
+        if name == ".." {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
-        Ok(folder)
+        folder = openat(
+            &folder,
+            name.as_os_str(),
+            ON_THE_WAY | OFlags::NOFOLLOW,
+            Mode::empty(),
+        )
+        .map_err(swapped)?;
     }
+    Ok(folder)
 }
 
 /// The error for a path that was resolved and is another by now.
@@ -335,8 +394,8 @@ mod tests {
         symlink(outside.path().join("1"), folder.path().join("m/1")).unwrap();
         let error = root.open_file(Path::new("m/1/x")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        assert!(root.enter_name_by_name(Path::new("m/1")).is_err());
-        assert!(root.enter_name_by_name(Path::new("m")).is_ok());
+        assert!(enter_name_by_name(&root.folder, Path::new("m/1")).is_err());
+        assert!(enter_name_by_name(&root.folder, Path::new("m")).is_ok());
     }
 
     /// The folder may be reached by a link whose text leads nowhere here, and may be another one by now.
@@ -366,6 +425,58 @@ mod tests {
         );
         assert_eq!(root.path(&path), Path::new(&link).join("m/1/x"));
         fs::remove_dir_all(&moved).unwrap();
+    }
+
+    /// Links may also lead to folders that the operator names: by a relative path or an absolute one, to files and to folders.
+    #[test]
+    fn links_may_lead_to_folders_that_are_named() {
+        let hub = folder(&["snapshots/a/config", "blobs/abc", "blobs/deep/1/x", "refs/secret"]);
+        let home = hub.path().canonicalize().unwrap();
+        let at = |name: &str| home.join("snapshots/a").join(name);
+        symlink("../../blobs/abc", at("file")).unwrap();
+        symlink(home.join("blobs/deep"), at("model")).unwrap();
+        symlink("../../refs/secret", at("secret")).unwrap();
+        symlink("../../blobs/none", at("dangling")).unwrap();
+        symlink("../refs/secret", home.join("blobs/onward")).unwrap();
+        symlink("../../blobs/onward", at("onward")).unwrap();
+        symlink("../snapshots/a/config", home.join("blobs/home")).unwrap();
+        symlink("../../blobs/home", at("home")).unwrap();
+        let root = Root::open_with(&home.join("snapshots/a"), &[home.join("blobs")]).unwrap();
+        let resolve = |path: &str| root.resolve(Path::new(path));
+        let beside = |path: &str| Resolved::Inside(home.join("blobs").join(path));
+        for (path, resolved) in [
+            ("file", beside("abc")),
+            ("model", beside("deep")),
+            ("model/1/x", beside("deep/1/x")),
+            ("home", inside("config")),
+            ("secret", Resolved::Outside),
+            ("onward", Resolved::Outside),
+            ("../b", Resolved::Outside),
+        ] {
+            if path == "../b" {
+                assert!(resolve(path).is_err(), "there is no such file");
+                continue;
+            }
+            assert_eq!(resolve(path).unwrap(), resolved, "{path}");
+        }
+        assert_eq!(resolve("dangling").unwrap_err().kind(), io::ErrorKind::NotFound);
+        // What was resolved is found again, and listed.
+        let folder = home.join("blobs/deep");
+        assert_eq!(root.resolve(&folder.join("1")).unwrap(), beside("deep/1"));
+        assert_eq!(root.list(&folder).unwrap(), [("1".into(), FileType::Directory)]);
+        assert!(
+            is_folder(&root.stat(&folder).unwrap()) && is_folder(&root.stat(&home.join("blobs")).unwrap())
+        );
+        let mut text = String::new();
+        let (mut file, _) = root.open_file(&folder.join("1/x")).unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "blobs/deep/1/x");
+        let outside = root.open_file(&home.join("refs/secret")).unwrap_err();
+        assert_eq!(outside.kind(), io::ErrorKind::PermissionDenied);
+        // A link that takes the place of what was resolved is not followed.
+        fs::remove_dir_all(home.join("blobs/deep/1")).unwrap();
+        symlink(home.join("refs"), home.join("blobs/deep/1")).unwrap();
+        assert!(root.open_file(&folder.join("1/secret")).is_err());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::load::{
     error::{InputError, LoadError, WarmUpError},
-    repository::ModelFolder,
+    model_folder::ModelFolder,
 };
 
 /// Bytes that one input of a warm-up request may have.

@@ -1,7 +1,7 @@
-use std::mem;
+use std::{mem, time::Instant};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use oip_service::RequestContext;
+use oip_service::{RequestContext, StageKind};
 use oip_types::{
     InferInput, InferOutput, InferRequest, ModelRef, Parameters, RequestedOutput, ServiceError, TensorValue,
 };
@@ -35,8 +35,14 @@ pub(crate) async fn run(
         for index in state.ready() {
             let step = &plan.steps[index];
             let request = state.request(step, &request, &parameters)?;
-            let answer = models.infer_step(request, cx.clone());
-            running.push(async move { (index, answer.await) });
+            let traced = TracedStep::begin(cx, &step.model);
+            let number = traced.as_ref().map_or(cx.step(), |traced| traced.number);
+            let answer = models.infer_step(request, cx.clone().with_step(number));
+            running.push(async move {
+                let answer = answer.await;
+                drop(traced);
+                (index, answer)
+            });
         }
         let Some((index, answer)) = running.next().await else {
             break;
@@ -56,6 +62,36 @@ pub(crate) async fn run(
         ))
     });
     outputs.collect()
+}
+
+/// A step of a traced request, from its beginning until it has an answer or is given up.
+struct TracedStep<'a> {
+    cx: &'a RequestContext,
+    model: &'a str,
+    number: u32,
+    start: Instant,
+}
+
+impl<'a> TracedStep<'a> {
+    /// Begins, if the request is traced.
+    fn begin(cx: &'a RequestContext, model: &'a str) -> Option<Self> {
+        Some(Self {
+            cx,
+            model,
+            number: cx.lease().notes()?.begin_step()?,
+            start: Instant::now(),
+        })
+    }
+}
+
+impl Drop for TracedStep<'_> {
+    fn drop(&mut self) {
+        if let Some(notes) = self.cx.lease().notes() {
+            let (number, model) = (self.number, self.model.to_owned());
+            let kind = StageKind::Step { number, model };
+            notes.end_stage(kind, self.cx.step(), self.start, Instant::now());
+        }
+    }
 }
 
 /// What is there and what has run.

@@ -17,6 +17,8 @@ pub(crate) struct Client {
     pub(crate) queued: Instant,
     pub(crate) cancel: CancelToken,
     pub(crate) lease: Lease,
+    /// The step of a pipeline that it is, for the request's notes.
+    pub(crate) step: u32,
     pub(crate) answer: oneshot::Sender<Answer>,
     /// Where its answers go if there may be several; `answer` then tells their end.
     pub(crate) parts: Option<Arc<Parts>>,

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use oip_service::Phase;
+use oip_service::{Phase, RequestNotes, StageKind};
 
 use crate::{
     batching::scheduler::Turnstile,
@@ -32,6 +32,29 @@ pub(crate) struct Run {
     pub(crate) taken: Instant,
 }
 
+impl Run {
+    /// Where the parts of the run began and ended.
+    fn note_stages(&self, client: &Client, notes: &RequestNotes) {
+        let Execution {
+            rows,
+            input,
+            infer,
+            output,
+        } = self.execution;
+        let joined = self.taken + input;
+        let answered = joined + infer;
+        let queued = client.queued.min(self.taken);
+        for (kind, start, end) in [
+            (StageKind::Phase(Phase::Queue), queued, self.taken),
+            (StageKind::Batch, self.taken, joined),
+            (StageKind::Run { rows }, joined, answered),
+            (StageKind::Split, answered, answered + output),
+        ] {
+            notes.end_stage(kind, client.step, start, end);
+        }
+    }
+}
+
 impl Finished {
     /// How the request ended, if its answer is handed over now.
     fn ending(&self) -> Ending {
@@ -46,9 +69,12 @@ impl Finished {
             .run
             .map(|run| run.taken.saturating_duration_since(client.queued))
             .unwrap_or_default();
-        if let (Some(notes), Some(_)) = (client.lease.notes(), self.run) {
+        if let (Some(notes), Some(run)) = (client.lease.notes(), self.run) {
             notes.add(Phase::Queue, queue);
             notes.add(Phase::Run, execution.input + execution.infer + execution.output);
+            if notes.is_traced() {
+                run.note_stages(client, notes);
+            }
         }
         Ending {
             execution,

@@ -331,6 +331,7 @@ impl Shared {
                 queued,
                 cancel: cx.cancel().clone(),
                 lease: cx.lease().clone(),
+                step: cx.step(),
                 answer: sender,
                 parts,
             };

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
+use oip_engine::{Engine, EngineConfig, ModelControl, Repositories, Repository};
 use oip_service::{Backend, InferenceService};
 use oip_types::{ModelRef, ModelState};
 
@@ -194,12 +194,12 @@ fn mr_03_links_out_are_refused() {
 
     assert_eq!(
         reason_of(root, "model_link"),
-        "its folder is a link that leads out of the repository"
+        "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
     );
     for name in ["version_link", "file_link"] {
         assert_eq!(
             reason_of(root, name),
-            "model.word is a link that leads out of the repository"
+            "model.word is a link that leads out of the repository (--repository-also names folders that links may reach)"
         );
     }
     assert!(reason_of(root, "dangling").starts_with("model.word cannot be opened"));
@@ -363,4 +363,92 @@ fn files_that_would_be_models_elsewhere_are_told() {
     ]);
     let repository = Repository::open(folder.path(), &backends(), None).unwrap();
     assert_eq!(repository.misplaced_files(), ["ten.word"]);
+}
+
+/// Several repositories are one; a model of two of them is in none, until one of them lets go of it.
+#[test]
+fn several_repositories_are_served_together() {
+    let ours = repository(&[("a/1/model.word", "echo"), ("both/1/model.word", "echo")]);
+    let theirs = repository(&[
+        ("b/1/model.word", "echo"),
+        ("both/2/model.word", "echo"),
+        ("lost.word", ""),
+    ]);
+    let single = repository(&[("c.word", "echo")]);
+    let open = |path: &Path| Repository::open(path, &backends(), None).unwrap();
+    let repositories = Repositories::from(vec![
+        open(ours.path()),
+        open(theirs.path()).with_label("s3://theirs"),
+        open(&single.path().join("c.word")),
+    ]);
+    assert_eq!(repositories.misplaced_files(), ["lost.word"]);
+    assert_eq!(repositories.only_model(), None);
+    let config = EngineConfig::default().with(|config| {
+        config.control = ModelControl::Poll {
+            interval: Duration::from_millis(20),
+        };
+    });
+    let engine = Engine::start(repositories, config);
+    engine.wait_until_loaded();
+    let models = engine.models();
+    let names: Vec<_> = models.iter().map(|model| &*model.name).collect();
+    assert_eq!(names, ["a", "b", "both", "c"]);
+    for name in ["a", "b", "c"] {
+        infer(&engine, request(name, None, 1)).unwrap();
+    }
+    let both = models.iter().find(|model| model.name == "both").unwrap();
+    let ours_path = ours.path().display();
+    assert_eq!(
+        both.reason,
+        format!("it is in two repositories, {ours_path} and s3://theirs; rename or remove one of them")
+    );
+    fs::remove_dir_all(ours.path().join("both")).unwrap();
+    until("the model is in one repository", || {
+        infer(&engine, request("both", None, 1)).is_ok()
+    });
+
+    // A repository that cannot be read takes nothing away, and the others are still followed.
+    fs::rename(theirs.path(), theirs.path().with_extension("moved")).unwrap();
+    write(ours.path(), "late/1/model.word", "echo");
+    until("the new model is served", || {
+        infer(&engine, request("late", None, 1)).is_ok()
+    });
+    infer(&engine, request("b", None, 1)).unwrap();
+    engine.stop(std::time::Instant::now() + Duration::from_secs(5));
+    fs::rename(theirs.path().with_extension("moved"), theirs.path()).unwrap();
+}
+
+/// A Hugging Face cache: files are links to blobs beside them.
+#[test]
+fn links_may_lead_to_folders_that_are_named() {
+    let hub = repository(&[
+        ("blobs/abc", "echo"),
+        ("blobs/config", "name: \"pets\""),
+        ("snapshots/1/readme", ""),
+    ]);
+    let at = |name: &str| hub.path().join(name);
+    symlink("../../blobs/abc", at("snapshots/1/model.word")).unwrap();
+    symlink("../../blobs/config", at("snapshots/1/config.pbtxt")).unwrap();
+    let snapshot = at("snapshots/1");
+    let refused = Repository::open(&snapshot, &backends(), Some("m")).unwrap();
+    let engine = Engine::start(refused, EngineConfig::default());
+    engine.wait_until_loaded();
+    let reason = engine.models().remove(0).reason;
+    assert!(reason.contains("--repository-also names folders"), "{reason}");
+
+    let repository = Repository::open_with_links(&snapshot, &backends(), None, &[at("blobs")]).unwrap();
+    assert_eq!(repository.model_names().unwrap(), ["pets"]);
+    let engine = Engine::start(repository, EngineConfig::default());
+    engine.wait_until_loaded();
+    infer(&engine, request("pets", None, 1)).unwrap();
+
+    let error = Repository::open_with_links(&snapshot, &backends(), None, &[at("none")]);
+    let message = error.err().unwrap().to_string();
+    assert_eq!(
+        message,
+        format!("the folder {} does not exist", at("none").display())
+    );
+    let error = Repository::open_with_links(&snapshot, &backends(), None, &[at("blobs/abc")]);
+    let message = error.err().unwrap().to_string();
+    assert_eq!(message, format!("{} is not a folder", at("blobs/abc").display()));
 }

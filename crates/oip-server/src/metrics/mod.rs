@@ -15,6 +15,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use oip_capture::Recorder;
 use oip_engine::Engine;
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 
@@ -23,7 +24,7 @@ use self::process::Process;
 use self::text::{Family, Text};
 use crate::{
     log_writer::Dropped,
-    traffic::{AccessLog, Totals},
+    traffic::{AccessLog, Totals, Traces},
 };
 
 /// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
@@ -36,6 +37,9 @@ pub(crate) struct Metrics {
     dropped: Arc<Dropped>,
     totals: Arc<Totals>,
     access_log: Option<AccessLog>,
+    recorder: Option<Recorder>,
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
+    traces: Option<Arc<Traces>>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
@@ -48,6 +52,8 @@ impl Metrics {
         dropped: Arc<Dropped>,
         totals: Arc<Totals>,
         access_log: Option<AccessLog>,
+        traces: Option<Arc<Traces>>,
+        recorder: Option<Recorder>,
     ) -> Self {
         Self {
             engine,
@@ -56,6 +62,8 @@ impl Metrics {
             dropped,
             totals,
             access_log,
+            recorder,
+            traces,
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
@@ -81,6 +89,18 @@ impl Metrics {
         text.family(&LOG_DROPPED).add(&[], self.dropped.count());
         text.family(&ACCESS_LOG_DROPPED)
             .add(&[], self.access_log.as_ref().map_or(0, AccessLog::dropped));
+        text.family(&CAPTURED)
+            .add(&[], self.recorder.as_ref().map_or(0, Recorder::recorded));
+        text.family(&NOT_CAPTURED)
+            .add(&[], self.recorder.as_ref().map_or(0, Recorder::dropped));
+        #[cfg(feature = "otlp")]
+        {
+            let exporter = self.traces.as_ref().map(|traces| &traces.exporter);
+            text.family(&SPANS_SENT)
+                .add(&[], exporter.map_or(0, oip_telemetry::Exporter::sent));
+            text.family(&SPANS_DROPPED)
+                .add(&[], exporter.map_or(0, oip_telemetry::Exporter::dropped));
+        }
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
@@ -138,6 +158,28 @@ const ACCESS_LOG_DROPPED: Family = Family::counter(
     "Lines of the access log that found no room or could not be written.",
 );
 
+const CAPTURED: Family = Family::counter(
+    "oip_captured_requests_total",
+    "Requests that were recorded with their answers.",
+);
+
+const NOT_CAPTURED: Family = Family::counter(
+    "oip_capture_dropped_total",
+    "Requests that should have been recorded and found no room or could not be written.",
+);
+
+#[cfg(feature = "otlp")]
+const SPANS_SENT: Family = Family::counter(
+    "oip_trace_spans_sent_total",
+    "Spans of traces that the collector has taken.",
+);
+
+#[cfg(feature = "otlp")]
+const SPANS_DROPPED: Family = Family::counter(
+    "oip_trace_spans_dropped_total",
+    "Spans of traces that found no room or that the collector did not take.",
+);
+
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
 #[cfg(test)]
@@ -177,6 +219,8 @@ mod tests {
             config.cpu.clone(),
             Arc::default(),
             Arc::default(),
+            None,
+            None,
             None,
         )
         .router();

@@ -22,6 +22,7 @@ use super::{
     ids::Ids,
     route::{self, Route},
     shared::Traffic,
+    traces::{Outcome, Traced},
     transport::Transport,
 };
 
@@ -56,6 +57,7 @@ struct Logged {
     path: Option<String>,
     request_id: Option<String>,
     trace: Option<String>,
+    traced: Option<Traced>,
     notes: Arc<RequestNotes>,
 }
 
@@ -71,7 +73,7 @@ impl Exchange {
         peer: Option<SocketAddr>,
         ids: &Ids,
     ) -> Option<Arc<Self>> {
-        if traffic.totals.is_none() && traffic.log.is_none() {
+        if traffic.totals.is_none() && traffic.log.is_none() && traffic.traces.is_none() {
             return None;
         }
         let path = request.uri().path();
@@ -82,7 +84,9 @@ impl Exchange {
         if let Some(totals) = traffic.totals.as_ref().filter(|_| route.is_inference) {
             totals.begin(transport);
         }
-        let logged = traffic.log.is_some().then(|| {
+        let traces = traffic.traces.as_ref().filter(|_| route.is_inference);
+        let traced = traces.and_then(|traces| traces.decide(ids.trace_parent()));
+        let logged = (traffic.log.is_some() || traced.is_some()).then(|| {
             Box::new(Logged {
                 time: SystemTime::now(),
                 start: Instant::now(),
@@ -90,8 +94,15 @@ impl Exchange {
                 method: request.method().clone(),
                 path: (route.name == route::OTHER).then(|| path.chars().take(MAX_PATH).collect()),
                 request_id: ids.request().map(str::to_owned),
-                trace: ids.trace().map(str::to_owned),
-                notes: Arc::default(),
+                trace: ids
+                    .trace()
+                    .map(str::to_owned)
+                    .or_else(|| traced.as_ref().map(Traced::id)),
+                notes: match traced {
+                    Some(_) => Arc::new(RequestNotes::traced()),
+                    None => Arc::default(),
+                },
+                traced,
             })
         });
         Some(Arc::new(Self {
@@ -162,7 +173,24 @@ impl Drop for Exchange {
                 totals.failed(self.transport, self.route, code);
             }
         }
-        if let (Some(log), Some(logged)) = (&self.traffic.log, &self.logged) {
+        let Some(logged) = &self.logged else { return };
+        if let (Some(traces), Some(traced)) = (&self.traffic.traces, &logged.traced) {
+            let outcome = Outcome {
+                transport: self.transport,
+                method: logged.method.as_str(),
+                route: self.route.name,
+                code,
+                bytes_in,
+                bytes_out,
+                peer: logged.peer,
+                request_id: logged.request_id.as_deref(),
+                notes: &logged.notes,
+                time: logged.time,
+                start: logged.start,
+            };
+            traces.export(traced, &outcome);
+        }
+        if let Some(log) = &self.traffic.log {
             log.write(&Entry {
                 time: logged.time,
                 peer: logged.peer,

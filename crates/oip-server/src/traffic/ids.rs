@@ -39,6 +39,11 @@ impl Ids {
         self.request.as_ref()?.to_str().ok()
     }
 
+    /// The caller's span.
+    pub(crate) fn trace_parent(&self) -> Option<&str> {
+        self.trace_parent.as_ref()?.to_str().ok()
+    }
+
     /// The id of the trace that the request is a part of.
     pub(crate) fn trace(&self) -> Option<&str> {
         trace_id(self.trace_parent.as_ref()?.as_bytes())

@@ -10,6 +10,8 @@ mod options;
 mod route;
 mod shared;
 mod totals;
+#[cfg_attr(not(feature = "otlp"), path = "no_traces.rs")]
+mod traces;
 mod transport;
 
 pub(crate) use self::{
@@ -19,5 +21,6 @@ pub(crate) use self::{
     options::{AccessLogForm, TrafficOptions},
     shared::Traffic,
     totals::{BOUNDS, Sizes, Totals},
+    traces::Traces,
     transport::Transport,
 };

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use oip_service::RequestIds;
 
-use super::{access_log::AccessLog, load_report::Load, totals::Totals};
+use super::{access_log::AccessLog, load_report::Load, totals::Totals, traces::Traces};
 use crate::platforms::Aliases;
 
 /// What is done with all requests.
@@ -10,6 +10,8 @@ pub(crate) struct Traffic {
     /// None where nobody can ask for them.
     pub(crate) totals: Option<Arc<Totals>>,
     pub(crate) log: Option<AccessLog>,
+    /// None unless there is a collector for them.
+    pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) request_ids: RequestIds,
     /// Applied first: what a path stands for is what is counted.
     pub(crate) aliases: Aliases,

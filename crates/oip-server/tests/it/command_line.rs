@@ -59,6 +59,19 @@ fn lc_07_wrong_options() {
             "--load-model=* stands for all models and must be the only one",
         ),
         (
+            &["--model-repository", folder, "--model-repository", folder],
+            "--model-repository: ",
+        ),
+        (
+            &[
+                "--model-repository",
+                folder,
+                "--model-repository=s3://b/x",
+                "--model-name=m",
+            ],
+            "--model-name is the name of the only model, and there are several repositories",
+        ),
+        (
             &["--model-repository", folder, "--repository-poll-secs=0"],
             "invalid value '0' for '--repository-poll-secs <N>'",
         ),
@@ -89,6 +102,10 @@ fn lc_07_wrong_surroundings() {
     assert_eq!(
         (code, &*line),
         (1, "the model repository /nowhere does not exist")
+    );
+    assert_eq!(
+        failing(&["--model-repository", folder, "--repository-also", "/nowhere"]),
+        (1, "the folder /nowhere does not exist".to_owned())
     );
     let file = format!("{folder}/file");
     fs::write(&file, "").unwrap();

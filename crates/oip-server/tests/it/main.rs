@@ -10,6 +10,8 @@ mod attacks;
 mod bodies;
 #[cfg(feature = "forest")]
 mod boosters;
+#[cfg(feature = "tensors")]
+mod capture;
 mod command_line;
 #[cfg(feature = "onnx")]
 mod console;
@@ -38,5 +40,7 @@ mod support;
 #[cfg(feature = "tensors")]
 mod tensors;
 mod tls;
+#[cfg(all(feature = "onnx", feature = "otlp", feature = "tensors"))]
+mod traces;
 #[cfg(feature = "tensors")]
 mod traffic;

@@ -10,6 +10,7 @@ mod measure;
 mod mismatch;
 pub(crate) mod options;
 mod outputs;
+pub(crate) mod replay;
 mod report;
 pub(crate) mod servers;
 mod texts;

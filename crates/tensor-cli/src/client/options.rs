@@ -85,6 +85,44 @@ Examples:
   tensor bench -m m --shape x=1,3,224,224 --duration 30s
   tensor bench --url grpc://localhost:9000 -m m -i x=images.npy --rate 500 --json > report.json";
 
+/// Examples of `tensor replay`.
+const REPLAY: &str = "\
+Examples:
+  tensor replay captured --rtol 1e-4
+  tensor replay captured --only digits --model digits_next --into answers
+  tensor diff captured/NAME.answer.safetensors answers/NAME.answer.safetensors --rtol 1e-4";
+
+/// Recorded requests, and the server that they are sent to.
+#[derive(Args, Debug)]
+#[command(after_help = REPLAY)]
+pub(crate) struct Replay {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    /// The folder that a server has recorded requests in (oip-server --capture).
+    pub(crate) folder: PathBuf,
+    /// Only requests for this model.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) only: Option<String>,
+    /// The model that they are sent to, rather than that of each request.
+    #[arg(long, short)]
+    pub(crate) model: Option<String>,
+    /// Its version, rather than that of each request.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) version: Option<String>,
+    /// Write answers into this folder, each with the name of the recorded one.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) into: Option<PathBuf>,
+    /// How far elements may be from the recorded ones, in their units.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+    pub(crate) atol: f64,
+    /// The same as a part of the recorded element.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+    pub(crate) rtol: f64,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The models of a server.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: TENSOR_URL=grpc://localhost:9000 tensor ls --ready")]

@@ -14,6 +14,8 @@ mod measuring;
 #[cfg(feature = "remote")]
 mod remote;
 #[cfg(feature = "client")]
+mod replaying;
+#[cfg(feature = "client")]
 mod server;
 #[cfg(feature = "client")]
 mod servers;

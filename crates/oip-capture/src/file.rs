@@ -1,0 +1,187 @@
+//! One side of an exchange as a safetensors file: tensors by their names, and the rest as its metadata.
+
+use std::collections::BTreeMap;
+
+use fmt_core::{Error, Metadata, TensorReader};
+use fmt_safetensors::{SafetensorsReader, SafetensorsWriter};
+use oip_types::{
+    BytesTensor, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters, TensorValue,
+};
+use serde_json::Value;
+use tensor_core::{DType, Shape, TensorSpec};
+
+/// Keys of the metadata.
+const MODEL: &str = "model";
+const VERSION: &str = "version";
+const ID: &str = "id";
+const PARAMETERS: &str = "parameters";
+/// The names of inputs, in their order, and of the outputs that are wanted.
+const INPUTS: &str = "inputs";
+const OUTPUTS: &str = "outputs";
+/// Before the name of a tensor of byte strings: its shape. safetensors has no strings, so that they are U8 in the protocol's raw form.
+const STRINGS: &str = "strings:";
+
+/// A request's file.
+pub(crate) fn request_file(request: &InferRequest) -> Result<Vec<u8>, Error> {
+    let model = request.model();
+    let mut metadata = metadata_of(
+        model.name(),
+        model.version(),
+        request.id.as_deref(),
+        &request.parameters,
+    );
+    let names = |names: Vec<&str>| serde_json::to_string(&names).unwrap_or_default();
+    metadata.insert(
+        INPUTS.to_owned(),
+        names(request.inputs.iter().map(|input| &*input.name).collect()),
+    );
+    metadata.insert(
+        OUTPUTS.to_owned(),
+        names(request.outputs.iter().map(|output| &*output.name).collect()),
+    );
+    let tensors = request.inputs.iter().map(|input| (&*input.name, &input.value));
+    encode(tensors.collect(), metadata)
+}
+
+/// An answer as a recorder writes it: a safetensors file with its outputs.
+///
+/// # Errors
+/// When the outputs cannot be in such a file: two of one name, or one of a name that the format keeps for itself.
+pub fn answer_file(response: &InferResponse) -> Result<Vec<u8>, Error> {
+    let metadata = metadata_of(
+        &response.model_name,
+        response.model_version.as_deref(),
+        response.id.as_deref(),
+        &response.parameters,
+    );
+    let tensors = response
+        .outputs
+        .iter()
+        .map(|output| (&*output.name, &output.value));
+    encode(tensors.collect(), metadata)
+}
+
+fn metadata_of(model: &str, version: Option<&str>, id: Option<&str>, parameters: &Parameters) -> Metadata {
+    let mut metadata = Metadata::default();
+    let mut put = |key: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            metadata.insert(key.to_owned(), value.to_owned());
+        }
+    };
+    put(MODEL, Some(model));
+    put(VERSION, version);
+    put(ID, id);
+    if !parameters.is_empty() {
+        let values = parameters.iter().map(|(name, value)| (name, json(value)));
+        let values: BTreeMap<_, _> = values.collect();
+        put(PARAMETERS, serde_json::to_string(&values).ok().as_deref());
+    }
+    metadata
+}
+
+fn json(value: &ParameterValue) -> Value {
+    match value {
+        ParameterValue::Bool(value) => (*value).into(),
+        ParameterValue::Int64(value) => (*value).into(),
+        ParameterValue::Uint64(value) => (*value).into(),
+        ParameterValue::Double(value) => (*value).into(),
+        ParameterValue::String(value) => value.as_str().into(),
+        other => other.to_string().into(),
+    }
+}
+
+fn encode(tensors: Vec<(&str, &TensorValue)>, mut metadata: Metadata) -> Result<Vec<u8>, Error> {
+    let mut specs = Vec::with_capacity(tensors.len());
+    for (name, value) in &tensors {
+        let spec = match value {
+            TensorValue::Fixed(tensor) => tensor.spec().clone(),
+            TensorValue::Bytes(strings) => {
+                let shape = serde_json::to_string(strings.shape().dims()).unwrap_or_default();
+                metadata.insert(format!("{STRINGS}{name}"), shape);
+                let length = Shape::vector(strings.raw().len() as u64);
+                // One byte for each element: the product is the length of what is in memory.
+                TensorSpec::new(DType::U8, length).unwrap_or_else(|_| unreachable!("it is in memory"))
+            }
+        };
+        specs.push(((*name).to_owned(), spec));
+    }
+    let mut writer = SafetensorsWriter::new(Vec::new(), &specs, &metadata)?;
+    for (_, value) in tensors {
+        writer.write(value.raw())?;
+    }
+    writer.finish()
+}
+
+/// Reads a request's file; the other error says why it holds none.
+pub(crate) fn read_request(reader: &SafetensorsReader) -> Result<Result<InferRequest, String>, Error> {
+    let metadata = reader.metadata();
+    let Some(model) = metadata.get(MODEL) else {
+        return Ok(Err("its metadata names no model".to_owned()));
+    };
+    let model = match ModelRef::new(model, metadata.get(VERSION).map(String::as_str)) {
+        Ok(model) => model,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let mut request = InferRequest::new(model);
+    request.id = metadata.get(ID).cloned();
+    let names = |key: &str| -> Result<Vec<String>, String> {
+        let text = metadata.get(key).map_or("[]", String::as_str);
+        serde_json::from_str(text).map_err(|error| format!("its metadata '{key}': {error}"))
+    };
+    let (inputs, outputs) = match (names(INPUTS), names(OUTPUTS), parameters_of(metadata)) {
+        (Ok(inputs), Ok(outputs), Ok(parameters)) => {
+            request.parameters = parameters;
+            (inputs, outputs)
+        }
+        (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return Ok(Err(why)),
+    };
+    for name in inputs {
+        let Some(index) = reader.find(&name) else {
+            return Ok(Err(format!(
+                "it has no tensor '{name}', which its metadata lists"
+            )));
+        };
+        let tensor = reader.tensor(index)?;
+        let value = match metadata.get(&format!("{STRINGS}{name}")) {
+            None => TensorValue::Fixed(tensor),
+            Some(shape) => match strings(shape, tensor.into_bytes()) {
+                Ok(strings) => TensorValue::Bytes(strings),
+                Err(why) => return Ok(Err(format!("tensor '{name}': {why}"))),
+            },
+        };
+        request = request.with_input(name, value);
+    }
+    for name in outputs {
+        request = request.with_output(name);
+    }
+    Ok(Ok(request))
+}
+
+fn strings(shape: &str, raw: impl Into<Vec<u8>>) -> Result<BytesTensor, String> {
+    let dims: Vec<u64> = serde_json::from_str(shape).map_err(|error| error.to_string())?;
+    let shape = Shape::new(&dims).map_err(|error| error.to_string())?;
+    BytesTensor::new(shape, raw.into().into()).map_err(|error| error.to_string())
+}
+
+fn parameters_of(metadata: &Metadata) -> Result<Parameters, String> {
+    let Some(text) = metadata.get(PARAMETERS) else {
+        return Ok(Parameters::new());
+    };
+    let wrong = |why: &dyn std::fmt::Display| format!("its metadata '{PARAMETERS}': {why}");
+    let values: BTreeMap<String, Value> = serde_json::from_str(text).map_err(|error| wrong(&error))?;
+    let values = values.into_iter().map(|(name, value)| {
+        let read = match &value {
+            Value::Bool(value) => ParameterValue::Bool(*value),
+            Value::String(value) => ParameterValue::String(value.clone()),
+            Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+                (Some(value), ..) => ParameterValue::Int64(value),
+                (_, Some(value), _) => ParameterValue::Uint64(value),
+                (.., Some(value)) => ParameterValue::Double(value),
+                _ => return Err(wrong(&format!("{name} is {value}"))),
+            },
+            other => return Err(wrong(&format!("{name} is {other}"))),
+        };
+        Ok((name, read))
+    });
+    values.collect()
+}

@@ -1,0 +1,361 @@
+//! What writes exchanges: a queue that is bounded in bytes, and a thread.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use oip_types::{InferRequest, InferResponse, TensorValue};
+
+use crate::{
+    error::CaptureError,
+    file::{answer_file, request_file},
+    index::{ANSWER, INDEX, Line, PART, REQUEST},
+};
+
+/// What is recorded, and within which bounds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RecorderConfig {
+    /// Where to. It is made if it is not there, for its owner only.
+    pub folder: PathBuf,
+    /// The part of the requests that is recorded, from 0 to 1.
+    pub rate: f64,
+    /// Models whose requests are recorded: names, in which `*` stands for any text. None means all.
+    pub models: Vec<String>,
+    /// Bytes that the folder may have, with what was there before.
+    pub limit: u64,
+    /// Bytes of tensors that may wait for the disk.
+    pub waiting: u64,
+}
+
+impl RecorderConfig {
+    /// Everything, up to a gibibyte.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            rate: 1.0,
+            models: Vec::new(),
+            limit: 1 << 30,
+            waiting: 64 << 20,
+        }
+    }
+
+    /// The same, changed.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+/// Records exchanges from a thread of its own. What finds no room is counted.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    queue: Sender<Message>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rate: f64,
+    models: Vec<String>,
+    most_waiting: u64,
+    waiting: AtomicU64,
+    recorded: AtomicU64,
+    dropped: AtomicU64,
+    /// Nothing more fits the limit.
+    is_full: AtomicBool,
+}
+
+enum Message {
+    Exchange(Box<Exchange>),
+    /// Everything before it is to be written; then this is dropped.
+    Flush(SyncSender<()>),
+}
+
+struct Exchange {
+    time: SystemTime,
+    request: InferRequest,
+    response: InferResponse,
+    /// What it counts as while it waits.
+    bytes: u64,
+}
+
+impl Recorder {
+    /// Opens the folder and starts the thread.
+    ///
+    /// # Errors
+    /// When nothing can be written there, or the system gives no thread.
+    pub fn start(config: RecorderConfig) -> Result<Self, CaptureError> {
+        let writer = Writer::open(&config)?;
+        let shared = Arc::new(Shared {
+            rate: config.rate,
+            models: config.models,
+            most_waiting: config.waiting,
+            waiting: AtomicU64::new(0),
+            recorded: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+        });
+        // Its bound is that of bytes: an exchange counts for more than it takes here.
+        let (queue, messages) = channel();
+        let working = {
+            let shared = shared.clone();
+            move || writer.run(&messages, &shared)
+        };
+        thread::Builder::new()
+            .name("capture".to_owned())
+            .spawn(working)
+            .map_err(CaptureError::io(config.folder))?;
+        Ok(Self { queue, shared })
+    }
+
+    /// Whether a request to this model is to be recorded: by its name, by chance, and as long as there is room.
+    #[must_use]
+    pub fn wants(&self, model: &str) -> bool {
+        let Shared {
+            rate,
+            models,
+            is_full,
+            ..
+        } = &*self.shared;
+        let is_listed = || models.is_empty() || models.iter().any(|pattern| fits(pattern, model));
+        !is_full.load(Relaxed) && is_listed() && fastrand::f64() < *rate
+    }
+
+    /// Sends an exchange on its way, or drops and counts it. Never waits.
+    pub fn record(&self, request: InferRequest, response: InferResponse) {
+        let length = |value: &TensorValue| value.raw().len() as u64;
+        let inputs: u64 = request.inputs.iter().map(|input| length(&input.value)).sum();
+        let outputs: u64 = response.outputs.iter().map(|output| length(&output.value)).sum();
+        let bytes = 4096 + request.overhead_bytes() as u64 + inputs + outputs;
+        let shared = &self.shared;
+        if shared.waiting.fetch_add(bytes, Relaxed) + bytes > shared.most_waiting {
+            shared.waiting.fetch_sub(bytes, Relaxed);
+            shared.dropped.fetch_add(1, Relaxed);
+            return;
+        }
+        let exchange = Box::new(Exchange {
+            time: SystemTime::now(),
+            request,
+            response,
+            bytes,
+        });
+        if self.queue.send(Message::Exchange(exchange)).is_err() {
+            shared.dropped.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Exchanges that were written.
+    #[must_use]
+    pub fn recorded(&self) -> u64 {
+        self.shared.recorded.load(Relaxed)
+    }
+
+    /// Exchanges that found no room or could not be written.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.shared.dropped.load(Relaxed)
+    }
+
+    /// Waits until all exchanges so far are written, or until `patience` is over.
+    pub fn finish(&self, patience: Duration) {
+        let (done, is_done) = sync_channel(0);
+        if self.queue.send(Message::Flush(done)).is_ok() {
+            let _ = is_done.recv_timeout(patience);
+        }
+    }
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any text.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+/// The thread.
+struct Writer {
+    folder: PathBuf,
+    /// Of this run of the program: names of files begin with it.
+    run: String,
+    index: File,
+    index_path: PathBuf,
+    used: u64,
+    limit: u64,
+    count: u64,
+    /// Whether the last exchange could not be written, which is said once.
+    is_failing: bool,
+}
+
+impl Writer {
+    fn open(config: &RecorderConfig) -> Result<Self, CaptureError> {
+        let folder = config.folder.clone();
+        private(&mut DirBuilder::new())
+            .create(&folder)
+            .map_err(CaptureError::io(&folder))?;
+        let entries = fs::read_dir(&folder).map_err(CaptureError::io(&folder))?;
+        let lengths = entries.map(|entry| entry?.metadata().map(|metadata| metadata.len()));
+        let used = lengths
+            .sum::<io::Result<u64>>()
+            .map_err(CaptureError::io(&folder))?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let run = format!("{:013}-{}", since.as_millis(), process::id());
+        let index_path = folder.join(format!("{}{run}{}", INDEX.0, INDEX.1));
+        let mut options = OpenOptions::new();
+        let index = owners(options.append(true).create_new(true))
+            .open(&index_path)
+            .map_err(CaptureError::io(&index_path))?;
+        Ok(Self {
+            folder,
+            run,
+            index,
+            index_path,
+            used,
+            limit: config.limit,
+            count: 0,
+            is_failing: false,
+        })
+    }
+
+    fn run(mut self, messages: &Receiver<Message>, shared: &Shared) {
+        while let Ok(message) = messages.recv() {
+            let exchange = match message {
+                Message::Exchange(exchange) => exchange,
+                Message::Flush(done) => {
+                    drop(done);
+                    continue;
+                }
+            };
+            let written = match shared.is_full.load(Relaxed) {
+                true => Ok(false),
+                false => self.write(&exchange),
+            };
+            let bytes = exchange.bytes;
+            drop(exchange);
+            shared.waiting.fetch_sub(bytes, Relaxed);
+            let count = match &written {
+                Ok(true) => &shared.recorded,
+                Ok(false) | Err(_) => &shared.dropped,
+            };
+            count.fetch_add(1, Relaxed);
+            match &written {
+                Ok(false) if !shared.is_full.swap(true, Relaxed) => {
+                    let (folder, limit) = (self.folder.display(), self.limit);
+                    tracing::warn!(%folder, limit, "captured requests have reached their limit: no more are recorded");
+                }
+                Err(error) if !self.is_failing => {
+                    tracing::warn!(%error, "a captured request cannot be written")
+                }
+                _ => {}
+            }
+            self.is_failing = written.is_err();
+        }
+    }
+
+    /// Writes an exchange; false if it does not fit the limit.
+    fn write(&mut self, exchange: &Exchange) -> Result<bool, CaptureError> {
+        let name = format!("{}-{:08}", self.run, self.count + 1);
+        let encoded = |suffix: &str, file: Result<Vec<u8>, fmt_core::Error>| {
+            let path = self.folder.join(format!("{name}{suffix}"));
+            match file {
+                Ok(bytes) => Ok((path, bytes)),
+                Err(source) => Err(CaptureError::Tensors { path, source }),
+            }
+        };
+        let (request_path, request) = encoded(REQUEST, request_file(&exchange.request))?;
+        let (answer_path, answer) = encoded(ANSWER, answer_file(&exchange.response))?;
+        let bytes = (request.len() + answer.len()) as u64;
+        let line = Line {
+            name,
+            time: humantime::format_rfc3339_millis(exchange.time).to_string(),
+            model: exchange.request.model().name().to_owned(),
+            version: exchange.response.model_version.clone(),
+            bytes,
+        };
+        let mut text = serde_json::to_string(&line).unwrap_or_default();
+        text.push('\n');
+        if self.used.saturating_add(bytes + text.len() as u64) > self.limit {
+            return Ok(false);
+        }
+        self.publish(&request_path, &request)?;
+        self.publish(&answer_path, &answer)?;
+        // One write, last: what a crash leaves behind is no line, or a part of one, which readers pass over.
+        self.index
+            .write_all(text.as_bytes())
+            .map_err(CaptureError::io(&self.index_path))?;
+        self.count += 1;
+        self.used += bytes + text.len() as u64;
+        Ok(true)
+    }
+
+    /// Writes a file under another name first, so that one with its own name is whole.
+    fn publish(&self, path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
+        // Only its owner may read it, and it goes when writing fails.
+        let written = tempfile::Builder::new()
+            .prefix(PART)
+            .tempfile_in(&self.folder)
+            .and_then(|mut part| {
+                part.write_all(bytes)?;
+                part.persist(path).map_err(|error| error.error)
+            });
+        written.map(drop).map_err(CaptureError::io(path))
+    }
+}
+
+fn private(builder: &mut DirBuilder) -> &mut DirBuilder {
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(builder, 0o700);
+    builder.recursive(true)
+}
+
+fn owners(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_names() {
+        for (pattern, name, expected) in [
+            ("digits", "digits", true),
+            ("digits", "digits2", false),
+            ("*", "", true),
+            ("iris-*", "iris-3", true),
+            ("iris-*", "my-iris-3", false),
+            ("*-v*-*", "a-v1-b", true),
+            ("*-v*-*", "a-v1", false),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What was recorded, read again.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use fmt_safetensors::SafetensorsReader;
+use oip_types::{InferRequest, check_name};
+
+use crate::{
+    error::CaptureError,
+    file::read_request,
+    index::{ANSWER, INDEX, Line, REQUEST},
+};
+
+/// A folder of recorded exchanges.
+#[derive(Debug)]
+pub struct Recording {
+    folder: PathBuf,
+    entries: Vec<Entry>,
+}
+
+/// A request and its answer.
+#[derive(Clone, Debug)]
+pub struct Entry(Line);
+
+impl Entry {
+    /// What it is called; its answer's file has this name and `.answer.safetensors`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The model that the request was for.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.0.model
+    }
+
+    /// The version that answered.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.0.version.as_deref()
+    }
+
+    /// When the answer was there, UTC.
+    #[must_use]
+    pub fn time(&self) -> &str {
+        &self.0.time
+    }
+}
+
+impl Recording {
+    /// Reads the indexes of a folder, those of all runs, in the order of time. A last line that is not whole is passed over.
+    ///
+    /// # Errors
+    /// When there is no index, or one is damaged.
+    pub fn open(folder: &Path) -> Result<Self, CaptureError> {
+        let io = || CaptureError::io(folder);
+        let mut indexes = Vec::new();
+        for entry in fs::read_dir(folder).map_err(io())? {
+            let name = entry.map_err(io())?.file_name().to_string_lossy().into_owned();
+            if name.starts_with(INDEX.0) && name.ends_with(INDEX.1) {
+                indexes.push(name);
+            }
+        }
+        if indexes.is_empty() {
+            return Err(CaptureError::NoIndex {
+                path: folder.to_owned(),
+            });
+        }
+        indexes.sort();
+        let mut entries = Vec::new();
+        for name in indexes {
+            let path = folder.join(name);
+            let text = fs::read(&path).map_err(CaptureError::io(&path))?;
+            // What a crash has cut.
+            let whole = text
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1);
+            for (number, line) in text[..whole].split(|byte| *byte == b'\n').enumerate() {
+                if line.is_empty() {
+                    continue;
+                }
+                let damaged = |why: String| CaptureError::Line {
+                    path: path.clone(),
+                    line: number + 1,
+                    why,
+                };
+                let line: Line = serde_json::from_slice(line).map_err(|error| damaged(error.to_string()))?;
+                // It becomes a path.
+                check_name("name", &line.name).map_err(|error| damaged(error.to_string()))?;
+                entries.push(Entry(line));
+            }
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            entries,
+        })
+    }
+
+    /// All exchanges.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The file with an exchange's answer.
+    #[must_use]
+    pub fn answer_path(&self, entry: &Entry) -> PathBuf {
+        self.folder.join(format!("{}{ANSWER}", entry.name()))
+    }
+
+    /// Reads an exchange's request.
+    ///
+    /// # Errors
+    /// When its file is not there, or is damaged.
+    pub fn request(&self, entry: &Entry) -> Result<InferRequest, CaptureError> {
+        let path = self.folder.join(format!("{}{REQUEST}", entry.name()));
+        // A link or a pipe is none of ours.
+        let kind = fs::symlink_metadata(&path).map_err(CaptureError::io(&path))?;
+        if !kind.is_file() {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(CaptureError::io(&path)(error));
+        }
+        let read = SafetensorsReader::from_path(&path).and_then(|reader| read_request(&reader));
+        match read {
+            Ok(Ok(request)) => Ok(request),
+            Ok(Err(why)) => Err(CaptureError::NoRequest { path, why }),
+            Err(source) => Err(CaptureError::Tensors { path, source }),
+        }
+    }
+}

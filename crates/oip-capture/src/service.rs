@@ -1,0 +1,92 @@
+//! A service whose requests are recorded.
+
+use std::sync::Arc;
+
+use oip_service::{
+    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Statistics, SystemSharedMemory,
+};
+use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+
+use crate::recorder::Recorder;
+
+/// A service around another one that hands requests and their answers to a [`Recorder`], as far as that wants them. Failed
+/// requests are not recorded.
+pub struct Captured<S: ?Sized> {
+    recorder: Recorder,
+    service: Arc<S>,
+}
+
+impl<S: InferenceService + ?Sized> Captured<S> {
+    /// Records what `service` answers.
+    #[must_use]
+    pub fn new(service: Arc<S>, recorder: Recorder) -> Self {
+        Self { recorder, service }
+    }
+}
+
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "a provided method that is not forwarded would take a capability away from the inner service"
+)]
+impl<S: InferenceService + ?Sized> InferenceService for Captured<S> {
+    fn server_metadata(&self) -> ServerMetadata {
+        self.service.server_metadata()
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.service.readiness()
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        self.service.model_metadata(model)
+    }
+
+    fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
+        self.service.model_ready(model)
+    }
+
+    fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        if !self.recorder.wants(request.model().name()) {
+            return self.service.infer(request, cx);
+        }
+        Box::pin(async move {
+            // Tensors are shared, not copied.
+            let response = self.service.infer(request.clone(), cx).await?;
+            self.recorder.record(request, response.clone());
+            Ok(response)
+        })
+    }
+
+    fn repository(&self) -> Option<&dyn ModelRepository> {
+        self.service.repository()
+    }
+
+    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
+        self.service.configuration()
+    }
+
+    fn statistics(&self) -> Option<&dyn Statistics> {
+        self.service.statistics()
+    }
+
+    fn classification(&self) -> Option<&dyn Classification> {
+        self.service.classification()
+    }
+
+    fn logging(&self) -> Option<&dyn Logging> {
+        self.service.logging()
+    }
+
+    fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
+        self.service.shared_memory()
+    }
+
+    fn has_schedule_policy(&self) -> bool {
+        self.service.has_schedule_policy()
+    }
+}

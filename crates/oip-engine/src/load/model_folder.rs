@@ -1,0 +1,511 @@
+//! The folder of one model: its versions, files and configuration, found without leaving the repository.
+
+use std::{
+    io,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use model_config::{Syntax, WrittenConfig};
+use oip_service::{Backend, available_memory};
+use oip_types::{check_name, model_config::VersionPolicy};
+use rustix::fs::FileType;
+use tensor_mmap::Promise;
+
+use crate::load::{
+    digests::RequiredDigests,
+    error::{FileError, LoadError, Misnamed},
+    files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
+    root::{Resolved, Root, is_folder},
+    version_key::VersionKey,
+};
+
+/// The folder of one model.
+#[derive(Clone)]
+pub(crate) struct ModelFolder {
+    /// The repository's folder.
+    pub(crate) root: Arc<Root>,
+    pub(crate) backends: Arc<[Arc<dyn Backend>]>,
+    pub(crate) name: String,
+    /// Where it is in the repository's folder; there are no links on this path.
+    pub(crate) below: PathBuf,
+    pub(crate) has_versions: bool,
+    /// The file that is all of the model, whatever else is in the folder.
+    pub(crate) only_file: Option<String>,
+    pub(crate) digests: Option<Arc<RequiredDigests>>,
+}
+
+/// A version that was found in a model's folder. A model without versions is one, without a name.
+pub(crate) struct FoundVersion {
+    pub(crate) version: Option<String>,
+    /// What it is made of, or why it is nothing.
+    pub(crate) content: Result<Content, LoadError>,
+}
+
+/// What a version of a model is made of.
+pub(crate) enum Content {
+    /// A file.
+    File(FoundFile),
+    /// Other models, by the configuration.
+    Pipeline,
+}
+
+/// A model's file and what loads it.
+#[derive(Clone)]
+pub(crate) struct FoundFile {
+    /// Where it is in the repository's folder; there are no links on this path.
+    below: PathBuf,
+    /// The same before links were resolved.
+    named: PathBuf,
+    /// What it is called outside of this program.
+    pub(crate) path: PathBuf,
+    /// The folder where it was found, which links are not resolved in.
+    folder: PathBuf,
+    pub(crate) backend: Arc<dyn Backend>,
+}
+
+/// A name that a model's file may have, and what loads it.
+type Candidate<'w> = (&'w str, Arc<dyn Backend>);
+
+impl ModelFolder {
+    /// All of its files as they are now.
+    ///
+    /// # Errors
+    /// Why they cannot be looked at.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, FileError> {
+        match &self.only_file {
+            Some(file) => Ok(Snapshot::of_file(&self.root, Path::new(file))),
+            None => Snapshot::take(&self.root, &self.below),
+        }
+    }
+
+    /// A digest of some of its files, as they were when it was looked at.
+    pub(crate) fn digest(&self, snapshot: &Snapshot, part: Part<'_>, by: DigestBy) -> Digest {
+        snapshot.digest(&self.root, part, by)
+    }
+
+    /// What its configuration says; nothing where there is none.
+    ///
+    /// # Errors
+    /// Which file is wrong, where, and why.
+    pub(crate) fn configuration(&self) -> Result<WrittenConfig, LoadError> {
+        if self.only_file.is_some() {
+            return Ok(WrittenConfig::default());
+        }
+        let is_there = |file: &&(&str, Syntax)| self.root.stat(&self.below.join(file.0)).is_ok();
+        let files: Vec<_> = WrittenConfig::FILES.iter().filter(is_there).collect();
+        let (name, syntax) = match files[..] {
+            [] => return Ok(WrittenConfig::default()),
+            [(name, syntax)] => (*name, *syntax),
+            [(first, _), (second, _), ..] => {
+                return Err(LoadError::TwoConfigurations { first, second });
+            }
+        };
+        let bytes = self.read(&[name], WrittenConfig::MAX_BYTES as u64)?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| FileError::NotUtf8 {
+            name: name.to_owned(),
+        })?;
+        WrittenConfig::read(text, syntax).map_err(|source| LoadError::Configuration {
+            file: name,
+            source: source.into(),
+        })
+    }
+
+    /// Whether something is there below it, by these names.
+    pub(crate) fn has(&self, names: &[&str]) -> bool {
+        let path = names
+            .iter()
+            .fold(self.below.clone(), |path, name| path.join(name));
+        names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
+    }
+
+    /// Reads a file below it, if it has at most so many bytes.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
+        let mut path = self.below.clone();
+        for name in names {
+            check_name("file name", name).map_err(FileError::Name)?;
+            path.push(name);
+        }
+        let content = read(&self.root, &resolve(&self.root, &path)?, most)?;
+        self.trusted(&path, content)
+    }
+
+    /// Holds what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
+    /// no difference.
+    fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
+        if let Some(digests) = &self.digests {
+            let below = named.strip_prefix(&self.below).unwrap_or(named);
+            let listed = match self.has_versions {
+                true => Path::new(&self.name).join(below),
+                false => below.to_owned(),
+            };
+            digests.check(&listed, &content)?;
+        }
+        Ok(content)
+    }
+
+    /// Maps a model's file that was found before, with a promise that it stays as it is, or else reads it, if the memory that
+    /// is left can take it.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+        let content = self.open(&file.below, mapping)?;
+        self.trusted(&file.named, content)
+    }
+
+    /// Opens another file in the folder of a model's file, under the same rules.
+    ///
+    /// # Errors
+    /// What is wrong with the name or the file.
+    pub(crate) fn open_beside(
+        &self,
+        file: &FoundFile,
+        name: &str,
+        mapping: Option<Promise>,
+    ) -> Result<Bytes, FileError> {
+        let mut parts = Path::new(name).components();
+        let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+        if !is_name || name.ends_with('/') {
+            return Err(FileError::NoName {
+                name: name.to_owned(),
+            });
+        }
+        let named = file.folder.join(name);
+        let content = self.open(&resolve(&self.root, &named)?, mapping)?;
+        self.trusted(&named, content)
+    }
+
+    fn open(&self, below: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+        if let Some(promise) = mapping {
+            return map(&self.root, below, promise);
+        }
+        let length = self.root.stat(below).map_or(0, |stat| length(&stat));
+        let available = available_memory().unwrap_or(u64::MAX);
+        if length > available {
+            return Err(FileError::NoMemory {
+                name: FileError::name(below),
+                length,
+                left: available,
+            });
+        }
+        read(&self.root, below, available)
+    }
+
+    /// Checks the name that a configuration has for the model. That of a model without versions can come from elsewhere.
+    ///
+    /// # Errors
+    /// When it is another than the folder's.
+    pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), LoadError> {
+        match written.config.name.as_str() {
+            name if !self.has_versions || name.is_empty() || name == self.name => Ok(()),
+            other => Err(LoadError::ConfiguredName {
+                found: other.to_owned(),
+            }),
+        }
+    }
+
+    /// Whether it has a folder for a version.
+    pub(crate) fn has_version(&self, version: &str) -> bool {
+        let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
+        let resolved = self.root.resolve(&self.below.join(version));
+        self.has_versions && matches!(resolved, Ok(Resolved::Inside(real)) if is_dir(&real))
+    }
+
+    /// The versions that a configuration wants to have served, lowest first.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(crate) fn versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
+        if written.is_pipeline() {
+            return self.pipeline_versions(written);
+        }
+        if !self.has_versions {
+            let file = self.model_file(&self.below, written)?;
+            let content = match file {
+                Some(file) => file.map(Content::File).map_err(LoadError::File),
+                None => Err(self
+                    .describe_files(written)
+                    .map_or_else(|error| error, |files| LoadError::NoFile { files })),
+            };
+            return Ok(vec![FoundVersion {
+                version: None,
+                content,
+            }]);
+        }
+        let mut folders = self.subfolders()?;
+        folders.retain(|version| {
+            let is_safe = is_url_safe(version);
+            if !is_safe
+                && self
+                    .model_file(&self.below.join(version), written)
+                    .is_ok_and(|file| file.is_some())
+            {
+                tracing::warn!(
+                    model = self.name,
+                    version,
+                    "ignoring a version folder whose name is not safe in a URL"
+                );
+            }
+            is_safe
+        });
+        folders.sort_by_cached_key(|version| VersionKey::new(version));
+        let (mut found, mut without_file) = (Vec::new(), Vec::new());
+        for version in folders {
+            match self.model_file(&self.below.join(&version), written)? {
+                Some(file) => found.push(FoundVersion {
+                    version: Some(version),
+                    content: file.map(Content::File).map_err(LoadError::File),
+                }),
+                None => without_file.push(version),
+            }
+        }
+        if found.is_empty() {
+            return Err(self.why_empty(written, without_file.first())?);
+        }
+        for version in without_file
+            .iter()
+            .filter(|version| version.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            tracing::warn!(
+                model = self.name,
+                version,
+                "ignoring a version folder without a model file"
+            );
+        }
+        self.select(found, &written.config.version_policy)
+    }
+
+    /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
+    /// lose them, so there is a version 1 when there is no other.
+    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
+        let mut folders = self.subfolders()?;
+        folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
+        folders.sort_by_cached_key(|version| VersionKey::new(version));
+        if folders.is_empty() {
+            folders.push("1".to_owned());
+        }
+        let found = folders.into_iter().map(|version| FoundVersion {
+            version: Some(version),
+            content: Ok(Content::Pipeline),
+        });
+        self.select(found.collect(), &written.config.version_policy)
+    }
+
+    fn subfolders(&self) -> Result<Vec<String>, LoadError> {
+        subfolders(&self.root, &self.below).map_err(LoadError::Folder)
+    }
+
+    /// Leaves the versions that a policy wants.
+    fn select(
+        &self,
+        mut found: Vec<FoundVersion>,
+        policy: &VersionPolicy,
+    ) -> Result<Vec<FoundVersion>, LoadError> {
+        match policy {
+            VersionPolicy::All {} => {}
+            VersionPolicy::Latest { num_versions } => {
+                let surplus = found.len().saturating_sub(*num_versions as usize);
+                found.drain(..surplus);
+            }
+            VersionPolicy::Specific { versions } => {
+                let wanted: Vec<String> = versions.iter().map(ToString::to_string).collect();
+                let is_wanted =
+                    |found: &FoundVersion| found.version.as_ref().is_some_and(|found| wanted.contains(found));
+                found.retain(is_wanted);
+                for missing in wanted
+                    .iter()
+                    .filter(|wanted| found.iter().all(|found| found.version.as_ref() != Some(wanted)))
+                {
+                    tracing::warn!(
+                        model = self.name,
+                        version = missing,
+                        "a version of the version policy is not there"
+                    );
+                }
+                if found.is_empty() {
+                    return Err(LoadError::NoWantedVersion { wanted });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether its file stands right in it.
+    pub(crate) fn has_model_file(&self, written: &WrittenConfig) -> bool {
+        self.model_file(&self.below, written)
+            .is_ok_and(|file| file.is_some())
+    }
+
+    /// The model file of a version folder and its backend, if there is one.
+    fn model_file(
+        &self,
+        folder: &Path,
+        written: &WrittenConfig,
+    ) -> Result<Option<Result<FoundFile, FileError>>, LoadError> {
+        let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
+            let named = folder.join(name);
+            self.is_there(&named).then(|| {
+                resolve(&self.root, &named).map(|below| FoundFile {
+                    path: self.root.path(&below),
+                    below,
+                    named: named.clone(),
+                    folder: folder.to_owned(),
+                    backend,
+                })
+            })
+        });
+        Ok(found)
+    }
+
+    /// Whether something has this name below the repository's folder, a link that leads nowhere included.
+    fn is_there(&self, named: &Path) -> bool {
+        let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
+        match self.root.resolve(folder) {
+            Ok(Resolved::Inside(real)) => self.root.stat(&real.join(name.unwrap_or_default())).is_ok(),
+            Ok(Resolved::Outside) => self.root.path(named).symlink_metadata().is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// The files that may be the model, with what loads each, under a configuration; those of the first backend first.
+    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, LoadError> {
+        let named = written.backend_name();
+        let is_named = |backend: &&Arc<dyn Backend>| {
+            named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
+        };
+        let backends: Vec<_> = self.backends.iter().filter(is_named).collect();
+        if let Some((field, name)) = named.filter(|_| backends.is_empty()) {
+            return Err(LoadError::UnknownBackend {
+                field,
+                name: name.to_owned(),
+                known: self.backends.iter().map(|backend| backend.name()).collect(),
+            });
+        }
+        let configured = &written.config.default_model_filename;
+        let file = self.only_file.as_ref().unwrap_or(configured).as_str();
+        if file.is_empty() {
+            let files = backends
+                .into_iter()
+                .flat_map(|backend| backend.file_names().iter().map(|name| (*name, backend.clone())));
+            return Ok(files.collect());
+        }
+        let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
+        let has_extension = |backend: &&&Arc<dyn Backend>| {
+            backend
+                .file_names()
+                .iter()
+                .any(|name| extension(name) == extension(file))
+        };
+        let by_extension = backends.iter().find(has_extension).or(match &backends[..] {
+            [only] => Some(only),
+            _ => None,
+        });
+        match by_extension {
+            Some(backend) => Ok(vec![(file, Arc::clone(backend))]),
+            None => Err(LoadError::NoBackend {
+                file: file.to_owned(),
+            }),
+        }
+    }
+
+    fn describe_files(&self, written: &WrittenConfig) -> Result<String, LoadError> {
+        /// More names than these nobody reads.
+        const NAMED: usize = 4;
+        let files: Vec<&str> = self
+            .candidates(written)?
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        Ok(match files.len() {
+            0..=NAMED => files.join(" or "),
+            all => format!("{} or another of the {all} names of model files", files[0]),
+        })
+    }
+
+    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
+        let files = self.describe_files(written)?;
+        let is_misplaced = self.model_file(&self.below, written)?.is_some();
+        let misnamed = self.misnamed(written, version)?;
+        Ok(match version.cloned() {
+            None => LoadError::NoVersion {
+                files,
+                is_misplaced,
+                misnamed,
+            },
+            Some(version) => LoadError::EmptyVersion {
+                version,
+                files,
+                is_misplaced,
+                misnamed,
+            },
+        })
+    }
+
+    /// A file in the version's folder, or else in the model's, that has the extension of a model but not the name.
+    fn misnamed(
+        &self,
+        written: &WrittenConfig,
+        version: Option<&String>,
+    ) -> Result<Option<Misnamed>, LoadError> {
+        let candidates = self.candidates(written)?;
+        let wanted = |found: &str| {
+            let extension = Path::new(found).extension()?;
+            // Ordinary texts end in these.
+            let is_telling = extension != "json" && extension != "txt";
+            let mut names = candidates.iter().map(|(name, _)| *name);
+            names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
+        };
+        let folders = [version.map(String::as_str), Some("")];
+        for folder in folders.into_iter().flatten() {
+            let entries = self.root.list(&self.below.join(folder)).unwrap_or_default();
+            let mut files: Vec<String> = entries
+                .into_iter()
+                .filter(|(_, kind)| *kind == FileType::RegularFile)
+                .map(|(name, _)| name.to_string_lossy().into_owned())
+                .collect();
+            files.sort();
+            let found = files.into_iter().find_map(|file| Some((wanted(&file)?, file)));
+            if let Some((wanted, file)) = found {
+                let place = |folder: &str, file: &str| Path::new(folder).join(file).display().to_string();
+                let version = version.map_or("1", String::as_str);
+                return Ok(Some(Misnamed {
+                    found: place(folder, &file),
+                    wanted: place(version, wanted),
+                }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The names of the folders in a folder, in order, without hidden ones and without what is no folder.
+pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (name, kind) in root.list(folder)? {
+        let below = folder.join(&name);
+        let leads_to_folder = || match root.resolve(&below) {
+            Ok(Resolved::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
+            // It is shown, with the reason why it is not served.
+            Ok(Resolved::Outside) => root.path(&below).is_dir(),
+            Err(_) => false,
+        };
+        let is_dir = kind == FileType::Directory || kind == FileType::Symlink && leads_to_folder();
+        if is_dir {
+            found.push(name.to_string_lossy().into_owned());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_url_safe(version: &str) -> bool {
+    version
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte))
+        && check_name("version", version).is_ok()
+}

@@ -1,0 +1,122 @@
+//! Several repositories as one: which of them has a model, and what happens when two have.
+
+use std::{collections::BTreeSet, io};
+
+use crate::load::{error::LoadError, model_folder::ModelFolder, repository::Repository};
+
+/// Repositories that are served together. A model that two of them have is served from neither of them: it is shown with the
+/// reason.
+///
+/// ```
+/// # use oip_engine::{Engine, EngineConfig, Repositories, Repository};
+/// # let (ours, theirs) = (tempfile::tempdir()?, tempfile::tempdir()?);
+/// # let (ours, theirs) = (ours.path(), theirs.path());
+/// let repositories = Repositories::from(vec![
+///     Repository::open(ours, &[], None)?,
+///     Repository::open(theirs, &[], None)?,
+/// ]);
+/// let engine = Engine::start(repositories, EngineConfig::default());
+/// # engine.wait_until_loaded();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Repositories(Vec<Repository>);
+
+/// The models of all repositories, as far as they can be read.
+pub(crate) struct Names {
+    /// In order, each once.
+    pub(crate) names: Vec<String>,
+    /// What messages call the repositories that cannot be read, and why.
+    pub(crate) unread: Vec<(String, io::Error)>,
+}
+
+impl From<Repository> for Repositories {
+    fn from(repository: Repository) -> Self {
+        Self(vec![repository])
+    }
+}
+
+impl From<Vec<Repository>> for Repositories {
+    fn from(repositories: Vec<Repository>) -> Self {
+        Self(repositories)
+    }
+}
+
+impl Repositories {
+    /// The only model, where there is one repository with one model.
+    #[must_use]
+    pub fn only_model(&self) -> Option<String> {
+        let Names { mut names, unread } = self.names();
+        let is_only = names.len() == 1 && unread.is_empty();
+        if is_only { names.pop() } else { None }
+    }
+
+    /// The files that look like models but stand where none is served from ([`Repository::misplaced_files`]).
+    #[must_use]
+    pub fn misplaced_files(&self) -> Vec<String> {
+        let repositories = self.0.iter();
+        repositories.flat_map(Repository::misplaced_files).collect()
+    }
+
+    pub(crate) fn names(&self) -> Names {
+        let (mut names, mut unread) = (BTreeSet::new(), Vec::new());
+        for repository in &self.0 {
+            match repository.model_names() {
+                Ok(found) => names.extend(found),
+                Err(error) => unread.push((repository.label(), error)),
+            }
+        }
+        Names {
+            names: names.into_iter().collect(),
+            unread,
+        }
+    }
+
+    /// A model's folder; `None` when there is no such model.
+    ///
+    /// # Errors
+    /// Why it cannot be used, when it is there; that two repositories have it.
+    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
+        let mut found: Option<(&Repository, Result<ModelFolder, LoadError>)> = None;
+        let mut failure = None;
+        for repository in &self.0 {
+            let folder = match repository.folder(name) {
+                Ok(None) => continue,
+                // A repository that cannot be opened may or may not have it.
+                Err(error @ LoadError::Repository(_)) => {
+                    failure.get_or_insert(error);
+                    continue;
+                }
+                // No repository has a model of this name.
+                Err(error @ LoadError::Name(_)) => return Err(error),
+                Ok(Some(folder)) => Ok(folder),
+                Err(error) => Err(error),
+            };
+            if let Some((first, _)) = found {
+                return Err(LoadError::TwoRepositories {
+                    first: first.label(),
+                    second: repository.label(),
+                });
+            }
+            found = Some((repository, folder));
+        }
+        match (found, failure) {
+            (Some((_, folder)), _) => folder.map(Some),
+            (None, Some(failure)) => Err(failure),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Has folders brought up to date, all of them or what concerns a model.
+    pub(crate) fn refresh(&self, model: Option<&str>) {
+        for repository in &self.0 {
+            repository.refresh(model);
+        }
+    }
+
+    /// Why what stands in the folders for a model is not the model.
+    pub(crate) fn upstream_failure(&self, model: &str) -> Option<String> {
+        self.0
+            .iter()
+            .find_map(|repository| repository.upstream_failure(model))
+    }
+}

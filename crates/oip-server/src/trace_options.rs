@@ -1,0 +1,124 @@
+//! Options for traces.
+
+use std::env;
+
+use clap::Args;
+use oip_telemetry::{Endpoint, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
+use serde::Deserialize;
+
+use crate::{failure::Failure, traffic::Traces};
+
+/// Options for traces by OpenTelemetry.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub(crate) struct TraceOptions {
+    /// A collector of OpenTelemetry that takes OTLP over HTTP, such as http://127.0.0.1:4318: requests that run models are
+    /// traced. Headers for it come by OTEL_EXPORTER_OTLP_HEADERS [default: none]
+    #[arg(long, env = "OIP_OTLP_ENDPOINT", hide_env = true, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
+
+    /// The part of requests that is traced, from 0 to 1, where a traceparent does not say it [default: 1]
+    #[arg(long, env = "OIP_OTLP_SAMPLE_RATIO", hide_env = true, value_name = "RATIO")]
+    pub(crate) otlp_sample_ratio: Option<f64>,
+
+    /// What the server says of itself, beside OTEL_RESOURCE_ATTRIBUTES, such as deployment.environment.name=test. May be given
+    /// several times
+    #[arg(long, env = "OIP_OTLP_ATTRIBUTE", hide_env = true, value_name = "NAME=VALUE")]
+    pub(crate) otlp_attribute: Vec<String>,
+}
+
+/// Traces that are to be started.
+#[derive(Debug)]
+pub(crate) struct TraceConfig {
+    exporter: ExporterConfig,
+    sampler: Sampler,
+}
+
+impl TraceOptions {
+    /// These options, and `other`'s where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            otlp_endpoint: self.otlp_endpoint.or(other.otlp_endpoint),
+            otlp_sample_ratio: self.otlp_sample_ratio.or(other.otlp_sample_ratio),
+            otlp_attribute: if self.otlp_attribute.is_empty() {
+                other.otlp_attribute
+            } else {
+                self.otlp_attribute
+            },
+        }
+    }
+
+    /// Where traces go, if they go anywhere.
+    pub(crate) fn resolve(self) -> Result<Option<TraceConfig>, Failure> {
+        let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::usage(format!("{option}: {why}"));
+        let Some(url) = self.otlp_endpoint else {
+            if self.otlp_sample_ratio.is_some() || !self.otlp_attribute.is_empty() {
+                let option = match self.otlp_sample_ratio {
+                    Some(_) => "--otlp-sample-ratio",
+                    None => "--otlp-attribute",
+                };
+                return Err(Failure::usage(format!(
+                    "{option} needs --otlp-endpoint, which says where traces go"
+                )));
+            }
+            return Ok(None);
+        };
+        let endpoint = Endpoint::parse(&url).map_err(|error| wrong("--otlp-endpoint", &error))?;
+        let ratio = self.otlp_sample_ratio.unwrap_or(1.0);
+        if !(0.0..=1.0).contains(&ratio) {
+            let why = format!("expected a number from 0 to 1, found {ratio}");
+            return Err(wrong("--otlp-sample-ratio", &why));
+        }
+        let pairs = |name: &str| {
+            let text = env::var(name).unwrap_or_default();
+            read_pairs(&text).map_err(|error| wrong(name, &error))
+        };
+        let mut resource = vec![
+            ("service.name".to_owned(), "oip-server".to_owned()),
+            ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            ("service.instance.id".to_owned(), SpanId::random().to_string()),
+        ];
+        // What is said later counts.
+        let mut say = |name: String, value: String| {
+            resource.retain(|(known, _)| *known != name);
+            resource.push((name, value));
+        };
+        for (name, value) in pairs("OTEL_RESOURCE_ATTRIBUTES")? {
+            say(name, value);
+        }
+        if let Some(name) = env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty()) {
+            say("service.name".to_owned(), name);
+        }
+        for attribute in &self.otlp_attribute {
+            match attribute.split_once('=') {
+                Some((name, value)) if !name.is_empty() => say(name.to_owned(), value.to_owned()),
+                _ => {
+                    let why = format!("expected NAME=VALUE, found '{attribute}'");
+                    return Err(wrong("--otlp-attribute", &why));
+                }
+            }
+        }
+        let headers = pairs("OTEL_EXPORTER_OTLP_HEADERS")?;
+        Ok(Some(TraceConfig {
+            exporter: ExporterConfig::new(endpoint).with(|config| {
+                config.headers = headers;
+                config.resource = resource;
+            }),
+            sampler: Sampler::new(ratio),
+        }))
+    }
+}
+
+impl TraceConfig {
+    /// Starts the way to the collector.
+    pub(crate) fn start(self) -> Result<Traces, Failure> {
+        let endpoint = self.exporter.endpoint.url().to_owned();
+        let exporter = Exporter::start(self.exporter)
+            .map_err(|error| Failure::run(format!("the system gives no thread for traces: {error}")))?;
+        tracing::info!(endpoint, "traces of requests are sent");
+        Ok(Traces {
+            sampler: self.sampler,
+            exporter,
+        })
+    }
+}

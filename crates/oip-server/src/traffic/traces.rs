@@ -1,0 +1,157 @@
+//! Requests that run models as traces: which of them, and what becomes of their notes.
+
+use std::{
+    borrow::Cow,
+    net::SocketAddr,
+    time::{Instant, SystemTime},
+};
+
+use oip_service::{Phase, RequestNotes, StageKind};
+use oip_telemetry::{Exporter, Kind, Parent, Sampler, Span, SpanId, TraceId};
+
+use super::transport::Transport;
+
+/// Which requests are traced, and where their traces go.
+pub(crate) struct Traces {
+    pub(crate) sampler: Sampler,
+    pub(crate) exporter: Exporter,
+}
+
+/// A request that is traced.
+pub(super) struct Traced {
+    trace: TraceId,
+    parent: Option<SpanId>,
+}
+
+/// What is known of a request that is over.
+pub(super) struct Outcome<'a> {
+    pub(super) transport: Transport,
+    pub(super) method: &'a str,
+    pub(super) route: &'static str,
+    pub(super) code: u16,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) request_id: Option<&'a str>,
+    pub(super) notes: &'a RequestNotes,
+    /// The same moment by both clocks.
+    pub(super) time: SystemTime,
+    pub(super) start: Instant,
+}
+
+impl Traces {
+    /// Whether a request is traced, by its `traceparent` or else by chance.
+    pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<Traced> {
+        let parent = trace_parent.and_then(Parent::parse);
+        let trace = self.sampler.decide(parent.as_ref())?;
+        Some(Traced {
+            trace,
+            parent: parent.map(|parent| parent.span),
+        })
+    }
+
+    /// Sends what was noted on its way.
+    pub(super) fn export(&self, traced: &Traced, outcome: &Outcome<'_>) {
+        self.exporter.export(spans(traced, outcome));
+    }
+}
+
+impl Traced {
+    /// The trace's id as text.
+    pub(super) fn id(&self) -> String {
+        self.trace.to_string()
+    }
+}
+
+fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
+    let at = |instant: Instant| match instant.checked_duration_since(outcome.start) {
+        Some(after) => outcome.time + after,
+        None => outcome.time - outcome.start.duration_since(instant),
+    };
+    let name: Cow<'static, str> = match outcome.transport {
+        Transport::Http => format!("{} {}", outcome.method, outcome.route).into(),
+        Transport::Grpc => outcome.route.into(),
+    };
+    let end = at(Instant::now());
+    let mut root = Span::new(traced.trace, SpanId::random(), name, outcome.time, end);
+    root.parent = traced.parent;
+    root.kind = Kind::Server;
+    let code = i64::from(outcome.code);
+    let is_failure = match outcome.transport {
+        Transport::Http => {
+            root.attributes
+                .push(("http.request.method", outcome.method.to_owned().into()));
+            root.attributes.push(("http.route", outcome.route.into()));
+            root.attributes.push(("http.response.status_code", code.into()));
+            // A client that left, too; what clients do wrong is not the server's failure.
+            code >= 499
+        }
+        Transport::Grpc => {
+            root.attributes.push(("rpc.system", "grpc".into()));
+            root.attributes.push(("rpc.method", outcome.route.into()));
+            root.attributes.push(("rpc.grpc.status_code", code.into()));
+            // As OpenTelemetry has it: unknown, too late, not implemented, internal, unavailable, data loss.
+            [1, 2, 4, 12, 13, 14, 15].contains(&code)
+        }
+    };
+    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    root.attributes
+        .push(("http.request.body.size", number(outcome.bytes_in).into()));
+    root.attributes
+        .push(("http.response.body.size", number(outcome.bytes_out).into()));
+    let notes = outcome.notes;
+    for (name, value) in [
+        ("client.address", outcome.peer.map(|peer| peer.ip().to_string())),
+        ("oip.model.name", notes.model().map(str::to_owned)),
+        ("oip.model.version", notes.version().map(str::to_owned)),
+        ("enduser.id", notes.identity().map(str::to_owned)),
+        ("oip.request.id", outcome.request_id.map(str::to_owned)),
+    ] {
+        root.attributes.extend(value.map(|value| (name, value.into())));
+    }
+    root.failure = is_failure.then(|| format!("code {code}"));
+
+    let stages = notes.stages();
+    if stages.len() == RequestNotes::MOST_STAGES {
+        root.attributes.push(("oip.stages", "more than are shown".into()));
+    }
+    // Steps end after their stages, so their ids are made first.
+    let steps: Vec<(u32, SpanId)> = stages
+        .iter()
+        .filter_map(|stage| match stage.kind {
+            StageKind::Step { number, .. } => Some((number, SpanId::random())),
+            _ => None,
+        })
+        .collect();
+    let id_of = |step: u32| {
+        steps
+            .iter()
+            .find(|(number, _)| *number == step)
+            .map(|(_, id)| *id)
+    };
+    let root_id = root.id;
+    let mut spans = vec![root];
+    for stage in stages {
+        let (name, own_id) = match &stage.kind {
+            StageKind::Phase(Phase::Read) => ("read", None),
+            StageKind::Phase(Phase::Decode) => ("decode", None),
+            StageKind::Phase(Phase::Queue) => ("queue", None),
+            StageKind::Phase(Phase::Encode) => ("encode", None),
+            StageKind::Batch => ("batch", None),
+            StageKind::Run { .. } => ("run", None),
+            StageKind::Split => ("split", None),
+            StageKind::Step { number, .. } => ("step", id_of(*number)),
+            _ => continue,
+        };
+        let id = own_id.unwrap_or_else(SpanId::random);
+        let mut span = Span::new(traced.trace, id, name, at(stage.start), at(stage.end));
+        span.parent = Some(id_of(stage.step).unwrap_or(root_id));
+        match stage.kind {
+            StageKind::Run { rows } => span.attributes.push(("oip.batch.rows", number(rows).into())),
+            StageKind::Step { model, .. } => span.attributes.push(("oip.model.name", model.into())),
+            _ => {}
+        }
+        spans.push(span);
+    }
+    spans
+}

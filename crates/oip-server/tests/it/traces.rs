@@ -1,0 +1,280 @@
+//! Traces of requests, as a collector gets them, over both transports; and servers whose collector is not there.
+
+use std::{fs, path::Path, time::Duration};
+
+use oip_telemetry::testing::Collector;
+use oip_types::{InferRequest, ModelRef};
+use tensor_core::{Shape, Tensor};
+
+use crate::{
+    metrics::{Page, until},
+    support::{Server, command, failing},
+};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+
+/// A server with the example repository.
+fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+    for path in [
+        "digits/1/model.onnx",
+        "digit_means/1/model.safetensors",
+        "digit_portrait/config.pbtxt",
+    ] {
+        let copy = folder.path().join(path);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(models.join(path), copy).unwrap();
+    }
+    let mut command = command(folder.path(), arguments);
+    command
+        .env(
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "deployment.environment.name=test,service.name=lost",
+        )
+        .env("OTEL_SERVICE_NAME", "digits%20shop")
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=one%20of%20two");
+    let mut server = Server::spawn(&mut command);
+    server.wait_until_loaded();
+    (server, folder)
+}
+
+/// One image, all black.
+fn body() -> String {
+    let data = vec![0; 64];
+    serde_json::json!({"inputs": [{"name": "X", "shape": [1, 64], "datatype": "FP32", "data": data}]})
+        .to_string()
+}
+
+#[test]
+fn a_request_over_http_is_a_trace_with_its_phases() {
+    let collector = Collector::start(vec![]);
+    let (server, _folder) = server(&[
+        "--otlp-endpoint",
+        &collector.url,
+        "--otlp-sample-ratio=0",
+        "--otlp-attribute=team=a=b",
+    ]);
+    let parent = format!("00-{TRACE}-{CALLER}-01");
+    let headers = [("traceparent", parent.as_str()), ("x-request-id", "first")];
+    let infer = "/v2/models/digits/infer";
+    // By the ratio none is traced, by its caller one is; probes never are.
+    assert_eq!(server.request("POST", infer, &[], body().as_bytes()).status, 200);
+    assert_eq!(server.get("/v2/health/ready").status, 200);
+    assert_eq!(server.request("GET", "/v2/models", &headers, b"").status, 200);
+    let answer = server.request("POST", infer, &headers, body().as_bytes());
+    assert_eq!(answer.status, 200);
+    let posted = collector.message();
+    assert!(
+        posted.head.contains("x-tenant: one of two\r\n"),
+        "{}",
+        posted.head
+    );
+    let resource: Vec<_> = [
+        "service.name",
+        "deployment.environment.name",
+        "team",
+        "service.version",
+    ]
+    .iter()
+    .map(|name| posted.resource[*name].as_str())
+    .collect();
+    assert_eq!(
+        resource,
+        ["digits%20shop", "test", "a=b", env!("CARGO_PKG_VERSION")]
+    );
+    let names: Vec<_> = posted.spans.iter().map(|span| span.name.as_str()).collect();
+    let infer_span = "POST /v2/models/{model}/infer";
+    assert_eq!(
+        names,
+        [
+            infer_span, "read", "decode", "queue", "batch", "run", "split", "encode"
+        ]
+    );
+    let root = &posted.spans[0];
+    assert_eq!((&*root.trace, &*root.parent, root.kind), (TRACE, CALLER, 2));
+    for (name, value) in [
+        ("http.request.method", "POST"),
+        ("http.route", "/v2/models/{model}/infer"),
+        ("http.response.status_code", "200"),
+        ("client.address", "127.0.0.1"),
+        ("oip.model.name", "digits"),
+        ("oip.model.version", "1"),
+        ("oip.request.id", "first"),
+        ("http.request.body.size", &body().len().to_string()),
+        ("http.response.body.size", &answer.body.len().to_string()),
+    ] {
+        assert_eq!(root.attributes[name], value, "{name}");
+    }
+    assert_eq!(root.failure, None);
+    for span in &posted.spans[1..] {
+        assert_eq!((&*span.trace, &span.parent), (TRACE, &root.id), "{span:?}");
+        assert!(
+            root.start <= span.start && span.start <= span.end && span.end <= root.end,
+            "{span:?} in {root:?}"
+        );
+    }
+    // One after the other.
+    for pair in posted.spans[1..].windows(2) {
+        assert!(pair[0].end <= pair[1].start, "{pair:?}");
+    }
+    assert_eq!(posted.spans[5].attributes["oip.batch.rows"], "1");
+    until("they are counted", || {
+        Page::of(&server).value("oip_trace_spans_sent_total", &[]) >= 8.0
+    });
+    assert_eq!(Page::of(&server).value("oip_trace_spans_dropped_total", &[]), 0.0);
+}
+
+#[test]
+fn steps_of_a_pipeline_have_their_own_spans() {
+    let collector = Collector::start(vec![]);
+    let (server, _folder) = server(&["--otlp-endpoint", &collector.url]);
+    let answer = server.request("POST", "/v2/models/digit_portrait/infer", &[], body().as_bytes());
+    assert_eq!(answer.status, 200);
+    let spans = collector.message().spans;
+    let root = &spans[0];
+    assert_eq!(
+        (&*root.parent, &*root.attributes["oip.model.name"]),
+        ("", "digit_portrait")
+    );
+    let steps: Vec<_> = spans.iter().filter(|span| span.name == "step").collect();
+    let models: Vec<_> = steps
+        .iter()
+        .map(|step| &*step.attributes["oip.model.name"])
+        .collect();
+    assert_eq!(models, ["digits", "digit_means"]);
+    for step in &steps {
+        assert_eq!(step.parent, root.id);
+        let children = spans.iter().filter(|span| span.parent == step.id);
+        let names: Vec<_> = children.clone().map(|span| &*span.name).collect();
+        assert_eq!(names, ["queue", "batch", "run", "split"]);
+        for child in children {
+            assert!(
+                step.start <= child.start && child.end <= step.end,
+                "{child:?} in {step:?}"
+            );
+        }
+    }
+    // What fails is a failure only if the server is to blame.
+    assert_eq!(
+        server
+            .request("POST", "/v2/models/none/infer", &[], body().as_bytes())
+            .status,
+        404
+    );
+    let failed = &collector.message().spans[0];
+    assert_eq!(failed.attributes["http.response.status_code"], "404");
+    assert_eq!(failed.failure, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
+    let collector = Collector::start(vec![]);
+    let (mut server, _folder) = server(&["--otlp-endpoint", &collector.url]);
+    let client = oip_client::builder(&format!("grpc://{}", server.grpc))
+        .build()
+        .unwrap();
+    let x = Tensor::from_vec(Shape::new(&[1, 64]).unwrap(), vec![0_f32; 64]).unwrap();
+    let request = |model| InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("X", x.clone());
+    client.infer(&request("digits")).await.unwrap();
+    client.infer(&request("none")).await.unwrap_err();
+    drop(client);
+    // Spans gather for a second: the end does not wait for it.
+    server.signal("TERM");
+    assert!(server.wait(Duration::from_secs(30)).success());
+    let mut all = collector.message().spans;
+    if all.iter().filter(|span| span.kind == 2).count() < 2 {
+        all.extend(collector.message().spans);
+    }
+    let roots: Vec<_> = all.iter().filter(|span| span.kind == 2).collect();
+    let [good, missing] = roots[..] else {
+        panic!("{all:?}")
+    };
+    assert_ne!(good.trace, missing.trace);
+    assert_eq!(
+        (
+            &*good.attributes["rpc.system"],
+            &*good.attributes["rpc.grpc.status_code"]
+        ),
+        ("grpc", "0")
+    );
+    assert_eq!(missing.attributes["rpc.grpc.status_code"], "5");
+    assert!(
+        all.iter()
+            .any(|span| span.name == "run" && span.parent == good.id)
+    );
+}
+
+/// A collector that is not there: one line of the log, and requests are answered as ever.
+#[test]
+fn requests_do_not_wait_for_a_collector() {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("server.log");
+    let (server, _folder) = {
+        let models = tempfile::tempdir().unwrap();
+        let copy = models.path().join("digit_means/1/model.safetensors");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+        fs::copy(examples.join("digit_means/1/model.safetensors"), copy).unwrap();
+        let endpoint = format!("--otlp-endpoint=http://{nowhere}");
+        let mut command = command(models.path(), &[&endpoint]);
+        command.stderr(fs::File::create(&log).unwrap());
+        let mut server = Server::spawn(&mut command);
+        server.wait_until_loaded();
+        (server, models)
+    };
+    let infer = || {
+        let body = crate::metrics::rows(&[1]).to_string();
+        server
+            .request("POST", "/v2/models/digit_means/infer", &[], body.as_bytes())
+            .status
+    };
+    assert_eq!(infer(), 200);
+    let lines = || {
+        let text = fs::read_to_string(&log).unwrap();
+        text.lines()
+            .filter(|line| line.contains("the collector takes no traces"))
+            .count()
+    };
+    until("it is said", || lines() == 1);
+    for _ in 0..20 {
+        assert_eq!(infer(), 200);
+    }
+    assert_eq!(lines(), 1);
+}
+
+#[test]
+fn wrong_options_for_traces_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    for (arguments, message) in [
+        (
+            &["--otlp-endpoint=collector:4318"][..],
+            "--otlp-endpoint: expected the URL of a collector, such as http://127.0.0.1:4318; found 'collector:4318'",
+        ),
+        (
+            &["--otlp-endpoint=http://c", "--otlp-sample-ratio=1.5"],
+            "--otlp-sample-ratio: expected a number from 0 to 1, found 1.5",
+        ),
+        (
+            &["--otlp-endpoint=http://c", "--otlp-attribute=team"],
+            "--otlp-attribute: expected NAME=VALUE, found 'team'",
+        ),
+        (
+            &["--otlp-sample-ratio=0.5"],
+            "--otlp-sample-ratio needs --otlp-endpoint",
+        ),
+        (
+            &["--otlp-attribute=a=b"],
+            "--otlp-attribute needs --otlp-endpoint",
+        ),
+    ] {
+        let (code, line) = failing(&[&[folder], arguments].concat());
+        assert!(code == 2 && line.starts_with(message), "{code}: {line}");
+    }
+}

@@ -1,0 +1,130 @@
+//! Where traces go, and pairs of names and values as OpenTelemetry's variables have them.
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+use ureq::http::{Uri, uri::Scheme};
+
+/// A collector's address for traces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint(String);
+
+/// Why an address or a list of pairs cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointError(String);
+
+/// The path of traces below a collector's address.
+const TRACES: &str = "/v1/traces";
+
+impl Endpoint {
+    /// Reads a collector's URL; traces are sent to `/v1/traces` below it. Where it ends so already, it is taken as it is.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(url: &str) -> Result<Self, EndpointError> {
+        let wrong = |why: &str| {
+            Err(EndpointError(format!(
+                "expected the URL of a collector, such as http://127.0.0.1:4318; {why}"
+            )))
+        };
+        let Ok(parsed) = url.parse::<Uri>() else {
+            return wrong(&format!("found '{url}'"));
+        };
+        let (Some(authority), Some(scheme)) = (parsed.authority(), parsed.scheme()) else {
+            return wrong(&format!("found '{url}', without http:// or https:// and a host"));
+        };
+        // It would be in the log.
+        if authority.as_str().contains('@') {
+            return wrong(
+                "found one with a password, which belongs into the variable OTEL_EXPORTER_OTLP_HEADERS",
+            );
+        }
+        if ![Scheme::HTTP, Scheme::HTTPS].contains(scheme) {
+            return wrong(&format!("found '{url}'"));
+        }
+        if parsed.query().is_some() {
+            return wrong("found one with a query");
+        }
+        let base = url.trim_end_matches('/');
+        Ok(Self(match base.ends_with(TRACES) {
+            true => base.to_owned(),
+            false => format!("{base}{TRACES}"),
+        }))
+    }
+
+    /// The URL that traces are sent to.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Reads `name=value,name=value` with percent-encoded values, as `OTEL_EXPORTER_OTLP_HEADERS` and
+/// `OTEL_RESOURCE_ATTRIBUTES` have them.
+///
+/// # Errors
+/// Which of them is wrong, without its value, which may be a secret.
+pub fn read_pairs(text: &str) -> Result<Vec<(String, String)>, EndpointError> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let pairs = parts.enumerate().map(|(index, part)| {
+        let pair = part.split_once('=').and_then(|(name, value)| {
+            let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+            let name = name.trim();
+            (!name.is_empty()).then(|| (name.to_owned(), value.into_owned()))
+        });
+        let number = index + 1;
+        pair.ok_or_else(|| EndpointError(format!("expected name=value, which the pair {number} is not")))
+    });
+    pairs.collect()
+}
+
+impl fmt::Display for EndpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for EndpointError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_bases_of_the_path_for_traces() {
+        for (url, expected) in [
+            ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
+            ("https://otel.example.com/", "https://otel.example.com/v1/traces"),
+            ("http://[::1]:4318/otlp", "http://[::1]:4318/otlp/v1/traces"),
+            ("http://tempo:4318/v1/traces", "http://tempo:4318/v1/traces"),
+        ] {
+            assert_eq!(Endpoint::parse(url).expect(url).url(), expected);
+        }
+        for (url, part) in [
+            ("", "found ''"),
+            ("collector:4318", "without http://"),
+            ("grpc://collector:4317", "found 'grpc://collector:4317'"),
+            ("/v1/traces", "without http://"),
+            ("http://user:secret@host", "OTEL_EXPORTER_OTLP_HEADERS"),
+            ("http://host?key=secret", "with a query"),
+        ] {
+            let message = Endpoint::parse(url).expect_err(url).to_string();
+            assert!(
+                message.contains(part) && !message.contains("secret"),
+                "{url}: {message}"
+            );
+        }
+    }
+
+    #[test]
+    fn pairs_are_read_without_telling_their_values() {
+        let pairs = read_pairs("authorization=Basic%20c2VjcmV0, x-tenant = a ,").expect("they are pairs");
+        let expected = [("authorization", "Basic c2VjcmV0"), ("x-tenant", "a")];
+        assert_eq!(
+            pairs,
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+        let message = read_pairs("a=b,secret").expect_err("it is no pair").to_string();
+        assert_eq!(message, "expected name=value, which the pair 2 is not");
+    }
+}

@@ -1,0 +1,302 @@
+//! The way to the collector: a bounded queue and a thread that sends.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use prost::Message as _;
+use ureq::{Agent, http::StatusCode};
+
+use crate::{
+    endpoint::Endpoint,
+    message::{Answer, Request},
+    span::Span,
+};
+
+/// Where traces go, and as whose.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ExporterConfig {
+    /// The collector.
+    pub endpoint: Endpoint,
+    /// Headers of each request to it, such as one with a token.
+    pub headers: Vec<(String, String)>,
+    /// What the program is: `service.name` and so on.
+    pub resource: Vec<(String, String)>,
+    /// Requests whose spans may wait.
+    pub capacity: usize,
+    /// How long the collector may take to answer.
+    pub timeout: Duration,
+    /// How long to wait before trying again, at first; each time twice as long, up to 30 seconds.
+    pub back_off: Duration,
+}
+
+impl ExporterConfig {
+    /// To a collector, without headers, as no program in particular.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            headers: Vec::new(),
+            resource: Vec::new(),
+            capacity: 2048,
+            timeout: Duration::from_secs(10),
+            back_off: Duration::from_secs(1),
+        }
+    }
+
+    /// The same, changed.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+/// Sends spans to a collector, from a thread of its own. What finds no room on the way there, or is not taken, is counted.
+#[derive(Clone, Debug)]
+pub struct Exporter {
+    queue: SyncSender<Message>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    dropped: AtomicU64,
+    /// The program ends: nothing is tried again.
+    is_ending: AtomicBool,
+}
+
+enum Message {
+    Spans(Vec<Span>),
+    /// Everything before it is to be sent; then this is dropped, which tells who waits.
+    Flush(SyncSender<()>),
+}
+
+/// Spans that are sent in one message, and how long they gather.
+const BATCH: usize = 512;
+const GATHER: Duration = Duration::from_secs(1);
+
+/// The longest wait before trying again, and how often the same spans are tried.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const TRIES: u32 = 5;
+
+/// Bytes of an answer that are read.
+const MOST_ANSWER: u64 = 64 << 10;
+
+impl Exporter {
+    /// Starts the thread. The collector is first asked when there is something to send.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(config: ExporterConfig) -> io::Result<Self> {
+        let (queue, messages) = sync_channel(config.capacity.max(1));
+        let counts = Arc::new(Counts::default());
+        let agent = Agent::config_builder()
+            .timeout_global(Some(config.timeout))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("oip-telemetry/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into();
+        let sender = Sender {
+            agent,
+            config,
+            counts: counts.clone(),
+            failing_since: None,
+        };
+        thread::Builder::new()
+            .name("otlp".to_owned())
+            .spawn(move || sender.run(&messages))?;
+        Ok(Self { queue, counts })
+    }
+
+    /// Sends the spans of a request on their way, or drops and counts them. Never waits.
+    pub fn export(&self, spans: Vec<Span>) {
+        let count = spans.len() as u64;
+        if self.queue.try_send(Message::Spans(spans)).is_err() {
+            self.counts.dropped.fetch_add(count, Relaxed);
+        }
+    }
+
+    /// Spans that the collector has taken.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.counts.sent.load(Relaxed)
+    }
+
+    /// Spans that found no room, or that the collector did not take.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.counts.dropped.load(Relaxed)
+    }
+
+    /// For the end of the program: sends what is there, trying once, and waits for that at most so long.
+    pub fn finish(&self, patience: Duration) {
+        self.counts.is_ending.store(true, Relaxed);
+        let start = Instant::now();
+        let (done, is_done) = sync_channel(0);
+        let mut message = Message::Flush(done);
+        while let Err(unsent) = self.queue.try_send(message) {
+            match unsent {
+                TrySendError::Full(unsent) if start.elapsed() < patience => message = unsent,
+                _ => return,
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = is_done.recv_timeout(patience.saturating_sub(start.elapsed()));
+    }
+}
+
+/// The thread.
+struct Sender {
+    agent: Agent,
+    config: ExporterConfig,
+    counts: Arc<Counts>,
+    /// Since when the collector takes nothing: said once, and once when that is over.
+    failing_since: Option<Instant>,
+}
+
+/// Why spans were not taken.
+struct Refusal {
+    reason: String,
+    /// Whether the same spans may be taken later.
+    is_passing: bool,
+}
+
+impl Sender {
+    fn run(mut self, messages: &Receiver<Message>) {
+        let mut spans = Vec::new();
+        while let Ok(first) = messages.recv() {
+            let (mut next, end) = (Some(first), Instant::now() + GATHER);
+            while let Some(message) = next.take() {
+                match message {
+                    Message::Spans(more) => spans.extend(more),
+                    Message::Flush(_done) => {
+                        self.send(&mut spans);
+                        break;
+                    }
+                }
+                let left = end.saturating_duration_since(Instant::now());
+                if spans.len() >= BATCH || left.is_zero() {
+                    break;
+                }
+                next = match messages.recv_timeout(left) {
+                    Ok(message) => Some(message),
+                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+                };
+            }
+            self.send(&mut spans);
+        }
+    }
+
+    /// Sends spans, again and again if that may help, and forgets them.
+    fn send(&mut self, spans: &mut Vec<Span>) {
+        if spans.is_empty() {
+            return;
+        }
+        let count = spans.len() as u64;
+        let message = Request::new(&self.config.resource, env!("CARGO_PKG_VERSION"), spans).encode_to_vec();
+        spans.clear();
+        let mut wait = self.config.back_off;
+        for attempt in 1.. {
+            match self.post(&message) {
+                Ok(rejected) => {
+                    let rejected = rejected.min(count);
+                    self.counts.sent.fetch_add(count - rejected, Relaxed);
+                    self.counts.dropped.fetch_add(rejected, Relaxed);
+                    if let Some(since) = self.failing_since.take() {
+                        let (seconds, dropped) =
+                            (since.elapsed().as_secs(), self.counts.dropped.load(Relaxed));
+                        tracing::info!(seconds, dropped, "the collector takes traces again");
+                    }
+                    return;
+                }
+                Err(Refusal { reason, is_passing }) => {
+                    if self.failing_since.is_none() {
+                        self.failing_since = Some(Instant::now());
+                        let endpoint = self.config.endpoint.url();
+                        tracing::warn!(
+                            endpoint,
+                            reason,
+                            "the collector takes no traces; requests go on without"
+                        );
+                    }
+                    if !is_passing || attempt == TRIES || self.counts.is_ending.load(Relaxed) {
+                        self.counts.dropped.fetch_add(count, Relaxed);
+                        return;
+                    }
+                    self.pause(wait);
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+            }
+        }
+    }
+
+    /// Waits, unless the program ends.
+    fn pause(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end && !self.counts.is_ending.load(Relaxed) {
+            thread::sleep(time.min(Duration::from_millis(20)));
+        }
+    }
+
+    /// Sends a message, and gives how many of its spans the collector did not take.
+    fn post(&self, message: &[u8]) -> Result<u64, Refusal> {
+        let mut request = self
+            .agent
+            .post(self.config.endpoint.url())
+            .header("content-type", "application/x-protobuf");
+        for (name, value) in &self.config.headers {
+            request = request.header(name, value);
+        }
+        let mut answer = request.send(message).map_err(|error| Refusal {
+            is_passing: !matches!(error, ureq::Error::BadUri(_) | ureq::Error::Http(_)),
+            reason: match error {
+                ureq::Error::Protocol(error) => {
+                    format!(
+                        "it does not answer in HTTP/1 ({error}); the port for OTLP over HTTP is mostly 4318"
+                    )
+                }
+                error => error.to_string(),
+            },
+        })?;
+        let status = answer.status();
+        if !status.is_success() {
+            return Err(Refusal {
+                reason: format!("it answers {status}"),
+                // As the specification says.
+                is_passing: [
+                    StatusCode::TOO_MANY_REQUESTS,
+                    StatusCode::BAD_GATEWAY,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    StatusCode::GATEWAY_TIMEOUT,
+                ]
+                .contains(&status),
+            });
+        }
+        // Read to its end, so that the connection is used again.
+        let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
+        let partial = body
+            .ok()
+            .and_then(|body| Answer::decode(&body[..]).ok()?.partial_success);
+        let Some(partial) = partial.filter(|partial| partial.rejected_spans > 0) else {
+            return Ok(0);
+        };
+        tracing::debug!(
+            spans = partial.rejected_spans,
+            reason = partial.error_message,
+            "the collector refused spans"
+        );
+        Ok(partial.rejected_spans.unsigned_abs())
+    }
+}

@@ -1,0 +1,41 @@
+//! Traces of requests, sent to a collector of OpenTelemetry by OTLP over HTTP with protobuf.
+//!
+//! A [`Sampler`] decides at a request's head whether it is traced: as the caller's `traceparent` says, or by a ratio. What was
+//! traced goes to an [`Exporter`] as [`Span`]s when the request is over. The exporter has a bounded queue and a thread: nobody
+//! waits for the collector, and what finds no room is counted.
+//!
+//! ```
+//! use std::time::SystemTime;
+//!
+//! use oip_telemetry::{Endpoint, Exporter, ExporterConfig, Kind, Parent, Sampler, Span, SpanId};
+//!
+//! let parent = Parent::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+//! let trace = Sampler::new(0.0).decide(parent.as_ref()).expect("the caller's flag counts, not the ratio");
+//! assert_eq!(trace.to_string(), "0af7651916cd43dd8448eb211c80319c");
+//!
+//! let now = SystemTime::now();
+//! let mut span = Span::new(trace, SpanId::random(), "infer", now, now);
+//! span.parent = parent.map(|parent| parent.span);
+//! span.kind = Kind::Server;
+//!
+//! // Nobody listens there, which nobody has to wait for.
+//! let endpoint = Endpoint::parse("http://127.0.0.1:9").expect("it is a URL");
+//! let exporter = Exporter::start(ExporterConfig::new(endpoint))?;
+//! exporter.export(vec![span]);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod endpoint;
+mod exporter;
+mod ids;
+mod message;
+mod sampler;
+mod span;
+#[cfg(feature = "testing")]
+pub mod testing;
+
+pub use endpoint::{Endpoint, EndpointError, read_pairs};
+pub use exporter::{Exporter, ExporterConfig};
+pub use ids::{Parent, SpanId, TraceId};
+pub use sampler::Sampler;
+pub use span::{Kind, Span, Value};

@@ -1,0 +1,244 @@
+//! A collector for tests: answers `POST /v1/traces` as it is told to, and gives what came. Messages are read by field numbers
+//! here, so that both halves cannot be wrong in the same way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_panics_doc,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+    time::Duration,
+};
+
+/// A message that came.
+#[derive(Debug)]
+pub struct Posted {
+    /// The request's line and headers.
+    pub head: String,
+    /// What the program says of itself.
+    pub resource: BTreeMap<String, String>,
+    /// The spans, in their order.
+    pub spans: Vec<Received>,
+}
+
+/// A span as it came.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// In hexadecimal digits, as the next two are.
+    pub trace: String,
+    /// Its own id.
+    pub id: String,
+    /// Empty if it has none.
+    pub parent: String,
+    /// Its name.
+    pub name: String,
+    /// `SpanKind`.
+    pub kind: u64,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    /// The same.
+    pub end: u64,
+    /// Numbers as text.
+    pub attributes: BTreeMap<String, String>,
+    /// `StatusCode` and message.
+    pub failure: Option<(u64, String)>,
+}
+
+/// A collector on a socket.
+#[derive(Debug)]
+pub struct Collector {
+    /// Its URL, without a path.
+    pub url: String,
+    posted: Receiver<Posted>,
+}
+
+impl Collector {
+    /// Answers with these, one after the other, and from then on with 200: a status line's end and a body.
+    #[must_use]
+    pub fn start(answers: Vec<(&'static str, Vec<u8>)>) -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answers)
+    }
+
+    /// The same on a socket that listens.
+    #[must_use]
+    pub fn on(listener: TcpListener, answers: Vec<(&'static str, Vec<u8>)>) -> Self {
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, posted) = channel();
+        thread::spawn(move || {
+            let mut answers = answers.into_iter();
+            for stream in listener.incoming() {
+                serve(stream.unwrap(), &mut answers, &sender);
+            }
+        });
+        Self { url, posted }
+    }
+
+    /// The next message that came.
+    #[must_use]
+    pub fn message(&self) -> Posted {
+        self.posted.recv_timeout(Duration::from_secs(60)).unwrap()
+    }
+
+    /// Whether nothing comes for so long.
+    #[must_use]
+    pub fn has_nothing_for(&self, time: Duration) -> bool {
+        self.posted.recv_timeout(time).is_err()
+    }
+}
+
+/// Serves one connection to its end.
+fn serve(
+    stream: std::net::TcpStream,
+    answers: &mut impl Iterator<Item = (&'static str, Vec<u8>)>,
+    posted: &Sender<Posted>,
+) {
+    let mut out = stream.try_clone().unwrap();
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length")
+                .then(|| value.trim().parse().unwrap())
+        });
+        let mut body = vec![0; length.unwrap()];
+        stream.read_exact(&mut body).unwrap();
+        let (status, answer) = answers.next().unwrap_or(("200 OK", Vec::new()));
+        write!(
+            out,
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n",
+            answer.len()
+        )
+        .unwrap();
+        out.write_all(&answer).unwrap();
+        let _ = posted.send(read(head, &body));
+    }
+}
+
+fn read(head: String, body: &[u8]) -> Posted {
+    let (mut resource, mut spans) = (BTreeMap::new(), Vec::new());
+    for resource_spans in Fields(body).messages(1) {
+        for message in Fields(resource_spans).messages(1) {
+            resource.extend(Fields(message).messages(1).map(pair));
+        }
+        for scope in Fields(resource_spans).messages(2) {
+            assert_eq!(Fields(scope).messages(1).count(), 1, "the scope");
+            spans.extend(Fields(scope).messages(2).map(span));
+        }
+    }
+    Posted {
+        head,
+        resource,
+        spans,
+    }
+}
+
+fn span(message: &[u8]) -> Received {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut span = Received::default();
+    for (field, value) in Fields(message) {
+        match (field, value) {
+            (1, Field::Bytes(bytes)) => span.trace = hex(bytes),
+            (2, Field::Bytes(bytes)) => span.id = hex(bytes),
+            (4, Field::Bytes(bytes)) => span.parent = hex(bytes),
+            (5, Field::Bytes(bytes)) => span.name = text(bytes),
+            (6, Field::Number(kind)) => span.kind = kind,
+            (7, Field::Number(time)) => span.start = time,
+            (8, Field::Number(time)) => span.end = time,
+            (9, Field::Bytes(bytes)) => drop(span.attributes.insert(pair(bytes).0, pair(bytes).1)),
+            (15, Field::Bytes(bytes)) => {
+                let (mut code, mut reason) = (0, String::new());
+                for (field, value) in Fields(bytes) {
+                    match (field, value) {
+                        (2, Field::Bytes(bytes)) => reason = text(bytes),
+                        (3, Field::Number(number)) => code = number,
+                        other => panic!("a field of a status: {}", other.0),
+                    }
+                }
+                span.failure = Some((code, reason));
+            }
+            (field, _) => panic!("a field of a span: {field}"),
+        }
+    }
+    span
+}
+
+fn pair(message: &[u8]) -> (String, String) {
+    let key = Fields(message).messages(1).next().unwrap();
+    let value = Fields(message).messages(2).next().unwrap();
+    let value = match Fields(value).next().unwrap() {
+        (1, Field::Bytes(text)) => String::from_utf8(text.to_vec()).unwrap(),
+        (3, Field::Number(number)) => (number as i64).to_string(),
+        (field, _) => panic!("a kind of value: {field}"),
+    };
+    (String::from_utf8(key.to_vec()).unwrap(), value)
+}
+
+/// The fields of a message of protobuf.
+struct Fields<'a>(&'a [u8]);
+
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Fields<'a> {
+    /// The contents of one field, as often as it is there.
+    fn messages(self, wanted: u64) -> impl Iterator<Item = &'a [u8]> {
+        self.filter_map(move |(field, value)| match value {
+            Field::Bytes(bytes) if field == wanted => Some(bytes),
+            _ => None,
+        })
+    }
+
+    fn varint(&mut self) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let (&byte, rest) = self.0.split_first().unwrap();
+            self.0 = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        value
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = (u64, Field<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let tag = self.varint();
+        let value = match tag & 7 {
+            0 => Field::Number(self.varint()),
+            1 => {
+                let (bytes, rest) = self.0.split_at(8);
+                self.0 = rest;
+                Field::Number(u64::from_le_bytes(bytes.try_into().unwrap()))
+            }
+            2 => {
+                let length = usize::try_from(self.varint()).unwrap();
+                let (bytes, rest) = self.0.split_at(length);
+                self.0 = rest;
+                Field::Bytes(bytes)
+            }
+            kind => panic!("a kind of field: {kind}"),
+        };
+        Some((tag >> 3, value))
+    }
+}

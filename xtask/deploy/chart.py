@@ -1,0 +1,199 @@
+"""Renders the chart of docs/deploy/helm with several values, and demands that wrong ones are refused with their message.
+
+By helm where it is installed; else by render.go, with the same template functions, after the schema of the values is held
+here as helm would. Writes all documents to standard output.
+"""
+
+import argparse
+import copy
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import jsonschema
+import yaml
+
+FOLDER = pathlib.Path(__file__).parent
+
+# What must be rendered, and what must stand in it.
+GOOD = {
+    "a claim": (
+        {"models": {"claim": "shop"}},
+        ["claimName: shop", "--model-repository=/models", "terminationGracePeriodSeconds: 45", "egress: []"],
+    ),
+    "everything": (
+        {
+            "models": {"urls": ["s3://bucket/models", "hf://owner/repo@v1/onnx"], "cacheSize": "5Gi"},
+            "image": {"tag": "0.1.0-debug"},
+            "imagePullSecrets": [{"name": "registry"}],
+            "server": {
+                "memoryBudget": "1GiB",
+                "shutdownDelay": 10,
+                "drainTimeout": 60,
+                "accessLog": "text",
+                "otlpEndpoint": "http://collector.monitoring:4318",
+                "arguments": ["--model-control-mode=poll", "--repository-poll-secs=60"],
+                "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
+                "envFrom": [{"secretRef": {"name": "bucket"}}],
+            },
+            "tls": {"secret": "certificate"},
+            "auth": {"secret": "identities"},
+            "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+            "service": {"type": "LoadBalancer", "httpPort": 443, "annotations": {"a": "b"}},
+            "autoscaling": {"minReplicas": 3},
+            "podMonitor": {"enabled": True},
+            "serviceAccount": {"name": "models-reader"},
+            "podAnnotations": {"team": "shop"},
+            "podLabels": {"tier": "back"},
+            "nodeSelector": {"kubernetes.io/arch": "arm64"},
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+        },
+        [
+            '"--model-repository=s3://bucket/models"',
+            '"--model-repository=hf://owner/repo@v1/onnx"',
+            "terminationGracePeriodSeconds: 80",
+            "scheme: HTTPS",
+            "--auth=/auth/identities.toml",
+            "--otlp-endpoint=http://collector.monitoring:4318",
+            "kind: PodMonitor",
+            "port: 443",
+            "minReplicas: 3",
+        ],
+    ),
+    "a folder of the node, without an autoscaler": (
+        {
+            "models": {"volume": {"hostPath": {"path": "/srv/models"}}},
+            "autoscaling": {"enabled": False},
+            "networkPolicy": {"enabled": False},
+            "replicas": 1,
+        },
+        ["path: /srv/models", "replicas: 1"],
+    ),
+}
+
+# What must be refused, and a part of the message.
+WRONG = {
+    "no models": ({}, "models: expected exactly one of claim, volume and urls, found none"),
+    "models from two places": (
+        {"models": {"claim": "a", "urls": ["s3://b"]}},
+        "models: expected exactly one of claim, volume and urls, found claim and urls",
+    ),
+    "a misspelled value": ({"models": {"claim": "a"}, "server": {"memoryBuget": "1GiB"}}, "memoryBuget"),
+    "a size without a number": ({"models": {"claim": "a"}, "server": {"memoryBudget": "much"}}, "memoryBudget"),
+    "a URL of no store": ({"models": {"urls": ["ftp://host/models"]}}, "models.urls.0"),
+    "a collector without a scheme": ({"models": {"claim": "a"}, "server": {"otlpEndpoint": "c:4318"}}, "otlpEndpoint"),
+    "a port of text": ({"models": {"claim": "a"}, "service": {"httpPort": "http"}}, "service.httpPort"),
+    "a kind of log that is not there": ({"models": {"claim": "a"}, "server": {"accessLog": "xml"}}, "accessLog"),
+    "an argument that is no option": ({"models": {"claim": "a"}, "server": {"arguments": ["models"]}}, "arguments.0"),
+    "more replicas at least than at most": (
+        {"models": {"claim": "a"}, "autoscaling": {"minReplicas": 5, "maxReplicas": 2}},
+        "autoscaling: minReplicas (5) is more than maxReplicas (2)",
+    ),
+}
+
+
+class Refused(Exception):
+    """A renderer's message."""
+
+
+def merged(base, over):
+    """Values over those of the chart, as helm merges them."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return copy.deepcopy(over)
+    return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
+
+
+def by_helm(chart, values, helm):
+    """What helm renders."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        done = subprocess.run(
+            [helm, "template", "shop", chart, "--namespace", "models", "--values", file.name],
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode:
+        raise Refused(re.sub(r"/", ".", done.stderr))
+    return done.stdout
+
+
+def by_go(chart, values, renderer):
+    """What the same functions render, after the same check."""
+    everything = merged(yaml.safe_load((chart / "values.yaml").read_text()), values)
+    schema = json.loads((chart / "values.schema.json").read_text())
+    errors = list(jsonschema.Draft7Validator(schema).iter_errors(everything))
+    if errors:
+        raise Refused("; ".join(f"{'.'.join(map(str, error.path))}: {error.message}" for error in errors))
+    description = yaml.safe_load((chart / "Chart.yaml").read_text())
+    data = {
+        "Values": everything,
+        "Chart": {key[0].upper() + key[1:]: value for key, value in description.items()},
+        "Release": {"Name": "shop", "Namespace": "models", "Service": "Helm"},
+    }
+    done = subprocess.run([renderer, chart], input=json.dumps(data), capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(done.stderr)
+    return done.stdout
+
+
+def built(go, folder):
+    """render.go as a program, with Debian's packages of Go."""
+    program = pathlib.Path(folder) / "render"
+    environment = {**os.environ, "GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOFLAGS": ""}
+    subprocess.run([go, "build", "-o", program, FOLDER / "render.go"], check=True, env=environment)
+    return program
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("chart", type=pathlib.Path)
+    parser.add_argument("--helm", default="helm")
+    parser.add_argument("--go", default="go")
+    options = parser.parse_args()
+    say = lambda text: print(text, file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folder:
+        if shutil.which(options.helm):
+            say(f"chart: by {options.helm}")
+            subprocess.run([options.helm, "lint", options.chart, "--set", "models.claim=x"], check=True, stdout=sys.stderr)
+            render = lambda values: by_helm(options.chart, values, options.helm)
+        elif shutil.which(options.go):
+            say("chart: helm is not installed; by Go's templates and Sprig")
+            program = built(options.go, folder)
+            render = lambda values: by_go(options.chart, values, program)
+        else:
+            sys.exit(
+                "the chart needs helm, or Debian's golang-go, golang-github-masterminds-sprig-dev and "
+                "golang-k8s-sigs-yaml-dev"
+            )
+        failures = 0
+        for name, (values, parts) in GOOD.items():
+            text = render(values)
+            # The whole file must be YAML, each document with what Kubernetes tells them by.
+            for document in filter(None, yaml.safe_load_all(text)):
+                assert document["metadata"]["name"], document
+            missing = [part for part in parts if part not in text]
+            failures += bool(missing)
+            say(f"chart with {name}: {'lacks ' + ', '.join(missing) if missing else 'rendered'}")
+            print(text)
+            print("---")
+        for name, (values, expected) in WRONG.items():
+            try:
+                render(values)
+                message = None
+            except Refused as refused:
+                message = str(refused)
+            is_right = message is not None and expected in message
+            failures += not is_right
+            say(f"chart with {name}: {'refused' if is_right else f'expected {expected!r}, found {message!r}'}")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

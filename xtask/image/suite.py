@@ -1,0 +1,182 @@
+"""Builds the image of docs/deploy/Dockerfile.program with buildah, runs it with podman as manifests do (no root, no capabilities, a
+root that is read-only), and measures it: size, and time from the command to the first answer.
+
+Everything is kept below one folder, and on this machine.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
+TAG = "localhost/tensorferry/oip-server:suite"
+STARTS = 5
+# How containers are run: as anywhere, or where limits cannot be raised and groups of processes not be made (in another container).
+WAYS = [
+    ([], []),
+    (["--runtime=crun"], ["--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]),
+    (["--runtime=runc", "--cgroup-manager=cgroupfs"], ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]),
+]
+SAFE = ["--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--network=host"]
+
+
+def done(command, **more):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, **more)
+
+
+def must(command, **more):
+    result = done(command, **more)
+    if result.returncode:
+        sys.exit(f"{' '.join(map(str, command))}: {result.stderr.strip() or result.stdout.strip()}")
+    return result.stdout
+
+
+def configured(file):
+    """What a Dockerfile says about running, behind its last FROM."""
+    last = (DEPLOY / file).read_text().rsplit("\nFROM ", 1)[-1]
+    return [line for line in last.splitlines() if line.split(" ")[0] in ("USER", "EXPOSE", "ENTRYPOINT", "CMD")]
+
+
+def root_of(program, folder):
+    """The files of the image."""
+    libraries = re.findall(r"(/\S+) \(0x", must(["ldd", program]))
+    for source, target in [(program, "/usr/bin/oip-server"), *((library, library) for library in libraries)]:
+        copy = folder / target.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(os.path.realpath(source), copy)
+    (folder / "etc").mkdir()
+    (folder / "etc/passwd").write_text("nonroot:x:65532:65532::/:/none\n")
+    (folder / "models").mkdir()
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def answered(port, request, patience=60):
+    """Waits until a model answers."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            url = f"http://127.0.0.1:{port}/v2/models/digits/infer"
+            with urllib.request.urlopen(urllib.request.Request(url, data=request), timeout=5) as answer:
+                if "outputs" in json.load(answer):
+                    return
+        time.sleep(0.002)
+    sys.exit("no answer")
+
+
+def seconds(start):
+    """Times of several starts; `start` gives a running process and what ends it."""
+    times = []
+    for _ in range(STARTS):
+        port, began = free_port(), time.monotonic()
+        request, process, end = start(port)
+        try:
+            answered(port, request)
+            times.append(time.monotonic() - began)
+        finally:
+            end()
+            code = process.wait(60)
+        if code != 0:
+            sys.exit(f"it ended with {code} after SIGTERM")
+    return f"{statistics.median(times):.2f} s (of {STARTS}: {min(times):.2f} to {max(times):.2f})"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    options = parser.parse_args()
+    for tool in ("buildah", "podman"):
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is not installed (Debian: apt-get install --no-install-recommends buildah podman runc)")
+    if configured("Dockerfile") != configured("Dockerfile.program"):
+        sys.exit("Dockerfile and Dockerfile.program differ in how the program is run")
+    folder = options.folder
+    shutil.rmtree(folder, ignore_errors=True)
+    context = folder / "context"
+    root_of(options.program, context / "rootfs")
+    stored = [f"--root={folder / 'storage'}", f"--runroot={folder / 'run'}", "--storage-driver=vfs"]
+    file = DEPLOY / "Dockerfile.program"
+    must(["buildah", *stored, "build", "--isolation=chroot", "--tag", TAG, "--file", file, context])
+    described = json.loads(must(["buildah", *stored, "inspect", "--type=image", TAG]))
+    user = described["OCIv1"]["config"]["User"]
+    archive = folder / "image.tar"
+    must(["buildah", *stored, "push", "--compression-format=gzip", TAG, f"oci-archive:{archive}"])
+    files = sorted(path for path in (context / "rootfs").rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in files)
+    print(f"image: {size / 1e6:.1f} MB in {len(files)} files, {archive.stat().st_size / 1e6:.1f} MB compressed, user {user}")
+    for path in files:
+        print(f"  /{path.relative_to(context / 'rootfs')} {path.stat().st_size}")
+
+    models = folder / "models"
+    must([options.program, "init", models])
+    request = (models / "one_digit.json").read_bytes()
+
+    def alone(port):
+        process = subprocess.Popen(
+            [options.program, f"--address=127.0.0.1:{port}", models],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        return request, process, process.terminate
+
+    print(f"the program alone, from command to first answer: {seconds(alone)}")
+    for way, limits in WAYS:
+        base = ["podman", *stored, *way, "run", "--rm", *SAFE, *limits]
+        tried = done([*base, TAG, "--version"])
+        if tried.returncode == 0 and tried.stdout.startswith("oip-server "):
+            break
+        print(f"podman {' '.join(way)}: {tried.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+    else:
+        sys.exit("podman runs no container here: the image was built and not run")
+
+    inside = {}
+
+    def container(port):
+        name = f"--name=suite{port}"
+        process = subprocess.Popen(
+            [str(part) for part in [*base, name, f"--volume={models}:/models:ro", TAG,
+                                    f"--address=127.0.0.1:{port}", "--shutdown-delay=0", "/models"]],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+
+        def end():
+            pid = must(["podman", *stored, "inspect", "--format={{.State.Pid}}", f"suite{port}"]).strip()
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+            inside["uid"] = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE).group(1)
+            inside["capabilities"] = int(re.search(r"^CapEff:\s+(\w+)", status, re.MULTILINE).group(1), 16)
+            mounts = pathlib.Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+            inside["root"] = next(line.split()[5] for line in mounts if line.split()[4] == "/").split(",")[0]
+            os.kill(int(pid), signal.SIGTERM)
+
+        return request, process, end
+
+    print(f"in a container, from podman's command to first answer: {seconds(container)}")
+    expected = {"uid": "65532", "capabilities": 0, "root": "ro"}
+    if inside != expected:
+        sys.exit(f"the process in the container: expected {expected}, found {inside}")
+    # Nothing is mounted at /models: an empty repository, which is no error. A path that is not there is one.
+    missing = done([*base, TAG, "/nowhere"])
+    if missing.returncode != 1 or "does not exist" not in missing.stderr:
+        sys.exit(f"expected that /nowhere is said not to exist, found {missing.returncode}: {missing.stderr}")
+    shutil.rmtree(folder, ignore_errors=True)
+    print("1 passed, 0 failed")
+
+
+if __name__ == "__main__":
+    main()
