@@ -29,7 +29,16 @@ const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli"
 /// What builds the wheel, and puts the programs into it.
 const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
 /// What the tests need besides the wheel.
-const TEST_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes", "scikit-learn", "joblib"];
+const TEST_REQUIREMENTS: &[&str] = &[
+    "pytest",
+    "safetensors",
+    "ml_dtypes",
+    "scikit-learn",
+    "joblib",
+    "trustme",
+    "mypy",
+    "pyright[nodejs]",
+];
 
 /// Builds the wheel with the programs in it, and says where it is.
 pub(crate) fn wheel(options: &Options) -> Result<()> {
@@ -37,6 +46,16 @@ pub(crate) fn wheel(options: &Options) -> Result<()> {
     let size = fs::metadata(&wheel)?.len();
     println!("{} ({:.1} MB)", workspace::display(&wheel), size as f64 / 1e6);
     Ok(())
+}
+
+/// Builds the wheel and installs it into an environment that has what it needs.
+pub(crate) fn install(python: &str, into: &Path) -> Result<()> {
+    let wheel = build(&Options {
+        python: python.to_owned(),
+        debug: false,
+    })?;
+    let reinstall = ["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"];
+    run(Command::new(into).args(reinstall).arg(&wheel))
 }
 
 /// Builds the wheel, installs it into a new environment, and runs its tests there.
@@ -56,7 +75,32 @@ pub(crate) fn test(options: &Options) -> Result<()> {
             "TENSORFERRY_EXAMPLES",
             workspace::root().join("crates/oip-server/examples"),
         )
+        .env("TENSORFERRY_CORPORA", workspace::root().join("crates"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(&folder))?;
+    types(&python, &folder)
+}
+
+/// Holds the installed package, and a program that uses it, against its types.
+fn types(python: &Path, folder: &Path) -> Result<()> {
+    let uses = workspace::root().join(PACKAGE).join("tests/uses.py");
+    run(Command::new(python)
+        .args(["-m", "mypy", "--strict", "--cache-dir", "mypy", "--package", "tensorferry"])
+        .current_dir(folder))?;
+    run(Command::new(python)
+        .args(["-m", "mypy", "--strict", "--cache-dir", "mypy"])
+        .arg(&uses)
+        .current_dir(folder))?;
+    let output = Command::new(python)
+        .args(["-c", "import tensorferry; print(tensorferry.__path__[0])"])
+        .current_dir(folder)
+        .output()
+        .context("asking where the package is")?;
+    run(Command::new(python.with_file_name("pyright"))
+        .arg("--pythonpath")
+        .arg(python)
+        .arg(String::from_utf8_lossy(&output.stdout).trim())
+        .arg(&uses)
         .current_dir(folder))
 }
 
@@ -98,7 +142,7 @@ fn build(options: &Options) -> Result<PathBuf> {
     fs::create_dir_all(&scripts)?;
     for (_, program) in PROGRAMS {
         // The release profile strips symbols.
-        let built = workspace::root().join("target").join(profile).join(program);
+        let built = workspace::target().join(profile).join(program);
         fs::copy(&built, scripts.join(program)).with_context(|| format!("copying {}", built.display()))?;
     }
     let wheels = fresh(&folder.join("wheels"))?;

@@ -175,18 +175,6 @@ const ARROWS: &[Arrows] = &[
         never: &["axum", "oip-service"],
     },
     Arrows {
-        from: "tensorferry-python",
-        to: &[
-            "tensor-core",
-            "tensor-mmap",
-            "fmt-core",
-            "tensor-files",
-            "oip-types",
-            "oip-client",
-        ],
-        never: &["axum", "hyper", "tonic"],
-    },
-    Arrows {
         from: "tensor-cli",
         to: &[
             "tensor-core",
@@ -279,6 +267,32 @@ const ARROWS: &[Arrows] = &[
             "backend-tensors",
         ],
         never: &[],
+    },
+    Arrows {
+        from: "tensorferry",
+        to: &[
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+            "oip-listen",
+            "oip-http",
+            "oip-grpc",
+            "oip-engine",
+        ],
+        never: &["axum", "hyper", "tonic"],
+    },
+    Arrows {
+        from: "tensorferry-python",
+        to: &[
+            "tensor-core",
+            "tensor-mmap",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-client",
+            "tensorferry",
+        ],
+        never: &["axum", "hyper", "tonic"],
     },
     Arrows {
         from: "xtask",

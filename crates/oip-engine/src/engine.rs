@@ -41,7 +41,11 @@ impl Engine {
     /// Starts loading the models of a repository, in the background, and returns at once.
     #[must_use]
     pub fn start(repository: Repository, config: EngineConfig) -> Self {
-        let registry = Arc::new(Registry::default());
+        Self::start_with(Arc::default(), repository, config)
+    }
+
+    /// As [`Engine::start`], where models are served already.
+    pub(crate) fn start_with(registry: Arc<Registry>, repository: Repository, config: EngineConfig) -> Self {
         let all = || {
             repository.model_names().unwrap_or_else(|error| {
                 tracing::error!(%error, "the model repository cannot be read");

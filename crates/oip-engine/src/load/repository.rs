@@ -23,8 +23,9 @@ use crate::load::{
 
 /// A folder with models, and what loads them.
 pub struct Repository {
-    /// Opened anew for every look, so that another folder may take its place.
-    path: PathBuf,
+    /// Opened anew for every look, so that another folder may take its place. None for an engine whose models are all given to
+    /// it.
+    path: Option<PathBuf>,
     backends: Arc<[Arc<dyn Backend>]>,
     /// The model's name in KServe's layout, where the folder is the model, or of a file that is one.
     single_model: Option<String>,
@@ -68,7 +69,7 @@ impl Repository {
         let open = Arc::new(Root::open(&path).map_err(fail)?);
         open.list(Path::new("")).map_err(fail)?;
         let mut repository = Self {
-            path,
+            path: Some(path.clone()),
             backends: backends.into(),
             single_model: None,
             only_file: None,
@@ -83,10 +84,7 @@ impl Repository {
             .is_ok_and(|file| file.is_some())
         {
             // The folder's own name rather than that of a link to it, if it has one here.
-            let real = repository
-                .path
-                .canonicalize()
-                .unwrap_or_else(|_| repository.path.clone());
+            let real = path.canonicalize().unwrap_or(path);
             let folder = real.file_name().map(|name| name.to_string_lossy().into_owned());
             let configured = Some(written.config.name).filter(|name| check_name("model name", name).is_ok());
             let name = single_model_name.map(str::to_owned).or(configured).or(folder);
@@ -95,13 +93,25 @@ impl Repository {
         Ok(repository)
     }
 
+    /// A repository without a folder, in which there is nothing.
+    pub(crate) fn empty() -> Self {
+        Self {
+            path: None,
+            backends: Arc::new([]),
+            single_model: None,
+            only_file: None,
+            upstream: None,
+            digests: None,
+        }
+    }
+
     /// The repository of one file, by its path without links.
     fn of_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Self {
         let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let stem = Some(text(path.file_stem())).filter(|name| check_name("model name", name).is_ok());
         let name = name.map(str::to_owned).or(stem);
         Self {
-            path: path.parent().unwrap_or(path).to_owned(),
+            path: Some(path.parent().unwrap_or(path).to_owned()),
             backends: backends.into(),
             single_model: Some(name.unwrap_or_else(|| "model".to_owned())),
             only_file: Some(text(path.file_name())),
@@ -142,9 +152,9 @@ impl Repository {
     /// a folder of its own. Hidden ones are passed over.
     #[must_use]
     pub fn misplaced_files(&self) -> Vec<String> {
-        if self.single_model.is_some() {
+        let Some(path) = self.path.as_deref().filter(|_| self.single_model.is_none()) else {
             return Vec::new();
-        }
+        };
         let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
         let names = self.backends.iter().flat_map(|backend| backend.file_names());
         // What ordinary texts are called like says nothing.
@@ -153,7 +163,7 @@ impl Repository {
             .filter_map(|name| extension(name))
             .filter(is_telling)
             .collect();
-        let entries = Root::open(&self.path).and_then(|root| root.list(Path::new("")));
+        let entries = Root::open(path).and_then(|root| root.list(Path::new("")));
         let files = entries.unwrap_or_default().into_iter();
         let files = files.filter(|(_, kind)| *kind == FileType::RegularFile);
         let names = files.map(|(name, _)| name.to_string_lossy().into_owned());
@@ -167,9 +177,10 @@ impl Repository {
     /// # Errors
     /// When the folder cannot be read.
     pub fn model_names(&self) -> io::Result<Vec<String>> {
-        match &self.single_model {
-            Some(name) => Ok(vec![name.clone()]),
-            None => subfolders(&Root::open(&self.path)?, Path::new("")),
+        match (&self.single_model, &self.path) {
+            (Some(name), _) => Ok(vec![name.clone()]),
+            (None, Some(path)) => subfolders(&Root::open(path)?, Path::new("")),
+            (None, None) => Ok(Vec::new()),
         }
     }
 
@@ -178,7 +189,10 @@ impl Repository {
     /// # Errors
     /// Why it cannot be used, when it is there.
     pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
-        let root = Root::open(&self.path)
+        let Some(path) = &self.path else {
+            return Ok(None);
+        };
+        let root = Root::open(path)
             .map(Arc::new)
             .map_err(LoadError::Repository)?;
         if let Some(single) = &self.single_model {

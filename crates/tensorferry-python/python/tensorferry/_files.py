@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _native
 from ._dtypes import numpy_dtype
 
 PathLike = str | os.PathLike[str]
+Array = NDArray[Any]
+
+#: Whether NumPy gives read-only memory away with DLPack, which says so since its version 1.0.
+_KNOWS_DLPACK_1 = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 
 def _framework(framework: str) -> str:
@@ -60,11 +65,11 @@ class Tensor:
         stored as it is, else a copy."""
         return memoryview(self._file.tensor(self._index))
 
-    def view(self) -> np.ndarray:
+    def view(self) -> Array:
         """A read-only array over :meth:`raw`."""
         return np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype)).reshape(self.shape)
 
-    def numpy(self) -> np.ndarray:
+    def numpy(self) -> Array:
         """A new, writable array, read straight from the file."""
         out = np.empty(self.shape, dtype=numpy_dtype(self.dtype))
         self._file.read_into(self._index, out.reshape(-1).view(np.uint8))
@@ -78,12 +83,20 @@ class Tensor:
         self._file.read_into(self._index, data)
         return _as_torch(data, self.dtype, self.shape)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy() if copy or copy is None else self.view()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Read-only bytes, for ``memoryview(tensor)`` (Python 3.12 or newer; :meth:`raw` is the same)."""
+        return self.raw()
+
+    def __dlpack__(self, *, copy: bool | None = None, max_version: tuple[int, int] | None = None, **options: Any) -> Any:
+        """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: of a mapped file without a copy
+        where the caller knows read-only memory (DLPack 1.0), else a new array."""
+        if copy or not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
+            return self.numpy().__dlpack__(**options)
+        return self.view().__dlpack__(copy=copy, max_version=max_version, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
@@ -245,6 +258,44 @@ def save(
     return bytes(memoryview(_native.save_bytes(_given(tensors), dict(metadata or {}), format)))
 
 
+class Writer:
+    """Writes a file tensor by tensor, where not all of them fit in memory or their names are not known beforehand.
+
+    ::
+
+        with Writer("model.zt") as w:
+            for name, array in layers():
+                w.add(name, array)
+
+    The format is the one that the name says, or ``format``. Tensors are kept in a file without a name beside the target
+    until the ``with`` block ends, so the disk must have room for both; memory stays at a piece. The file appears under its
+    name when it is complete. An exception in the block leaves what was there before.
+    """
+
+    def __init__(
+        self, filename: PathLike, metadata: Mapping[str, str] | None = None, *, format: str | None = None
+    ) -> None:
+        self._native = _native.Writer(os.fspath(filename), dict(metadata or {}), format)
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Adds a tensor: an array, a torch tensor, or a :class:`Tensor` of another file. Raises ``ValueError`` for a name
+        that was added before, ``TypeError`` for what is no tensor."""
+        self._native.add((name, *_contiguous(name, tensor)))
+
+    def close(self) -> int:
+        """Writes the file; returns its length in bytes. Raises :class:`TensorFileError` when the format cannot hold it."""
+        return self._native.finish()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._native.abort()
+
+
 def convert(
     source: PathLike, target: PathLike, *, format: str | None = None, allow_loss: bool = False
 ) -> list[str]:
@@ -261,6 +312,19 @@ def diff(first: PathLike, second: PathLike, *, rtol: float = 0.0, atol: float = 
 def verify(filename: PathLike) -> dict[str, str]:
     """As :meth:`safe_open.verify`."""
     return safe_open(filename).verify()
+
+
+def manifest(filename: PathLike, *, format: str = "text") -> str:
+    """What a file's tensors are: dtype, shape and SHA-256 of each, and one digest of all. It is the same for the same tensors in
+    every format, to the last byte, so it can be signed; ``format`` is ``"text"`` or ``"json"``."""
+    if format not in ("text", "json"):
+        raise ValueError(f"format: expected 'text' or 'json', found {format!r}")
+    return _native.manifest(os.fspath(filename), format == "json")
+
+
+def check_manifest(filename: PathLike, manifest: str) -> dict[str, str]:
+    """Holds a file against the text of a manifest in either form: what differs, by tensor; empty when nothing does."""
+    return dict(_native.check_manifest(os.fspath(filename), manifest))
 
 
 def formats() -> dict[str, list[str]]:
