@@ -54,7 +54,14 @@ pub(crate) fn install(python: &str, into: &Path) -> Result<()> {
         python: python.to_owned(),
         debug: false,
     })?;
-    let reinstall = ["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"];
+    let reinstall = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--force-reinstall",
+    ];
     run(Command::new(into).args(reinstall).arg(&wheel))
 }
 
@@ -85,7 +92,15 @@ pub(crate) fn test(options: &Options) -> Result<()> {
 fn types(python: &Path, folder: &Path) -> Result<()> {
     let uses = workspace::root().join(PACKAGE).join("tests/uses.py");
     run(Command::new(python)
-        .args(["-m", "mypy", "--strict", "--cache-dir", "mypy", "--package", "tensorferry"])
+        .args([
+            "-m",
+            "mypy",
+            "--strict",
+            "--cache-dir",
+            "mypy",
+            "--package",
+            "tensorferry",
+        ])
         .current_dir(folder))?;
     run(Command::new(python)
         .args(["-m", "mypy", "--strict", "--cache-dir", "mypy"])

@@ -173,7 +173,10 @@ mod tests {
             assert_eq!(endpoint.socket, Some(PathBuf::from("/run/a b.sock")));
         }
         let error = Endpoint::parse("http+unix://run/a.sock").unwrap_err();
-        assert!(error.to_string().contains("expected the absolute path"), "{error}");
+        assert!(
+            error.to_string().contains("expected the absolute path"),
+            "{error}"
+        );
     }
 
     #[test]

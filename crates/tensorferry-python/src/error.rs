@@ -59,7 +59,10 @@ pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
         value.setattr("code", error.code().map(|code| format!("{code:?}"))),
         value.setattr("status", status),
         value.setattr("message", error.message()),
-        value.setattr("retry_after", error.retry_delay().map(|delay| delay.as_secs_f64())),
+        value.setattr(
+            "retry_after",
+            error.retry_delay().map(|delay| delay.as_secs_f64()),
+        ),
     ];
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }

@@ -231,7 +231,11 @@ pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult
 
 /// Holds a file against a manifest: what differs, by name.
 #[pyfunction]
-pub(crate) fn check_manifest(py: Python<'_>, path: PathBuf, manifest: &str) -> PyResult<Vec<(String, String)>> {
+pub(crate) fn check_manifest(
+    py: Python<'_>,
+    path: PathBuf,
+    manifest: &str,
+) -> PyResult<Vec<(String, String)>> {
     let differences = py.detach(|| {
         let wanted = Manifest::parse(manifest.as_bytes())?;
         let reader = tensor_files::open(&path, &ReadOptions::default())?;

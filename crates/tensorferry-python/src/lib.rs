@@ -4,12 +4,15 @@
 //! bytes, names of dtypes and shapes; NumPy is known to the Python half only.
 
 mod buffer;
+mod call;
 mod client;
 mod error;
 mod file;
 mod runtime;
 mod save;
 mod server;
+mod stream;
+mod wire;
 mod writer;
 
 use pyo3::prelude::*;
@@ -27,8 +30,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<file::File>()?;
     module.add_class::<client::Client>()?;
-    module.add_class::<client::Call>()?;
-    module.add_class::<client::Stream>()?;
+    module.add_class::<call::Call>()?;
+    module.add_class::<stream::Stream>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(file::formats, module)?)?;

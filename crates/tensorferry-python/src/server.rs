@@ -8,7 +8,7 @@ use std::{
 };
 
 use oip_client::InferenceClient;
-use oip_types::{InferRequest as Asked, ShapePattern};
+use oip_types::ShapePattern;
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tensorferry::{
     CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model, ModelDefaults,
@@ -18,8 +18,9 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     buffer::Buffer,
-    client::{Client, Value, value},
+    client::Client,
     error,
+    wire::{Value, value},
 };
 
 /// A tensor of a model: name, the protocol's datatype, shape with -1 for free dimensions.
@@ -68,13 +69,7 @@ impl Server {
         }
         for (name, client) in others {
             let (client, runtime) = client.get().parts();
-            let metadata = py.detach(|| {
-                let named = oip_types::ModelRef::new(&name, None)
-                    .map(Asked::new)
-                    .map_err(|error| error.message().to_owned())?;
-                let metadata = runtime.block_on(client.model_metadata(named.model()));
-                metadata.map_err(|error| error.to_string())
-            });
+            let metadata = py.detach(|| runtime.block_on(described_by(&*client, &name)));
             let mut metadata =
                 metadata.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;
             metadata.name = name;
@@ -134,10 +129,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self
+            .running
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some((running, runtime)) = running {
             drop(running);
-            // Its threads may wait for the interpreter's lock, which whoever drops this has.
+            // Its threads may wait for the interpreter's lock, which this thread has.
             runtime.shutdown_background();
         }
     }
@@ -147,7 +146,9 @@ fn address(name: &str, text: Option<&str>) -> PyResult<Option<SocketAddr>> {
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|_| {
         let text = text.unwrap_or_default();
-        error::usage(format!("{name}: expected an address such as 127.0.0.1:8080, found '{text}'"))
+        error::usage(format!(
+            "{name}: expected an address such as 127.0.0.1:8080, found '{text}'"
+        ))
     })
 }
 
@@ -155,8 +156,7 @@ fn described(model: &str, tensors: Vec<Described>) -> PyResult<Vec<TensorMetadat
     let tensors = tensors.into_iter();
     let read = tensors.map(|(name, datatype, dims)| {
         let wrong = |what: String| error::usage(format!("model '{model}', tensor '{name}': {what}"));
-        let datatype =
-            DataType::from_name(&datatype).map_err(|error| wrong(error.message().to_owned()))?;
+        let datatype = DataType::from_name(&datatype).map_err(|error| wrong(error.message().to_owned()))?;
         let dims = dims.into_iter().map(|dim| match dim {
             -1 => Ok(None),
             dim => u64::try_from(dim)
@@ -245,6 +245,31 @@ fn code(status: u16) -> ErrorCode {
         503 => ErrorCode::Unavailable,
         _ => ErrorCode::Internal,
     }
+}
+
+/// What another server says about a model. What may be left out is not in the protocol's metadata: of inputs the
+/// configuration says it, and of outputs that server sees to it.
+async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<ModelMetadata, String> {
+    let named = oip_types::ModelRef::new(name, None);
+    let named = named.map_err(|error| error.message().to_owned())?;
+    let mut metadata = client
+        .model_metadata(named)
+        .await
+        .map_err(|error| error.to_string())?;
+    let config = client
+        .model_config(named)
+        .await
+        .map_err(|error| error.to_string())?;
+    for input in &mut metadata.inputs {
+        input.optional = config
+            .input
+            .iter()
+            .any(|known| known.name == input.name && known.optional);
+    }
+    for output in &mut metadata.outputs {
+        output.optional = true;
+    }
+    Ok(metadata)
 }
 
 /// A model of another server.

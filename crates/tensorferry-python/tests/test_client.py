@@ -4,6 +4,8 @@ import asyncio
 import json
 import multiprocessing
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -97,8 +99,10 @@ def test_a_call_that_is_cancelled_ends_and_the_next_one_works(addresses, image):
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
         assert all(outcome["label"].item() == 7 for outcome in outcomes[1::2])
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(AsyncClient("http://10.255.255.1:9", connect_timeout=30).is_live(), 0.05)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(AsyncClient(url).is_live(), 0.05)
         return await client.is_live()
 
     assert asyncio.run(run())
@@ -115,13 +119,31 @@ def test_a_loop_that_ends_before_its_calls(addresses, image):
 
 
 def test_timeouts_of_one_call(addresses, image):
-    client = Client(f"http://{addresses['http']}")
-    with pytest.raises(InferenceError) as error:
-        client.infer("digits", {"X": image}, timeout=1e-6)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        waiting = Client(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(InferenceError, match="0.05 s") as error:
+            waiting.infer("digits", {"X": image}, timeout=0.05)
     assert error.value.kind == "Timeout" and error.value.code == "DeadlineExceeded"
+    client = Client(f"http://{addresses['http']}")
     with pytest.raises(ValueError, match="timeout"):
         client.infer("digits", {"X": image}, timeout=-1)
     assert client.infer("digits", {"X": image}, timeout=30)["label"].tolist() == [7]
+
+
+def test_an_interrupt_ends_a_call():
+    code = "import sys, tensorferry; print('calling', flush=True); tensorferry.Client(sys.argv[1]).is_live()"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "calling\n"
+        # It is in the call once it has connected.
+        connection, _ = silent.accept()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        connection.close()
+    assert "KeyboardInterrupt" in errors and process.returncode != 0
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])

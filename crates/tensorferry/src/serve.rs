@@ -98,7 +98,7 @@ impl Serve {
             let message = "the server has no address: give it one by `http` or `grpc`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        // Both before anything is served: a server with half its addresses is none.
+        // Both before anything is served: it starts with all its addresses or not at all.
         let http = http.map(listen).transpose()?;
         let grpc = grpc.map(listen).transpose()?;
         let address = |listener: &Option<tokio::net::TcpListener>| {
@@ -119,7 +119,8 @@ impl Serve {
         let mut beside = Vec::new();
         if let Some(listener) = http {
             let rest = oip_http::router(service.clone(), http_config);
-            let serving = oip_listen::serve(listener, Protocol::Http1, rest, limits.clone(), shutdown.clone());
+            let serving =
+                oip_listen::serve(listener, Protocol::Http1, rest, limits.clone(), shutdown.clone());
             transports.push(tokio::spawn(serving));
         }
         if let Some(listener) = grpc {

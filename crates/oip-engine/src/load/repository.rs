@@ -192,9 +192,7 @@ impl Repository {
         let Some(path) = &self.path else {
             return Ok(None);
         };
-        let root = Root::open(path)
-            .map(Arc::new)
-            .map_err(LoadError::Repository)?;
+        let root = Root::open(path).map(Arc::new).map_err(LoadError::Repository)?;
         if let Some(single) = &self.single_model {
             return Ok((single == name).then(|| self.model_folder(&root, name, Path::new(""), false)));
         }

@@ -4,7 +4,7 @@ Files::
 
     from tensorferry import load_file, save_file, safe_open
 
-    save_file({"w": array}, "model.zt", metadata={"license": "mit"})
+    save_file({"w": array}, "model.safetensors", metadata={"license": "mit"})
     tensors = load_file("model.safetensors")          # any format, recognised by its content
     with safe_open("model.zt", framework="numpy") as f:
         rows = f.get_slice("w")[0:10]                  # reads only these rows

@@ -39,7 +39,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
             'or read the tensor with framework="torch"'
         ) from None
     try:
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     except AttributeError:
         raise TypeError(f"neither NumPy nor ml_dtypes has a dtype {name}") from None
 

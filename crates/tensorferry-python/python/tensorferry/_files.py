@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,7 @@ def _framework(framework: str) -> str:
 
 
 def _as_torch(data: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-    import torch
-
+    torch: Any = import_module("torch")
     wanted = getattr(torch, dtype, None)
     if not isinstance(wanted, torch.dtype):
         raise TypeError(f"torch has no dtype {dtype}")
@@ -141,7 +141,7 @@ class Slice:
         if self._framework == "torch":
             part = _as_torch(bytearray(data), tensor.dtype, tuple(shape))
         else:
-            part = np.frombuffer(data, dtype=numpy_dtype(tensor.dtype)).reshape(shape).copy()
+            part = np.frombuffer(memoryview(data), dtype=numpy_dtype(tensor.dtype)).reshape(shape).copy()
         return part[(rows, *rest)]
 
 
@@ -341,8 +341,7 @@ def _contiguous(name: str, tensor: Any) -> tuple[str, list[int], Any]:
     if isinstance(tensor, Tensor):
         return tensor.dtype, list(tensor.shape), tensor.raw()
     if type(tensor).__module__.partition(".")[0] == "torch":
-        import torch
-
+        torch: Any = import_module("torch")
         tensor = tensor.detach().cpu().contiguous()
         dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
         return dtype, shape, tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -126,6 +129,11 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def __del__(self) -> None:
+        child = getattr(self, "_child", None)
+        if child is not None:
+            child.stop()
+
     def __repr__(self) -> str:
         return f"Server({self.url!r})"
 
@@ -210,6 +218,8 @@ class _Child:
     def __init__(self, files: Mapping[str, Path], options: list[str]) -> None:
         self._folder = tempfile.mkdtemp(prefix="tensorferry-")
         self._process: subprocess.Popen[bytes] | None = None
+        # Also when nobody stops it: at the end of the program at the latest.
+        atexit.register(self.stop)
         try:
             self._start(files, options)
         except BaseException:
@@ -230,7 +240,7 @@ class _Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=log_file,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_end_with_parent(),
             )
         client = Client(self.url, timeout=5.0, attempts=1)
         while True:
@@ -250,6 +260,7 @@ class _Child:
             time.sleep(0.02)
 
     def stop(self) -> None:
+        atexit.unregister(self.stop)
         if self._process is not None:
             self._process.terminate()
             try:
@@ -261,12 +272,18 @@ class _Child:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _end_with_parent() -> None:
-    """Has the kernel end the child when the thread that started it ends, however it does."""
-    import ctypes
-    import signal
+def _end_with_parent() -> Callable[[], None] | None:
+    """What has the kernel end the child when this process ends, however it does; None where that is not to be had.
 
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    The kernel looks at the thread that starts the child, so any other than the first will not do.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    import ctypes
+
+    # Looked up before the fork, after which little may be done.
+    prctl, death_signal, terminate = ctypes.CDLL(None).prctl, 1, int(signal.SIGTERM)
+    return lambda: prctl(death_signal, terminate)
 
 
 #: What a version folder calls a file with such an end.

@@ -82,7 +82,12 @@ async fn both_transports_answer_and_a_panic_is_one_requests_error() {
         .model(Double::new("double", Duration::ZERO))
         .build()
         .unwrap();
-    let server = serve(engine).http(anywhere()).grpc(anywhere()).start().await.unwrap();
+    let server = serve(engine)
+        .http(anywhere())
+        .grpc(anywhere())
+        .start()
+        .await
+        .unwrap();
     for url in [
         format!("http://{}", server.http().unwrap()),
         format!("grpc://{}", server.grpc().unwrap()),
@@ -142,7 +147,11 @@ async fn what_cannot_be_served_is_an_error() {
     );
     let error = said(Engine::builder().model(Nothing).build());
     assert!(error.contains("panicked"), "{error}");
-    let error = said(Engine::builder().model(Double::new("a/b", Duration::ZERO)).build());
+    let error = said(
+        Engine::builder()
+            .model(Double::new("a/b", Duration::ZERO))
+            .build(),
+    );
     assert!(error.contains("model name"), "{error}");
     // No models are an engine too, and no address is no server.
     let engine = Engine::builder().build().unwrap();

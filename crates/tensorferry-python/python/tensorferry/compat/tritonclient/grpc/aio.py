@@ -8,8 +8,10 @@ from typing import Any
 
 from ...._client import _wait
 from .._calls import AsyncCalls, exception
+from .._tensors import InferInput as _InferInput
+from .._tensors import InferRequestedOutput as _InferRequestedOutput
 from ..utils import InferenceServerException
-from . import Headers, InferInput, InferRequestedOutput, InferResult, _GrpcCalls, _InferInput, _InferRequestedOutput
+from . import Headers, InferInput, InferRequestedOutput, InferResult, _GrpcCalls
 
 
 class InferenceServerClient(AsyncCalls, _GrpcCalls):

@@ -194,7 +194,7 @@ class _HttpCalls(Calls):
     ) -> Any:
         _no_query(query_params)
         # One request is in one form: as JSON, where any tensor is to be.
-        typed = any(not tensor._binary for tensor in (*inputs, *(outputs or ())))
+        typed = not all(tensor._binary for tensor in inputs) or not all(output._binary for output in outputs or ())
         return self._connections.get(
             headers, request_compression_algorithm, response_compression_algorithm is not None, typed
         )
