@@ -33,6 +33,8 @@ pub struct EngineConfig {
     pub hang_timeout: Duration,
     /// Whether and how quick models are run on the threads that their requests are on (they are not).
     pub in_place: Option<InPlace>,
+    /// What each thread does first that loads or runs models, such as telling an allocator what it is for (nothing).
+    pub on_model_thread: fn(),
     /// Requests that may wait for one model version (256).
     pub queue_capacity: usize,
     /// Which models are loaded, and when (all of them, at start).
@@ -88,6 +90,7 @@ impl Default for EngineConfig {
             hang_timeout: Duration::from_secs(5),
             control: ModelControl::None,
             in_place: None,
+            on_model_thread: || {},
             queue_capacity: 256,
             response_cache_bytes: 0,
             mapping: None,

@@ -2,7 +2,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
     task::Poll,
 };
@@ -27,6 +27,8 @@ struct Shared {
     lane: AtomicU8,
     /// How often the connection was polled.
     turns: AtomicU32,
+    /// Whether it has used up its turn, however much there is to do.
+    is_turn_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -96,6 +98,7 @@ impl Activity {
             asked_to_close: Notify::new(),
             lane: AtomicU8::new(Lane::Front as u8),
             turns: AtomicU32::new(0),
+            is_turn_over: AtomicBool::new(false),
         }))
     }
 
@@ -137,6 +140,16 @@ impl Activity {
         if self.0.limits.lanes.is_some() {
             self.0.lane.store(lane as u8, Ordering::Relaxed);
         }
+    }
+
+    /// The connection has done enough for now: others have their turn before it goes on.
+    pub(crate) fn end_turn(&self) {
+        self.0.is_turn_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether others have their turn now; asked once after each poll.
+    pub(crate) fn take_turn_over(&self) -> bool {
+        self.0.is_turn_over.swap(false, Ordering::Relaxed)
     }
 
     /// The connection is polled.

@@ -235,6 +235,7 @@ impl AsyncRead for WatchedStream {
                 *this.work = 0;
                 *this.busy_since = Some(Instant::now());
                 this.activity.go_to(Lane::Busy);
+                this.activity.end_turn();
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -64,6 +64,7 @@ mod leftover;
 mod limits;
 mod listener;
 mod protocol;
+mod self_wakes;
 mod send_pace;
 mod serve;
 mod shares;

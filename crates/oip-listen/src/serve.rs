@@ -34,6 +34,7 @@ use crate::{
     io::WatchedStream,
     lanes::Lane,
     leftover::Leftover,
+    self_wakes::SelfWakes,
     stream::Stream,
     tasks::Tasks,
     tls::{Refused, Secured, Transport, secure},
@@ -441,12 +442,21 @@ impl Connection {
         C: Future<Output = Result<(), hyper::Error>>,
     {
         let mut connection = pin!(connection);
+        // Over HTTP/2 requests have tasks of their own.
+        let self_wakes = (self.protocol != Protocol::Http2).then(SelfWakes::new);
         let (mut is_closing, mut is_making_room) = (false, false);
         let mut wake = Instant::now();
         let mut draining = pin!(self.close_for_shutdown());
         loop {
+            let turn = poll_fn(|cx| match &self_wakes {
+                Some(self_wakes) => {
+                    let is_over = || self.activity.take_turn_over();
+                    self_wakes.poll(cx, is_over, |cx| connection.as_mut().poll(cx))
+                }
+                None => connection.as_mut().poll(cx),
+            });
             tokio::select! {
-                ended = &mut connection => {
+                ended = turn => {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection broke");
                     }

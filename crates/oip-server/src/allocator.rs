@@ -6,7 +6,10 @@
 //! Large buffers would stay in those heaps, a gigabyte under attack. So they are mapped by themselves and go back to the system
 //! at once. But a network's values between two operators are such buffers, and a third of the time of a run went into page
 //! faults. So [`Keeping`] keeps some of what is freed, for the next of the same size, and for a few seconds only; what is there the
-//! longest makes room. And buffers of megabytes are asked for in huge pages, of which one fault maps 512 times as much.
+//! longest makes room. And buffers of megabytes that models take are asked for in huge pages, of which one fault maps 512 times as much.
+//! What requests take is not, small or large: of a page that is touched once the system clears 2 MiB, of which the memory budget knows
+//! nothing. mimalloc asks for such pages unless it is built without that (its feature `no_thp`), and under attack half of the work of the thread that
+//! answers signs of life was to clear them.
 //!
 //! Builds for debugging are without it: tests of the whole workspace link an allocator that counts, and there can be one.
 #![cfg_attr(
@@ -16,8 +19,12 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout},
+    cell::Cell,
     ptr,
-    sync::{Mutex, PoisonError, TryLockError},
+    sync::{
+        Mutex, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -41,6 +48,29 @@ const INTERVAL: Duration = Duration::from_secs(2);
 #[cfg(not(debug_assertions))]
 #[global_allocator]
 static ALLOCATOR: Keeping = Keeping;
+
+thread_local! {
+    /// Whether this thread loads or runs models. It has no destructor, so that the allocator may look at it at any time.
+    static IS_MODELS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that what this thread allocates from now on is for models.
+pub(crate) fn note_model_thread() {
+    IS_MODELS.set(true);
+}
+
+/// Whether this process has nothing but a model.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Says that all that this process allocates from now on is for a model.
+pub(crate) fn note_worker() {
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
+
+/// Whether what this thread allocates is for models.
+fn is_for_models() -> bool {
+    IS_MODELS.get() || IS_WORKER.load(Ordering::Relaxed)
+}
 
 static SHELF: Mutex<Shelf> = Mutex::new(Shelf::new());
 
@@ -199,7 +229,7 @@ mod pages {
         let Ok(block) = mapped else {
             return ptr::null_mut();
         };
-        if layout.size() >= HUGE_PAGE {
+        if layout.size() >= HUGE_PAGE && super::is_for_models() {
             // SAFETY: of what was just mapped, and its contents stay.
             let _ = unsafe { madvise(block, layout.size(), Advice::LinuxHugepage) };
         }

@@ -10,6 +10,7 @@ use oip_worker::{IsolatedBackend, Isolation, this_program};
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
 use crate::{
+    allocator::note_worker,
     failure::Failure,
     options::{DEFAULT_LOG, Options, one_line},
     telemetry::start_in_worker,
@@ -165,6 +166,7 @@ pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode
     // Of the rows of a tensor file a worker has those of one request at a time, which have a limit.
     let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
     start_in_worker(&config.log)?;
+    note_worker();
     Ok(oip_worker::run(&config.plain()?))
 }
 

@@ -13,6 +13,7 @@ use tensor_mmap::Promise;
 use crate::{
     access_options::Access,
     addresses::Addresses,
+    allocator::note_model_thread,
     backends::BackendConfig,
     config_file::read_file,
     failure::Failure,
@@ -141,6 +142,7 @@ impl Config {
                 config.server_version = env!("CARGO_PKG_VERSION").to_owned();
                 config.instances = options.instances.unwrap_or(config.instances).max(1);
                 config.in_place = options.in_place.resolve();
+                config.on_model_thread = note_model_thread;
                 config.control = control;
                 config.queue_capacity = options.queue_size.unwrap_or(config.queue_capacity);
                 config.mapping = options.allow_mapped_models.unwrap_or(false).then(operators_word);

@@ -1,6 +1,17 @@
 //! Running quick models on the transports' threads: the option, and how many threads that takes.
 
-use std::{num::NonZeroUsize, thread, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    num::NonZeroUsize,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
 
 use clap::Args;
 use oip_engine::InPlace;
@@ -30,19 +41,84 @@ impl InPlaceOptions {
     pub(crate) fn resolve(self) -> Option<InPlace> {
         let limit = self.in_place_time.map_or(DEFAULT_LIMIT, |time| time.0);
         let is_wanted = !limit.is_zero();
-        is_wanted.then(|| InPlace::new(limit, processors(), || Box::pin(tokio::task::yield_now())))
+        is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
+    }
+}
+
+/// Ends once the runtime has had a look at its other tasks. tokio's own future for that ends when it is polled a second time, for
+/// whatever reason, and connections poll their requests twice in a turn.
+async fn others_first() {
+    let mut turn: Option<Arc<Turn>> = None;
+    poll_fn(|cx| match &turn {
+        Some(turn) if turn.is_over.load(Ordering::Acquire) => Poll::Ready(()),
+        Some(_) => Poll::Pending,
+        None => {
+            let new = Arc::new(Turn {
+                is_over: AtomicBool::new(false),
+                task: cx.waker().clone(),
+            });
+            let waker = Waker::from(new.clone());
+            turn = Some(new);
+            pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker))
+        }
+    })
+    .await;
+}
+
+/// The turn of the other tasks, which ends when this is woken.
+struct Turn {
+    is_over: AtomicBool,
+    task: Waker,
+}
+
+impl Wake for Turn {
+    fn wake(self: Arc<Self>) {
+        self.is_over.store(true, Ordering::Release);
+        self.task.wake_by_ref();
     }
 }
 
 /// About what two wake-ups of other threads and the way between them cost.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Threads of a transport's runtime: one more than may be in models at a time, so that a model that broke its promise to come
-/// back soon does not take all of them.
+/// Threads of a lane's runtime: one for each processor. All of them but one may be in models at a time, so that models that break
+/// their promise to come back soon do not take all of them; a single processor has two for that.
 pub(crate) fn transport_threads() -> usize {
-    processors() + 1
+    thread::available_parallelism()
+        .map_or(1, NonZeroUsize::get)
+        .max(2)
 }
 
-fn processors() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use tokio::{join, runtime::Builder};
+
+    use super::*;
+
+    #[test]
+    fn others_have_their_turn_however_often_it_is_asked_whether_they_had() {
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let ran = AtomicU32::new(0);
+        runtime.block_on(async {
+            let other = tokio::spawn(async {});
+            let asks_often = async {
+                let mut first = pin!(others_first());
+                poll_fn(|cx| {
+                    for _ in 0..3 {
+                        if first.as_mut().poll(cx).is_ready() {
+                            return Poll::Ready(());
+                        }
+                    }
+                    ran.fetch_add(1, Ordering::Relaxed);
+                    Poll::Pending
+                })
+                .await;
+                assert!(other.is_finished());
+            };
+            join!(asks_often);
+        });
+        assert_eq!(ran.into_inner(), 1);
+    }
 }

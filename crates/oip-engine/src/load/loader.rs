@@ -151,7 +151,9 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         .name(thread_name("load", &job.name, 0))
         .stack_size(STACK_SIZE);
     let (sender, receiver) = mpsc::sync_channel(1);
+    let on_model_thread = config.on_model_thread;
     let spawned = builder.spawn(move || {
+        on_model_thread();
         // When nobody listens any more, time was over.
         let _ = sender.send(prepare(&job, &file, mapping, deadline, defaults));
     });
@@ -187,6 +189,7 @@ fn run(prepared: Prepared, config: &EngineConfig) -> Result<(Runs, Configs, Labe
         queue_capacity: config.queue_capacity,
         policy,
         hang_timeout: config.hang_timeout,
+        on_thread: config.on_model_thread,
         in_place: config.in_place.clone(),
         warmed_up,
     };

@@ -39,6 +39,8 @@ pub(crate) struct InstanceSettings {
     pub(crate) policy: BatchPolicy,
     /// How long a thread may go on with what nobody waits for before it counts as lost.
     pub(crate) hang_timeout: Duration,
+    /// What each thread does first.
+    pub(crate) on_thread: fn(),
     /// Whether callers may run it.
     pub(crate) in_place: Option<InPlace>,
     /// Runs before it was ready: their rows, and how long they took.
@@ -88,6 +90,7 @@ impl Instances {
             queue_capacity,
             policy,
             hang_timeout,
+            on_thread,
             in_place,
             warmed_up,
         } = settings;
@@ -123,7 +126,10 @@ impl Instances {
             let builder = builder.stack_size(STACK_SIZE);
             let thread = builder.spawn({
                 let shared = shared.clone();
-                move || shared.serve()
+                move || {
+                    on_thread();
+                    shared.serve();
+                }
             });
             match thread {
                 Ok(thread) => instances.lock_threads().push(thread),

@@ -101,6 +101,7 @@ impl Bench {
             queue_capacity: 100,
             policy: policy.unwrap(),
             hang_timeout: Duration::from_secs(5),
+            on_thread: || {},
             in_place: None,
             warmed_up: Vec::new(),
         };
@@ -413,6 +414,7 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             queue_capacity: 10,
             policy: policy.unwrap(),
             hang_timeout: Duration::from_secs(5),
+            on_thread: || {},
             in_place: None,
             warmed_up: Vec::new(),
         };
