@@ -43,7 +43,7 @@ use crate::{
 ///
 /// let x = Tensor::from_vec(Shape::vector(2), vec![1.0f32, 2.0])?;
 /// let request = InferRequest::new(ModelRef::new("echo", None)?).with_input("x", x);
-/// let response = futures_executor::block_on(engine.infer(request, RequestContext::default()))?;
+/// let response = futures_executor::block_on(engine.infer(request, RequestContext::new(None)))?;
 /// assert_eq!(response.outputs[0].value.shape().dims(), [2]);
 /// # Ok(())
 /// # }

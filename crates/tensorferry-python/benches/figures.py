@@ -91,12 +91,16 @@ def files():
 
 def imports():
     def cost(code):
-        command = [sys.executable, "-c", code]
-        subprocess.run(command, check=True)
-        return median_ms(lambda: subprocess.run(command, check=True), 21)
+        found = []
+        for _ in range(21):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", code], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return statistics.median(found) * 1e3
 
     base, ours = cost("import numpy"), cost("import numpy, tensorferry")
-    print(f"import numpy {base:.1f} ms, with tensorferry {ours:.1f} ms: {ours - base:.1f} ms beyond it")
+    print(f"processor time: import numpy {base:.1f} ms, with tensorferry {ours:.1f} ms: {ours - base:.1f} ms beyond it")
 
 
 class Server:
@@ -141,7 +145,7 @@ def models():
 
     server = Server()
     client = Client(f"grpc://{server.at['grpc']}")
-    for name, shape, warm, count in (("1x16", (1, 16), 500, 20000), ("16 MiB", (1, 4 << 20), 5, 200)):
+    for name, shape, warm, count in (("1x16", (1, 16), 500, 10000), ("16 MiB", (1, 4 << 20), 5, 100)):
         x = np.zeros(shape, np.float32)
         for _ in range(warm):
             client.infer("identity", {"x": x})
@@ -190,10 +194,10 @@ def one_client(setup, at, rows, count):
 
 def client():
     server = Server()
-    for label, rows, count in (("1x16", 16, 4000), ("16 MiB", 4 << 20, 60)):
+    for label, rows, count in (("1x16", 16, 2000), ("16 MiB", 4 << 20, 30)):
         for name, (transport, setup) in CLIENTS.items():
             found = []
-            for _ in range(3):
+            for _ in range(2):
                 command = [sys.executable, __file__, "one", setup, server.at[transport], str(rows), str(count)]
                 shown = subprocess.run(command, capture_output=True, text=True)
                 if shown.returncode:

@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import atexit
 import json
 import subprocess
 import sys
@@ -58,6 +59,7 @@ class Model:
 command = [sys.executable, "-m", "tensorferry", "serve", str(models), "--allow-python", "--allow-pickle"]
 addresses = ["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"]
 server = subprocess.Popen(command + addresses, stdout=subprocess.PIPE, text=True)
+atexit.register(server.kill)
 url = grpc = None
 for line in server.stdout:
     address = line.split()[-1].removeprefix("http://") if line.split() else ""

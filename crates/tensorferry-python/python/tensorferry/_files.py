@@ -67,11 +67,15 @@ class Tensor:
 
     def view(self) -> Array:
         """A read-only array over :meth:`raw`."""
-        return np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype)).reshape(self.shape)
+        flat = np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype))
+        with self._sized():
+            return flat.reshape(self.shape)
 
     def numpy(self) -> Array:
         """A new, writable array, read straight from the file."""
-        out = np.empty(self.shape, dtype=numpy_dtype(self.dtype))
+        dtype = numpy_dtype(self.dtype)
+        with self._sized():
+            out = np.empty(self.shape, dtype=dtype)
         self._file.read_into(self._index, out.reshape(-1).view(np.uint8))
         return out
 
@@ -79,9 +83,13 @@ class Tensor:
         """A new ``torch.Tensor``, read straight from the file."""
         if self.nbytes is None:
             raise TypeError(f"tensor {self.name!r}: dtype {self.dtype} has no counterpart in torch")
-        data = np.empty(self.nbytes, dtype=np.uint8)
+        with self._sized():
+            data = np.empty(self.nbytes, dtype=np.uint8)
         self._file.read_into(self._index, data)
         return _as_torch(data, self.dtype, self.shape)
+
+    def _sized(self) -> _Sized:
+        return _Sized(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy() if copy or copy is None else self.view()
@@ -100,6 +108,24 @@ class Tensor:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class _Sized:
+    """Where an array is made: a size that NumPy or the machine has no room for is the file's error, and names the tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (MemoryError, ValueError)):
+            tensor = self._tensor
+            text = f"tensor {tensor.name!r}: no array of {tensor.dtype}{list(tensor.shape)}: {error}"
+            failure = _native.TensorFileError(text)
+            failure.kind, failure.tensor, failure.byte, failure.rule = "TooLarge", tensor.name, None, None
+            raise failure from error
 
 
 class Slice:
