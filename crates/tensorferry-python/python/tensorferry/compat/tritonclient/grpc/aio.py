@@ -92,7 +92,8 @@ class InferenceServerClient(AsyncCalls, _GrpcCalls):
                         "model_version": "", "outputs": None, "request_id": "", "sequence_id": 0,
                         "sequence_start": False, "sequence_end": False, "priority": 0, "timeout": None, **given,
                     }  # fmt: skip
-                    await _wait(stream.send, self._request(**spelled, parameters=parameters))
+                    with self._translated():
+                        await _wait(stream.send, self._request(**spelled, parameters=parameters))
             finally:
                 stream.finish()
 
