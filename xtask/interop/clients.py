@@ -1,12 +1,24 @@
-"""Triton's four clients behind one face, so that a check is written once."""
+"""Triton's four clients behind one face, so that a check is written once; or, with the variable `INTEROP_COMPAT`, the clients
+of the package `tensorferry` that have the same names."""
 
 import asyncio
+import os
 
-import tritonclient.grpc as grpc_client
-import tritonclient.grpc.aio as grpc_aio_client
-import tritonclient.http as http_client
-import tritonclient.http.aio as http_aio_client
-from tritonclient.utils import InferenceServerException
+#: Whether the clients are those of `tensorferry.compat`.
+IS_COMPAT = bool(os.environ.get("INTEROP_COMPAT"))
+
+if IS_COMPAT:
+    import tensorferry.compat.tritonclient.grpc as grpc_client
+    import tensorferry.compat.tritonclient.grpc.aio as grpc_aio_client
+    import tensorferry.compat.tritonclient.http as http_client
+    import tensorferry.compat.tritonclient.http.aio as http_aio_client
+    from tensorferry.compat.tritonclient.utils import InferenceServerException
+else:
+    import tritonclient.grpc as grpc_client
+    import tritonclient.grpc.aio as grpc_aio_client
+    import tritonclient.http as http_client
+    import tritonclient.http.aio as http_aio_client
+    from tritonclient.utils import InferenceServerException
 
 
 class Client:

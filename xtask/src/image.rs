@@ -24,7 +24,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(program) => program.clone(),
         None => {
             cargo::run(
-                &["build", "--release", "--package", "oip-server", "--bin", "oip-server"],
+                &[
+                    "build",
+                    "--release",
+                    "--package",
+                    "oip-server",
+                    "--bin",
+                    "oip-server",
+                ],
                 &[],
             )?;
             root.join("target/release/oip-server")

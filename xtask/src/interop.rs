@@ -29,6 +29,10 @@ pub(crate) struct Options {
     /// and the readers of zTensor with files of four versions of its package, instead of the servers
     #[arg(long)]
     files: bool,
+    /// Drive the servers with the clients of the Python package that have the names of Triton's, from its wheel, instead of
+    /// Triton's own
+    #[arg(long)]
+    compat: bool,
 }
 
 /// The folder of the suite.
@@ -48,6 +52,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             interop_ztensor::run(&options.python)?;
         }
         return run_files(&python, options);
+    }
+    if options.compat {
+        crate::python::install(&options.python, &python)?;
     }
     cargo::run(
         &[
@@ -83,6 +90,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .args([&simple.http, &simple.grpc, &real.http, &real.grpc])
         .arg(workspace::root().join("crates/oip-server/examples/requests"));
     add_options(&mut suite, options);
+    if options.compat {
+        suite.env("INTEROP_COMPAT", "1");
+    }
     let status = suite.status().context("starting the suite")?;
     for (name, server) in [("test_service", &mut simple), ("oip-server", &mut real)] {
         if let Some(status) = server.child.try_wait()? {

@@ -36,6 +36,9 @@ const TEST_REQUIREMENTS: &[&str] = &[
     "scikit-learn",
     "joblib",
     "tritonclient[grpc]",
+    "trustme",
+    "mypy",
+    "pyright[nodejs]",
 ];
 
 /// Builds the wheel with the programs in it, and says where it is.
@@ -44,6 +47,23 @@ pub(crate) fn wheel(options: &Options) -> Result<()> {
     let size = fs::metadata(&wheel)?.len();
     println!("{} ({:.1} MB)", workspace::display(&wheel), size as f64 / 1e6);
     Ok(())
+}
+
+/// Builds the wheel and installs it into an environment that has what it needs.
+pub(crate) fn install(python: &str, into: &Path) -> Result<()> {
+    let wheel = build(&Options {
+        python: python.to_owned(),
+        debug: false,
+    })?;
+    let reinstall = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--force-reinstall",
+    ];
+    run(Command::new(into).args(reinstall).arg(&wheel))
 }
 
 /// Builds the wheel, installs it into a new environment, and runs its tests there.
@@ -63,7 +83,40 @@ pub(crate) fn test(options: &Options) -> Result<()> {
             "TENSORFERRY_EXAMPLES",
             workspace::root().join("crates/oip-server/examples"),
         )
+        .env("TENSORFERRY_CORPORA", workspace::root().join("crates"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(&folder))?;
+    types(&python, &folder)
+}
+
+/// Holds the installed package, and a program that uses it, against its types.
+fn types(python: &Path, folder: &Path) -> Result<()> {
+    let uses = workspace::root().join(PACKAGE).join("tests/uses.py");
+    run(Command::new(python)
+        .args([
+            "-m",
+            "mypy",
+            "--strict",
+            "--cache-dir",
+            "mypy",
+            "--package",
+            "tensorferry",
+        ])
+        .current_dir(folder))?;
+    run(Command::new(python)
+        .args(["-m", "mypy", "--strict", "--cache-dir", "mypy"])
+        .arg(&uses)
+        .current_dir(folder))?;
+    let output = Command::new(python)
+        .args(["-c", "import tensorferry; print(tensorferry.__path__[0])"])
+        .current_dir(folder)
+        .output()
+        .context("asking where the package is")?;
+    run(Command::new(python.with_file_name("pyright"))
+        .arg("--pythonpath")
+        .arg(python)
+        .arg(String::from_utf8_lossy(&output.stdout).trim())
+        .arg(&uses)
         .current_dir(folder))
 }
 
@@ -105,7 +158,7 @@ fn build(options: &Options) -> Result<PathBuf> {
     fs::create_dir_all(&scripts)?;
     for (_, program) in PROGRAMS {
         // The release profile strips symbols.
-        let built = workspace::root().join("target").join(profile).join(program);
+        let built = workspace::built(profile).join(program);
         fs::copy(&built, scripts.join(program)).with_context(|| format!("copying {}", built.display()))?;
     }
     let wheels = fresh(&folder.join("wheels"))?;

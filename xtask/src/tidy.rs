@@ -151,7 +151,13 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "oip-capture",
-        to: &["tensor-core", "fmt-core", "fmt-safetensors", "oip-types", "oip-service"],
+        to: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-safetensors",
+            "oip-types",
+            "oip-service",
+        ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
@@ -183,18 +189,6 @@ const ARROWS: &[Arrows] = &[
         from: "oip-client",
         to: &["tensor-core", "oip-types", "oip-grpc"],
         never: &["axum", "oip-service"],
-    },
-    Arrows {
-        from: "tensorferry-python",
-        to: &[
-            "tensor-core",
-            "tensor-mmap",
-            "fmt-core",
-            "tensor-files",
-            "oip-types",
-            "oip-client",
-        ],
-        never: &["axum", "hyper", "tonic"],
     },
     Arrows {
         from: "tensor-cli",
@@ -292,6 +286,32 @@ const ARROWS: &[Arrows] = &[
             "backend-tensors",
         ],
         never: &[],
+    },
+    Arrows {
+        from: "tensorferry",
+        to: &[
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+            "oip-listen",
+            "oip-http",
+            "oip-grpc",
+            "oip-engine",
+        ],
+        never: &["axum", "hyper", "tonic"],
+    },
+    Arrows {
+        from: "tensorferry-python",
+        to: &[
+            "tensor-core",
+            "tensor-mmap",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-client",
+            "tensorferry",
+        ],
+        never: &["axum", "hyper", "tonic"],
     },
     Arrows {
         from: "xtask",

@@ -35,7 +35,7 @@ pub(crate) fn pool(
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE);
-    Ok((builder, Connector::new(connector, tls)))
+    Ok((builder, Connector::new(connector, tls, endpoint.socket.clone())))
 }
 
 /// What it means that a request got no answer. `hint` says what else may speak there; it is given when what came is not of

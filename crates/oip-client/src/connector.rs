@@ -3,6 +3,7 @@
 use std::{
     error::Error,
     io,
+    path::PathBuf,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -26,15 +27,19 @@ use crate::BoxFuture;
 pub(crate) struct Connector {
     tcp: HttpConnector,
     tls: Option<Arc<ClientConfig>>,
+    /// The socket of this machine to connect to, instead of a host.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "URLs with sockets are refused there"))]
+    socket: Option<PathBuf>,
 }
 
 impl Connector {
     /// With `tls` they are encrypted.
-    pub(crate) fn new(mut tcp: HttpConnector, tls: Option<ClientConfig>) -> Self {
+    pub(crate) fn new(mut tcp: HttpConnector, tls: Option<ClientConfig>, socket: Option<PathBuf>) -> Self {
         tcp.enforce_http(false);
         Self {
             tcp,
             tls: tls.map(Arc::new),
+            socket,
         }
     }
 }
@@ -49,6 +54,13 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        #[cfg(unix)]
+        if let Some(socket) = self.socket.clone() {
+            return Box::pin(async move {
+                let stream = tokio::net::UnixStream::connect(socket).await?;
+                Ok(Stream::Unix(TokioIo::new(stream)))
+            });
+        }
         let tls = self.tls.clone();
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let connecting = self.tcp.call(uri);
@@ -68,12 +80,16 @@ impl Service<Uri> for Connector {
 pub(crate) enum Stream {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+    #[cfg(unix)]
+    Unix(TokioIo<tokio::net::UnixStream>),
 }
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         match self {
             Self::Plain(stream) => stream.connected(),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.connected(),
             Self::Tls(stream) => {
                 let (tcp, session) = stream.inner().get_ref();
                 let connected = tcp.connected();
@@ -95,6 +111,8 @@ impl Read for Stream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -104,6 +122,8 @@ impl Write for Stream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -111,6 +131,8 @@ impl Write for Stream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -118,6 +140,8 @@ impl Write for Stream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 
@@ -125,6 +149,8 @@ impl Write for Stream {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -136,6 +162,8 @@ impl Write for Stream {
         match &mut *self {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            #[cfg(unix)]
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 }

@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use http::{Uri, uri::Authority};
 
 use crate::{ClientError, ErrorKind};
@@ -16,6 +18,8 @@ pub(crate) struct Endpoint {
         expect(dead_code, reason = "gRPC has no paths of its own")
     )]
     pub(crate) prefix: String,
+    /// The Unix socket that it listens on, if it is one.
+    pub(crate) socket: Option<PathBuf>,
 }
 
 /// What a URL's scheme asks for.
@@ -28,13 +32,35 @@ pub(crate) enum Transport {
 }
 
 impl Endpoint {
-    /// Reads `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`, or `host:port`.
+    /// Reads `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`, `host:port`, or the
+    /// path of a Unix socket: `http+unix:///run/oip.sock`, `grpc+unix:///run/oip.sock`.
     pub(crate) fn parse(url: &str) -> Result<Self, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message).at(url);
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
             None => (String::new(), url),
         };
+        if let "http+unix" | "grpc+unix" = &*scheme {
+            if !cfg!(unix) {
+                return Err(wrong("this system has no Unix sockets for it".to_owned()));
+            }
+            if !rest.starts_with('/') {
+                let expected = "expected the absolute path of a socket";
+                return Err(wrong(format!("{expected}, such as {scheme}:///run/oip.sock")));
+            }
+            return Ok(Self {
+                url: url.to_owned(),
+                transport: match &*scheme {
+                    "http+unix" => Transport::Http,
+                    _ => Transport::Grpc,
+                },
+                is_encrypted: false,
+                // What servers are called that have no name.
+                authority: Authority::from_static("localhost"),
+                prefix: String::new(),
+                socket: Some(PathBuf::from(rest)),
+            });
+        }
         let transport = match &*scheme {
             "http" | "https" => Transport::Http,
             "grpc" | "grpcs" => Transport::Grpc,
@@ -77,6 +103,7 @@ impl Endpoint {
             is_encrypted: matches!(&*scheme, "https" | "grpcs"),
             authority,
             prefix,
+            socket: None,
         })
     }
 }
@@ -128,6 +155,27 @@ mod tests {
         assert_eq!(
             parsed("localhost:9000"),
             expected(Transport::Open, "localhost:9000", "")
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn sockets() {
+        for (url, transport) in [
+            ("http+unix:///run/a b.sock", Transport::Http),
+            ("grpc+unix:///run/a b.sock", Transport::Grpc),
+        ] {
+            let endpoint = Endpoint::parse(url).unwrap();
+            assert_eq!(
+                (endpoint.transport, endpoint.is_encrypted, &*endpoint.prefix),
+                (transport, false, "")
+            );
+            assert_eq!(endpoint.socket, Some(PathBuf::from("/run/a b.sock")));
+        }
+        let error = Endpoint::parse("http+unix://run/a.sock").unwrap_err();
+        assert!(
+            error.to_string().contains("expected the absolute path"),
+            "{error}"
         );
     }
 

@@ -41,8 +41,15 @@ impl Engine {
     /// Starts loading the models of a repository, or of several, in the background, and returns at once.
     #[must_use]
     pub fn start(repositories: impl Into<Repositories>, config: EngineConfig) -> Self {
-        let repository = repositories.into();
-        let registry = Arc::new(Registry::default());
+        Self::start_with(Arc::default(), repositories.into(), config)
+    }
+
+    /// As [`Engine::start`], where models are served already.
+    pub(crate) fn start_with(
+        registry: Arc<Registry>,
+        repository: Repositories,
+        config: EngineConfig,
+    ) -> Self {
         let all = || {
             let Names { names, unread } = repository.names();
             for (repository, error) in &unread {

@@ -32,6 +32,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Models that the program has itself need no repository: see [`Engine::builder`].
+//!
 //! # Batches
 //!
 //! A model whose inputs and outputs all have a free first dimension is batched without any configuration: as soon as a
@@ -48,6 +50,7 @@
 //! `docs/models.md` of the repository has all of it.
 
 mod batching;
+mod builder;
 mod config;
 mod engine;
 mod load;
@@ -55,6 +58,7 @@ mod pipeline;
 mod run;
 
 pub use batching::scheduler::{BatchPolicy, PolicyError};
+pub use builder::{BuildError, EngineBuilder};
 pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::{

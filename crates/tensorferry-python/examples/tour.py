@@ -4,6 +4,8 @@
     python tour.py
 """
 
+import asyncio
+import atexit
 import json
 import subprocess
 import sys
@@ -17,7 +19,8 @@ import numpy as np
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from tensorferry import Client, load_file, save_file
+import tensorferry
+from tensorferry import AsyncClient, Client, load_file, save_file
 
 folder = Path(tempfile.mkdtemp())
 
@@ -56,11 +59,14 @@ class Model:
 command = [sys.executable, "-m", "tensorferry", "serve", str(models), "--allow-python", "--allow-pickle"]
 addresses = ["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"]
 server = subprocess.Popen(command + addresses, stdout=subprocess.PIPE, text=True)
-url = None
+atexit.register(server.kill)
+url = grpc = None
 for line in server.stdout:
+    address = line.split()[-1].removeprefix("http://") if line.split() else ""
     if "HTTP" in line and url is None:
-        url = line.split()[-1]
-        url = url if url.startswith("http") else f"http://{url}"
+        url = f"http://{address}"
+    if "gRPC" in line and grpc is None:
+        grpc = f"grpc://{address}"
     if " after " in line:
         break
 
@@ -77,6 +83,33 @@ with ThreadPoolExecutor(8) as pool:
 body = json.dumps({"text": "plain JSON does as well"}).encode()
 with urllib.request.urlopen(f"{url}/v2/models/words/generate", body) as answer:
     print("generate", json.load(answer))
+
+# A stream: requests go out and answers come back over one connection.
+with Client(grpc).stream() as stream:
+    for number in range(3):
+        stream.send("words", {"text": ["word " * number]}, id=str(number))
+    stream.finish()
+    print("stream", {answer.id: answer.outputs["words"].item() for answer in stream})
+
+
+async def at_once():
+    waiting = AsyncClient(grpc)
+    answers = await asyncio.gather(*(waiting.infer("iris", {"X": x[i : i + 1]}) for i in range(0, 150, 30)))
+    return [answer["predict"].item() for answer in answers]
+
+
+print("asyncio", asyncio.run(at_once()))
+
+
+# In a test or a notebook no program is needed: functions and files are served from here.
+@tensorferry.model(inputs={"x": ("FP32", [-1, 3])}, outputs={"sum": ("FP32", [-1])})
+def sums(x):
+    return x.sum(axis=1)
+
+
+with tensorferry.Server(models={"sums": sums, "weights": folder / "weights.safetensors"}) as own:
+    print("own", own.client().infer("sums", {"x": weights["w"]})["sum"].tolist())
+    print("weights", own.client().infer("weights", {}, outputs=["w"])["w"].tolist())
 
 server.terminate()
 sys.exit(server.wait())

@@ -1,204 +1,354 @@
-//! A client of inference servers that blocks the calling thread only.
+//! A client of inference servers. Each call either blocks the calling thread only, or tells a callback when it has ended.
 
-use std::time::Duration;
+use std::{future::Future, sync::Arc, time::Duration};
 
-use oip_client::InferenceClient;
-use oip_types::{BytesTensor, DataType, InferRequest, ModelRef, TensorValue};
-use pyo3::{prelude::*, types::PyList};
-use tensor_core::{Shape, Tensor, TensorSpec};
+use oip_client::{Compression, InferenceClient, RetryPolicy, TensorForm};
+use oip_types::{InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions, rest::json_body};
+use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tokio::runtime::Runtime;
 
 use crate::{
-    buffer::{Borrowed, Buffer},
+    call::{Callback, Failure, run},
     error,
+    runtime::runtime,
+    stream::Stream,
+    wire::{Given, answer, named},
 };
 
 /// A connection pool to a server, over whichever transport its URL names.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Client {
-    // Dropped before the runtime that drives its connections.
-    client: Box<dyn InferenceClient>,
-    runtime: Runtime,
+    client: Arc<dyn InferenceClient>,
+    runtime: &'static Runtime,
+    process: u32,
 }
 
-/// An input: name, the protocol's datatype, shape, and an object with its raw bytes, or a list of byte strings for BYTES.
-type Input<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
-
-/// An output: name, the protocol's datatype, shape, its raw bytes; BYTES have a length of four bytes, little-endian,
-/// before each element.
-type Output = (String, String, Vec<u64>, Buffer);
-
-/// A tensor of a model: name, the protocol's datatype, shape with -1 for free dimensions.
-type Described = (String, String, Vec<i64>);
-
-/// A model: versions, platform, inputs, outputs.
-type DescribedModel = (Vec<String>, String, Vec<Described>, Vec<Described>);
-
-/// A model of the repository: name, version, state, reason.
-type Listed = (String, Option<String>, String, String);
+/// What connections are made with.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Settings {
+    timeout: Option<f64>,
+    connect_timeout: f64,
+    headers: Vec<(String, String)>,
+    /// PEM.
+    authorities: Option<Vec<u8>>,
+    /// A certificate and its key, PEM.
+    certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// `gzip`, `deflate`.
+    compress: Option<String>,
+    accept_compressed: bool,
+    /// Whether tensors travel as values, not as they are in memory.
+    typed: bool,
+    attempts: u32,
+    max_response_bytes: usize,
+}
 
 #[pymethods]
 impl Client {
     #[new]
-    fn new(
-        py: Python<'_>,
-        url: String,
-        timeout: Option<f64>,
-        headers: Vec<(String, String)>,
-    ) -> PyResult<Self> {
-        // One thread drives connections; callers wait on their own.
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("tensorferry")
-            .enable_all()
-            .build()?;
-        let mut builder = oip_client::builder(url);
-        builder = match timeout {
+    fn new(py: Python<'_>, url: String, settings: Settings) -> PyResult<Self> {
+        let runtime = runtime()?;
+        let mut builder = oip_client::builder(url)
+            .connect_timeout(seconds("connect_timeout", settings.connect_timeout)?)
+            .max_answer_bytes(settings.max_response_bytes)
+            .accept_compressed(settings.accept_compressed);
+        builder = match settings.timeout {
             None => builder.no_request_timeout(),
-            Some(seconds) => {
-                let timeout = Duration::try_from_secs_f64(seconds)
-                    .map_err(|error| error::usage(format!("timeout: {error}")))?;
-                builder.request_timeout(timeout)
+            Some(timeout) => builder.request_timeout(seconds("timeout", timeout)?),
+        };
+        builder = match settings.compress.as_deref() {
+            None => builder,
+            Some("gzip") => builder.compress_requests(Compression::Gzip),
+            Some("deflate") => builder.compress_requests(Compression::Deflate),
+            Some(other) => {
+                let message = format!("compress: expected 'gzip' or 'deflate', found '{other}'");
+                return Err(error::usage(message));
             }
         };
-        for (name, value) in headers {
+        if settings.typed {
+            builder = builder.tensor_form(TensorForm::Typed);
+        }
+        if let Some(pem) = settings.authorities {
+            builder = builder.authorities(pem);
+        }
+        if let Some((certificate, key)) = settings.certificate {
+            builder = builder.certificate(certificate, key);
+        }
+        builder = builder.retry(match settings.attempts {
+            0 | 1 => RetryPolicy::never(),
+            attempts => RetryPolicy::default().with(|policy| policy.attempts = attempts),
+        });
+        for (name, value) in settings.headers {
             builder = builder.header(name, value);
         }
         let client = {
             let _entered = runtime.enter();
             builder.build().map_err(|error| error::of_call(py, &error))?
         };
-        Ok(Self { client, runtime })
+        Ok(Self {
+            client: client.into(),
+            runtime,
+            process: std::process::id(),
+        })
     }
 
-    fn server_live(&self, py: Python<'_>) -> PyResult<bool> {
-        self.call(py, |client| client.server_live())
+    #[pyo3(signature = (callback=None))]
+    fn server_live(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        self.call(py, callback, None, async move { client.server_live().await })
     }
 
-    fn server_ready(&self, py: Python<'_>) -> PyResult<bool> {
-        self.call(py, |client| client.server_ready())
+    #[pyo3(signature = (callback=None))]
+    fn server_ready(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        self.call(py, callback, None, async move { client.server_ready().await })
     }
 
-    fn model_ready(&self, py: Python<'_>, name: &str, version: Option<&str>) -> PyResult<bool> {
-        let model = model(name, version)?;
-        self.call(py, |client| client.model_ready(model))
+    #[pyo3(signature = (name, version, callback=None))]
+    fn model_ready(
+        &self,
+        py: Python<'_>,
+        name: String,
+        version: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        let named = named(&name, version.as_deref())?;
+        self.call(py, callback, None, async move {
+            client.model_ready(named.model()).await
+        })
     }
 
-    /// Name, version, extensions.
-    fn server_metadata(&self, py: Python<'_>) -> PyResult<(String, String, Vec<String>)> {
-        let metadata = self.call(py, |client| client.server_metadata())?;
-        Ok((metadata.name, metadata.version, metadata.extensions))
+    /// JSON, as over HTTP.
+    #[pyo3(signature = (callback=None))]
+    fn server_metadata(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        self.call(py, callback, None, async move {
+            client.server_metadata().await.map(|found| json(&found))
+        })
     }
 
-    /// Versions, platform, inputs, outputs.
-    fn model_metadata(&self, py: Python<'_>, name: &str, version: Option<&str>) -> PyResult<DescribedModel> {
-        let model = model(name, version)?;
-        let metadata = self.call(py, |client| client.model_metadata(model))?;
-        let described = |tensors: &[oip_types::TensorMetadata]| {
-            let tensors = tensors.iter();
-            tensors
-                .map(|tensor| {
-                    (
-                        tensor.name.clone(),
-                        tensor.datatype.to_string(),
-                        tensor.shape.to_wire().collect(),
-                    )
-                })
-                .collect()
+    /// JSON, as over HTTP.
+    #[pyo3(signature = (name, version, callback=None))]
+    fn model_metadata(
+        &self,
+        py: Python<'_>,
+        name: String,
+        version: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        let named = named(&name, version.as_deref())?;
+        self.call(py, callback, None, async move {
+            let found = client.model_metadata(named.model()).await;
+            found.map(|found| json(&found))
+        })
+    }
+
+    /// JSON, as over HTTP.
+    #[pyo3(signature = (name, version, callback=None))]
+    fn model_config(
+        &self,
+        py: Python<'_>,
+        name: String,
+        version: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        let named = named(&name, version.as_deref())?;
+        self.call(py, callback, None, async move {
+            let found = client.model_config(named.model()).await;
+            found.map(|found| json(&found))
+        })
+    }
+
+    /// JSON: an array.
+    #[pyo3(signature = (name, version, callback=None))]
+    fn statistics(
+        &self,
+        py: Python<'_>,
+        name: Option<String>,
+        version: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        let name = name.map(|name| named(&name, version.as_deref())).transpose()?;
+        self.call(py, callback, None, async move {
+            let model = name.as_ref().map(InferRequest::model);
+            client.statistics(model).await.map(|found| json(&found))
+        })
+    }
+
+    /// JSON: an array.
+    #[pyo3(signature = (callback=None))]
+    fn repository_index(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        self.call(py, callback, None, async move {
+            client.repository_index(false).await.map(|found| json(&found))
+        })
+    }
+
+    #[pyo3(signature = (name, config=None, callback=None))]
+    fn load_model(
+        &self,
+        py: Python<'_>,
+        name: String,
+        config: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        let options = LoadOptions::default().with(|options| options.config = config);
+        self.call(py, callback, None, async move {
+            client.load_model(&name, &options).await
+        })
+    }
+
+    #[pyo3(signature = (name, with_dependents=false, callback=None))]
+    fn unload_model(
+        &self,
+        py: Python<'_>,
+        name: String,
+        with_dependents: bool,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        let options = UnloadOptions::default().with(|options| options.unload_dependents = with_dependents);
+        self.call(py, callback, None, async move {
+            client.unload_model(&name, options).await
+        })
+    }
+
+    /// Settings and changes as JSON.
+    #[pyo3(signature = (changes, callback=None))]
+    fn log_settings(&self, py: Python<'_>, changes: &str, callback: Callback) -> PyResult<Py<PyAny>> {
+        let changes = oip_types::rest::decode_log_settings(changes.as_bytes(), &oip_types::Limits::default());
+        let changes: LogSettings = changes.map_err(|error| error::usage(error.message()))?;
+        let client = self.client.clone();
+        self.call(py, callback, None, async move {
+            client.log_settings(&changes).await.map(|found| json(&found))
+        })
+    }
+
+    /// JSON: an array.
+    #[pyo3(signature = (name=None, callback=None))]
+    fn shared_memory_status(
+        &self,
+        py: Python<'_>,
+        name: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        self.call(py, callback, None, async move {
+            let found = client.shared_memory_status(name.as_deref()).await;
+            found.map(|found| json(&found))
+        })
+    }
+
+    #[pyo3(signature = (name, key, offset, byte_size, callback=None))]
+    fn register_shared_memory(
+        &self,
+        py: Python<'_>,
+        name: String,
+        key: String,
+        offset: u64,
+        byte_size: u64,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let region = SharedMemoryRegion {
+            name,
+            key,
+            offset,
+            byte_size,
         };
-        let (inputs, outputs) = (described(&metadata.inputs), described(&metadata.outputs));
-        Ok((metadata.versions, metadata.platform, inputs, outputs))
+        let client = self.client.clone();
+        self.call(py, callback, None, async move {
+            client.register_shared_memory(&region).await
+        })
     }
 
-    /// The models of the repository: name, version, state, reason.
-    fn models(&self, py: Python<'_>) -> PyResult<Vec<Listed>> {
-        let index = self.call(py, |client| client.repository_index(false))?;
-        let models = index.into_iter();
-        Ok(models
-            .map(|entry| {
-                let state = entry
-                    .state
-                    .map(|state| state.name().to_owned())
-                    .unwrap_or_default();
-                (entry.name, entry.version, state, entry.reason)
-            })
-            .collect())
-    }
-
-    fn load_model(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let options = oip_types::LoadOptions::default();
-        self.call(py, |client| client.load_model(name, &options))
-    }
-
-    fn unload_model(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let options = oip_types::UnloadOptions::default();
-        self.call(py, |client| client.unload_model(name, options))
+    #[pyo3(signature = (name=None, callback=None))]
+    fn unregister_shared_memory(
+        &self,
+        py: Python<'_>,
+        name: Option<String>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let client = self.client.clone();
+        self.call(py, callback, None, async move {
+            client.unregister_shared_memory(name.as_deref()).await
+        })
     }
 
     /// Runs a model. An empty list of outputs asks for all.
+    #[pyo3(signature = (request, timeout=None, callback=None))]
     fn infer(
         &self,
         py: Python<'_>,
-        name: &str,
-        version: Option<&str>,
-        inputs: Vec<Input<'_>>,
-        outputs: Vec<String>,
-    ) -> PyResult<Vec<Output>> {
-        let mut request = InferRequest::new(model(name, version)?);
-        for (name, datatype, shape, data) in inputs {
-            let value = value(&datatype, &shape, &data)
-                .map_err(|error| error::usage(format!("input '{name}': {error}")))?;
-            request = request.with_input(name, value);
-        }
-        for output in outputs {
-            request = request.with_output(output);
-        }
-        let response = self.call(py, |client| client.infer(&request))?;
-        let outputs = response.outputs.into_iter();
-        Ok(outputs
-            .map(|output| {
-                let datatype = output.value.datatype().to_string();
-                let shape = output.value.shape().dims().to_vec();
-                (output.name, datatype, shape, Buffer::new(output.value.into_raw()))
-            })
-            .collect())
+        request: Given<'_>,
+        timeout: Option<f64>,
+        callback: Callback,
+    ) -> PyResult<Py<PyAny>> {
+        let request = request.into_request()?;
+        let client = self.client.clone();
+        self.call(py, callback, timeout, async move {
+            client.infer(&request).await.map(answer)
+        })
+    }
+
+    /// Opens a stream of requests and answers.
+    fn stream(&self) -> PyResult<Stream> {
+        self.check_process()?;
+        Ok(Stream::open(self.client.clone(), self.runtime))
     }
 }
 
 impl Client {
-    /// Makes a call without the interpreter's lock.
-    fn call<'a, T: Send>(
-        &'a self,
+    /// What it calls with, and what drives that.
+    pub(crate) fn parts(&self) -> (Arc<dyn InferenceClient>, &'static Runtime) {
+        (self.client.clone(), self.runtime)
+    }
+
+    /// Makes a call: waits for its end without the interpreter's lock, or gives back a [`Call`] and tells the callback.
+    fn call<T>(
+        &self,
         py: Python<'_>,
-        call: impl FnOnce(&'a dyn InferenceClient) -> oip_client::BoxFuture<'a, oip_client::Result<T>> + Send,
-    ) -> PyResult<T> {
-        let called = py.detach(|| self.runtime.block_on(call(&*self.client)));
-        called.map_err(|error| error::of_call(py, &error))
+        callback: Callback,
+        timeout: Option<f64>,
+        call: impl Future<Output = oip_client::Result<T>> + Send + 'static,
+    ) -> PyResult<Py<PyAny>>
+    where
+        T: Send + 'static + for<'py> IntoPyObject<'py>,
+    {
+        self.check_process()?;
+        let timeout = timeout.map(|timeout| seconds("timeout", timeout)).transpose()?;
+        let call = async move {
+            match timeout {
+                None => call.await.map_err(Failure::Call),
+                Some(limit) => match tokio::time::timeout(limit, call).await {
+                    Ok(outcome) => outcome.map_err(Failure::Call),
+                    Err(_) => Err(Failure::Timeout(limit)),
+                },
+            }
+        };
+        run(py, self.runtime, callback, call)
+    }
+
+    /// Threads do not come along when a process forks, and connections cannot be shared.
+    fn check_process(&self) -> PyResult<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(PyRuntimeError::new_err(
+            "this client was made before the process was forked: make one in each process",
+        ))
     }
 }
 
-fn model<'a>(name: &'a str, version: Option<&'a str>) -> PyResult<ModelRef<'a>> {
-    ModelRef::new(name, version).map_err(|error| error::usage(error.message()))
+/// The protocol's nouns as their JSON.
+fn json<T: serde::Serialize>(value: &T) -> String {
+    String::from_utf8_lossy(&json_body(value)).into_owned()
 }
 
-/// An input's value; its bytes are copied once.
-fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> Result<TensorValue, String> {
-    let shape = Shape::new(shape).map_err(|error| error.to_string())?;
-    let datatype = DataType::from_name(datatype).map_err(|error| error.message().to_owned())?;
-    match datatype {
-        DataType::Bytes => {
-            let elements = data.cast::<PyList>().map_err(|error| error.to_string())?;
-            let elements: PyResult<Vec<Vec<u8>>> = elements.iter().map(|element| element.extract()).collect();
-            let elements = elements.map_err(|error| error.to_string())?;
-            let value =
-                BytesTensor::from_elements(shape, elements).map_err(|error| error.message().to_owned())?;
-            Ok(value.into())
-        }
-        DataType::Fixed(dtype) => {
-            let spec = TensorSpec::new(dtype, shape).map_err(|error| error.to_string())?;
-            let data = Borrowed::new(data).map_err(|error| error.to_string())?;
-            let value = Tensor::new(spec, data.to_bytes()).map_err(|error| error.to_string())?;
-            Ok(value.into())
-        }
-    }
+fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| error::usage(format!("{name}: {error}")))
 }

@@ -1,5 +1,7 @@
 //! Errors as Python exceptions with attributes.
 
+use std::time::Duration;
+
 use oip_client::ClientError;
 use pyo3::{create_exception, exceptions::PyException, prelude::*};
 
@@ -15,7 +17,8 @@ create_exception!(
     InferenceError,
     PyException,
     "A call of a server failed. Attributes: `kind` (such as 'Refused'), `code` (the protocol's, such as 'NotFound', or \
-     None when the server said nothing)."
+     None when the server said nothing), `status` (HTTP's number as text, or the name of gRPC's code), `message` (the \
+     server's own words), `retry_after` (seconds, or None)."
 );
 
 /// An error of a file; what the system refuses becomes an `OSError` with its number where there is one.
@@ -44,11 +47,37 @@ pub(crate) fn usage(message: impl Into<String>) -> PyErr {
 
 /// An error of a call.
 pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
+    let status = error.status().map(|status| {
+        let status = status.to_string();
+        // Without the transport's name.
+        status.rsplit(' ').next().unwrap_or_default().to_owned()
+    });
     let exception = InferenceError::new_err(error.to_string());
     let value = exception.value(py);
     let set = [
-        value.setattr("kind", format!("{:?}", error.kind())),
+        value.setattr("kind", error.kind().to_string()),
         value.setattr("code", error.code().map(|code| format!("{code:?}"))),
+        value.setattr("status", status),
+        value.setattr("message", error.message()),
+        value.setattr(
+            "retry_after",
+            error.retry_delay().map(|delay| delay.as_secs_f64()),
+        ),
+    ];
+    set.into_iter().find_map(Result::err).unwrap_or(exception)
+}
+
+/// A call took longer than its own limit.
+pub(crate) fn of_timeout(py: Python<'_>, limit: Duration) -> PyErr {
+    let message = format!("no response within {} s", limit.as_secs_f64());
+    let exception = InferenceError::new_err(message.clone());
+    let value = exception.value(py);
+    let set = [
+        value.setattr("kind", "Timeout"),
+        value.setattr("code", "DeadlineExceeded"),
+        value.setattr("status", None::<&str>),
+        value.setattr("message", message),
+        value.setattr("retry_after", None::<f64>),
     ];
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use fmt_core::{ByteSource, FileSource, Layout, ReadOptions, TensorReader, Verification};
 use pyo3::{prelude::*, types::PyDict};
 use tensor_core::Naming;
-use tensor_files::{AllowedLoss, ConvertOptions, Tolerance};
+use tensor_files::{AllowedLoss, ConvertOptions, Manifest, Tolerance};
 
 use crate::{
     buffer::{Borrowed, Buffer, Fresh},
@@ -216,4 +216,30 @@ pub(crate) fn diff<'py>(
         found.push(row);
     }
     Ok(found)
+}
+
+/// What a file's tensors are, as `tensor manifest` writes it: text or JSON, the same for the same tensors in any format.
+#[pyfunction]
+pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult<String> {
+    let made = py.detach(|| {
+        let reader = tensor_files::open(&path, &ReadOptions::default())?;
+        Manifest::of(&*reader)
+    });
+    let made = made.map_err(|error: fmt_core::Error| error::of_file(py, &error))?;
+    Ok(if as_json { made.to_json() } else { made.to_text() })
+}
+
+/// Holds a file against a manifest: what differs, by name.
+#[pyfunction]
+pub(crate) fn check_manifest(
+    py: Python<'_>,
+    path: PathBuf,
+    manifest: &str,
+) -> PyResult<Vec<(String, String)>> {
+    let differences = py.detach(|| {
+        let wanted = Manifest::parse(manifest.as_bytes())?;
+        let reader = tensor_files::open(&path, &ReadOptions::default())?;
+        Ok(wanted.differences(&Manifest::of(&*reader)?))
+    });
+    differences.map_err(|error: fmt_core::Error| error::of_file(py, &error))
 }

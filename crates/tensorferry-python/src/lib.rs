@@ -1,13 +1,19 @@
-//! The native half of the Python package `tensorferry`: files, and a client.
+//! The native half of the Python package `tensorferry`: files, clients, and a server for models of the same process.
 //!
 //! What Python users see is in `python/tensorferry`; this module, `tensorferry._native`, is private to it. It knows
 //! bytes, names of dtypes and shapes; NumPy is known to the Python half only.
 
 mod buffer;
+mod call;
 mod client;
 mod error;
 mod file;
+mod runtime;
 mod save;
+mod server;
+mod stream;
+mod wire;
+mod writer;
 
 use pyo3::prelude::*;
 
@@ -24,9 +30,15 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<file::File>()?;
     module.add_class::<client::Client>()?;
+    module.add_class::<call::Call>()?;
+    module.add_class::<stream::Stream>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(file::formats, module)?)?;
     module.add_function(wrap_pyfunction!(file::convert, module)?)?;
     module.add_function(wrap_pyfunction!(file::diff, module)?)?;
+    module.add_function(wrap_pyfunction!(file::manifest, module)?)?;
+    module.add_function(wrap_pyfunction!(file::check_manifest, module)?)?;
     module.add_function(wrap_pyfunction!(save::save_file, module)?)?;
     module.add_function(wrap_pyfunction!(save::save_bytes, module)?)?;
     Ok(())

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A tensor to write: name, dtype (NumPy's name), shape, an object with its bytes.
-type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+pub(crate) type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
 
 /// Writes a file, which appears at its path when it is complete.
 #[pyfunction]
@@ -86,24 +86,30 @@ fn planned(
         Vec::with_capacity(tensors.len()),
         Vec::with_capacity(tensors.len()),
     );
-    for (name, dtype, shape, array) in tensors {
-        let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
-        let dtype = DType::from_name(Naming::Numpy, &dtype).map_err(|error| wrong(error.to_string()))?;
-        let spec = Shape::new(&shape).and_then(|shape| TensorSpec::new(dtype, shape));
-        let spec = spec.map_err(|error| wrong(error.to_string()))?;
-        let array = Borrowed::new(&array)?;
-        if array.len() as u64 != spec.byte_len() {
-            return Err(wrong(format!(
-                "expected {} bytes, found {}",
-                spec.byte_len(),
-                array.len()
-            )));
-        }
-        entries.push(PlannedEntry::dense(name, spec));
+    for given in tensors {
+        let (entry, array) = entry(given)?;
+        entries.push(entry);
         arrays.push(array);
     }
     py.check_signals()?;
     Ok((Plan { entries, metadata }, arrays))
+}
+
+/// A tensor as it is planned, and its bytes.
+pub(crate) fn entry((name, dtype, shape, array): Given<'_>) -> PyResult<(PlannedEntry, Borrowed)> {
+    let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
+    let dtype = DType::from_name(Naming::Numpy, &dtype).map_err(|error| wrong(error.to_string()))?;
+    let spec = Shape::new(&shape).and_then(|shape| TensorSpec::new(dtype, shape));
+    let spec = spec.map_err(|error| wrong(error.to_string()))?;
+    let array = Borrowed::new(&array)?;
+    if array.len() as u64 != spec.byte_len() {
+        return Err(wrong(format!(
+            "expected {} bytes, found {}",
+            spec.byte_len(),
+            array.len()
+        )));
+    }
+    Ok((PlannedEntry::dense(name, spec), array))
 }
 
 fn write<'w>(

@@ -1,6 +1,7 @@
 """Files, from the installed package."""
 
 import os
+import sys
 import threading
 
 import numpy as np
@@ -8,7 +9,20 @@ import pytest
 import safetensors.numpy
 
 import tensorferry
-from tensorferry import TensorFileError, convert, diff, load, load_file, safe_open, save, save_file, verify
+from tensorferry import (
+    TensorFileError,
+    Writer,
+    check_manifest,
+    convert,
+    diff,
+    load,
+    load_file,
+    manifest,
+    safe_open,
+    save,
+    save_file,
+    verify,
+)
 
 NUMBERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64"]
 #: Formats that hold names, and every dtype of NUMBERS.
@@ -202,3 +216,76 @@ def test_other_threads_run_while_a_file_is_written(tmp_path):
 
 def test_formats_are_listed():
     assert "safetensors" in tensorferry.formats() and "zt" in tensorferry.formats()["ztensor"]
+
+
+@pytest.mark.parametrize("extension", [*NAMED, "gguf"])
+def test_a_writer_takes_tensors_one_by_one(tmp_path, extension):
+    path = tmp_path / f"a.{extension}"
+    expected = tensors(["float32", "int32", "int8"])
+    with Writer(path, metadata={"license": "mit"} if extension in ("safetensors", "gguf") else {}) as writer:
+        for name, array in expected.items():
+            writer.add(name, array)
+        assert not path.exists()
+        with pytest.raises(ValueError, match="added before"):
+            writer.add("float32.w", expected["float32.w"])
+        with pytest.raises(TypeError):
+            writer.add("text", np.array(["text"]))
+    assert_same(load_file(path), expected)
+    with pytest.raises(ValueError, match="closed"):
+        writer.add("x", np.zeros(1))
+    whole = path.read_bytes()
+    with pytest.raises(ZeroDivisionError), Writer(path) as writer:
+        writer.add("x", np.zeros(1, np.float32))
+        raise ZeroDivisionError
+    assert path.read_bytes() == whole
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_writer_copies_tensors_of_other_files(tmp_path):
+    expected = tensors()
+    save_file(expected, tmp_path / "a.safetensors")
+    with safe_open(tmp_path / "a.safetensors", mmap=True) as file, Writer(tmp_path / "b.zt") as writer:
+        for name, tensor in file.items():
+            writer.add(name, tensor)
+    assert_same(load_file(tmp_path / "b.zt"), expected)
+    with pytest.raises(TensorFileError), Writer(tmp_path / "c.btf") as writer:
+        writer.add("x", np.zeros(3, np.bool_))
+    assert not (tmp_path / "c.btf").exists()
+    with pytest.raises(OSError):
+        Writer(tmp_path / "none" / "c.zt")
+
+
+def test_a_manifest_is_the_same_in_every_format(tmp_path):
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.zt"
+    save_file(tensors(), a)
+    save_file(tensors(), b)
+    text = manifest(a)
+    assert text == manifest(b) and text.startswith("tensor-manifest 1 sha256")
+    assert manifest(a, format="json") == manifest(b, format="json")
+    assert check_manifest(b, text) == {} and check_manifest(b, manifest(a, format="json")) == {}
+    changed = tensors()
+    changed["int8.w"][0, 0] += 1
+    del changed["int16.w"]
+    save_file(changed, b)
+    assert check_manifest(b, text) == {"int8.w": "has another content", "int16.w": "is missing"}
+    with pytest.raises(TensorFileError):
+        check_manifest(b, "tensor-manifest 9")
+    with pytest.raises(ValueError, match="json"):
+        manifest(a, format="xml")
+
+
+def test_mapped_tensors_are_lent_without_a_copy(tmp_path):
+    array = np.arange(1 << 16, dtype=np.float32)
+    save_file({"w": array}, tmp_path / "a.zt")
+    tensor = safe_open(tmp_path / "a.zt", mmap=True)["w"]
+    at = tensor.view().__array_interface__["data"][0]
+    assert np.from_dlpack(tensor).__array_interface__["data"][0] == at
+    assert np.from_dlpack(tensor, copy=True).__array_interface__["data"][0] != at
+    assert not np.from_dlpack(tensor).flags.writeable
+    assert np.asarray(tensor, copy=False).__array_interface__["data"][0] == at
+    raw = memoryview(tensor) if sys.version_info >= (3, 12) else tensor.raw()
+    assert raw.readonly and np.frombuffer(raw, np.uint8).__array_interface__["data"][0] == at
+    lent = np.from_dlpack(tensor)
+    del tensor, raw
+    os.unlink(tmp_path / "a.zt")
+    np.testing.assert_array_equal(lent, array)

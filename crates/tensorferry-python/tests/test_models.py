@@ -764,3 +764,6 @@ def test_the_tour():
     assert shown.returncode == 0, shown.stderr
     assert "iris [0, 0, 0]" in shown.stdout and f"words {list(range(20))}" in shown.stdout, shown.stdout
     assert "'words': 5" in shown.stdout, shown.stdout
+    assert "stream {'0': 0, '1': 1, '2': 2}" in shown.stdout, shown.stdout
+    assert "asyncio [0, 0, 1, 1, 2]" in shown.stdout and "own [3.0, 12.0]" in shown.stdout, shown.stdout
+    assert "weights [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]" in shown.stdout, shown.stdout

@@ -7,7 +7,7 @@ use std::{
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
 
@@ -78,6 +78,61 @@ pub(crate) fn load(
     Ok(ServedVersion::new(version, runs, configs, labels, cache))
 }
 
+/// What a model calls itself.
+///
+/// # Errors
+/// A panic, or a name that clients could not ask for.
+pub(crate) fn name_of(model: &dyn Model) -> Result<String, LoadError> {
+    guarded("embedded", "asking for its name", || {
+        let name = &model.metadata().name;
+        check_name("model name", name).map_err(LoadError::Name)?;
+        Ok(name.clone())
+    })
+}
+
+/// Makes a version of a model that the embedding program has, without files and without versions. Its configuration is what
+/// the model says of itself.
+///
+/// # Errors
+/// Why it cannot be served.
+pub(crate) fn embed(model: Box<dyn Model>, config: &EngineConfig) -> Result<ServedVersion, LoadError> {
+    let prepared = guarded("embedded", "asking for its metadata", || {
+        let metadata = model.metadata().clone().with_versions(&None::<String>);
+        let written = WrittenConfig::default();
+        let defaults = of_model(&*model, server_defaults(config));
+        let completed = complete(&written, &metadata, "embedded", defaults)
+            .map_err(|error| LoadError::Mismatch(error.into()))?;
+        let policy = policy(&completed, defaults)?;
+        Ok(Prepared {
+            model,
+            completed,
+            policy,
+            labels: Labels::default(),
+            warmed_up: Vec::new(),
+        })
+    })?;
+    let (runs, configs, labels) = run(prepared, config)?;
+    Ok(ServedVersion::new(None, runs, configs, labels, None))
+}
+
+/// What models are run with that say nothing else.
+fn server_defaults(config: &EngineConfig) -> Defaults {
+    Defaults::default()
+        .with_instances(config.instances)
+        .with_max_batch_size(u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX))
+}
+
+/// How requests to a model are joined.
+fn policy(completed: &Completed, defaults: Defaults) -> Result<BatchPolicy, LoadError> {
+    match completed.without_batches.is_some() {
+        true => Ok(BatchPolicy::derived(
+            &completed.metadata,
+            defaults.max_batch_size.into(),
+        )),
+        false => BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy),
+    }
+}
+
 /// Loads a model's file, warms the model up and starts its threads.
 ///
 /// This happens on a thread of its own: a backend may panic or never come back. The first is caught, the second is
@@ -87,10 +142,7 @@ pub(crate) fn load(
 /// Why the model is not available, for the operator.
 fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
     let deadline = Instant::now() + config.load_timeout;
-    let max_batch_size = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
-    let defaults = Defaults::default()
-        .with_instances(config.instances)
-        .with_max_batch_size(max_batch_size);
+    let defaults = server_defaults(config);
     let mapping = config.mapping;
     if job.written.is_mapped && mapping.is_none() {
         return Err(LoadError::MappingNotAllowed);
@@ -113,7 +165,11 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         },
         mpsc::RecvTimeoutError::Disconnected => LoadError::Died,
     })??;
+    run(prepared, config)
+}
 
+/// Starts a model's threads.
+fn run(prepared: Prepared, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
     let Prepared {
         model,
         completed:
@@ -206,10 +262,7 @@ fn prepare(
     let defaults = of_model(&*model, defaults);
     let completed = complete(&job.written, &metadata, backend.name(), defaults)
         .map_err(|error| LoadError::Mismatch(error.into()))?;
-    let policy = match completed.without_batches.is_some() {
-        true => BatchPolicy::derived(&completed.metadata, defaults.max_batch_size.into()),
-        false => BatchPolicy::from_config(&completed.config).map_err(LoadError::Policy)?,
-    };
+    let policy = policy(&completed, defaults)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
         Box::new(Narrowed {

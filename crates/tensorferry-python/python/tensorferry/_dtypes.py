@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 #: Datatypes of the Open Inference Protocol by NumPy's names.
@@ -23,7 +25,7 @@ OIP = {
 _BY_OIP = {oip: name for name, oip in OIP.items()}
 
 
-def numpy_dtype(name: str) -> np.dtype:
+def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a name such as ``float32`` or ``bfloat16``; the latter and 8-bit floats need ``ml_dtypes``."""
     try:
         return np.dtype(name)
@@ -37,12 +39,13 @@ def numpy_dtype(name: str) -> np.dtype:
             'or read the tensor with framework="torch"'
         ) from None
     try:
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     except AttributeError:
         raise TypeError(f"neither NumPy nor ml_dtypes has a dtype {name}") from None
 
 
-def from_oip(datatype: str) -> np.dtype:
+def from_oip(datatype: str) -> np.dtype[Any]:
     """The NumPy dtype of one of the protocol's datatypes, except BYTES."""
     try:
         return numpy_dtype(_BY_OIP[datatype])

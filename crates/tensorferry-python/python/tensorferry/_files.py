@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import _native
 from ._dtypes import numpy_dtype
 
 PathLike = str | os.PathLike[str]
+Array = NDArray[Any]
+
+#: Whether NumPy gives read-only memory away with DLPack, which says so since its version 1.0.
+_KNOWS_DLPACK_1 = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 
 def _framework(framework: str) -> str:
@@ -23,8 +29,7 @@ def _framework(framework: str) -> str:
 
 
 def _as_torch(data: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-    import torch
-
+    torch: Any = import_module("torch")
     wanted = getattr(torch, dtype, None)
     if not isinstance(wanted, torch.dtype):
         raise TypeError(f"torch has no dtype {dtype}")
@@ -60,13 +65,17 @@ class Tensor:
         stored as it is, else a copy."""
         return memoryview(self._file.tensor(self._index))
 
-    def view(self) -> np.ndarray:
+    def view(self) -> Array:
         """A read-only array over :meth:`raw`."""
-        return np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype)).reshape(self.shape)
+        flat = np.frombuffer(self.raw(), dtype=numpy_dtype(self.dtype))
+        with self._sized():
+            return flat.reshape(self.shape)
 
-    def numpy(self) -> np.ndarray:
+    def numpy(self) -> Array:
         """A new, writable array, read straight from the file."""
-        out = np.empty(self.shape, dtype=numpy_dtype(self.dtype))
+        dtype = numpy_dtype(self.dtype)
+        with self._sized():
+            out = np.empty(self.shape, dtype=dtype)
         self._file.read_into(self._index, out.reshape(-1).view(np.uint8))
         return out
 
@@ -74,19 +83,49 @@ class Tensor:
         """A new ``torch.Tensor``, read straight from the file."""
         if self.nbytes is None:
             raise TypeError(f"tensor {self.name!r}: dtype {self.dtype} has no counterpart in torch")
-        data = np.empty(self.nbytes, dtype=np.uint8)
+        with self._sized():
+            data = np.empty(self.nbytes, dtype=np.uint8)
         self._file.read_into(self._index, data)
         return _as_torch(data, self.dtype, self.shape)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def _sized(self) -> _Sized:
+        return _Sized(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy() if copy or copy is None else self.view()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Read-only bytes, for ``memoryview(tensor)`` (Python 3.12 or newer; :meth:`raw` is the same)."""
+        return self.raw()
+
+    def __dlpack__(self, *, copy: bool | None = None, max_version: tuple[int, int] | None = None, **options: Any) -> Any:
+        """For ``numpy.from_dlpack``, ``torch.from_dlpack``, ``jax.dlpack.from_dlpack``: of a mapped file without a copy
+        where the caller knows read-only memory (DLPack 1.0), else a new array."""
+        if copy or not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
+            return self.numpy().__dlpack__(**options)
+        return self.view().__dlpack__(copy=copy, max_version=max_version, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
+
+
+class _Sized:
+    """Where an array is made: a size that NumPy or the machine has no room for is the file's error, and names the tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (MemoryError, ValueError)):
+            tensor = self._tensor
+            text = f"tensor {tensor.name!r}: no array of {tensor.dtype}{list(tensor.shape)}: {error}"
+            failure = _native.TensorFileError(text)
+            failure.kind, failure.tensor, failure.byte, failure.rule = "TooLarge", tensor.name, None, None
+            raise failure from error
 
 
 class Slice:
@@ -128,7 +167,7 @@ class Slice:
         if self._framework == "torch":
             part = _as_torch(bytearray(data), tensor.dtype, tuple(shape))
         else:
-            part = np.frombuffer(data, dtype=numpy_dtype(tensor.dtype)).reshape(shape).copy()
+            part = np.frombuffer(memoryview(data), dtype=numpy_dtype(tensor.dtype)).reshape(shape).copy()
         return part[(rows, *rest)]
 
 
@@ -245,6 +284,44 @@ def save(
     return bytes(memoryview(_native.save_bytes(_given(tensors), dict(metadata or {}), format)))
 
 
+class Writer:
+    """Writes a file tensor by tensor, where not all of them fit in memory or their names are not known beforehand.
+
+    ::
+
+        with Writer("model.zt") as w:
+            for name, array in layers():
+                w.add(name, array)
+
+    The format is the one that the name says, or ``format``. Tensors are kept in a file without a name beside the target
+    until the ``with`` block ends, so the disk must have room for both; memory stays at a piece. The file appears under its
+    name when it is complete. An exception in the block leaves what was there before.
+    """
+
+    def __init__(
+        self, filename: PathLike, metadata: Mapping[str, str] | None = None, *, format: str | None = None
+    ) -> None:
+        self._native = _native.Writer(os.fspath(filename), dict(metadata or {}), format)
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Adds a tensor: an array, a torch tensor, or a :class:`Tensor` of another file. Raises ``ValueError`` for a name
+        that was added before, ``TypeError`` for what is no tensor."""
+        self._native.add((name, *_contiguous(name, tensor)))
+
+    def close(self) -> int:
+        """Writes the file; returns its length in bytes. Raises :class:`TensorFileError` when the format cannot hold it."""
+        return self._native.finish()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._native.abort()
+
+
 def convert(
     source: PathLike, target: PathLike, *, format: str | None = None, allow_loss: bool = False
 ) -> list[str]:
@@ -263,6 +340,19 @@ def verify(filename: PathLike) -> dict[str, str]:
     return safe_open(filename).verify()
 
 
+def manifest(filename: PathLike, *, format: str = "text") -> str:
+    """What a file's tensors are: dtype, shape and SHA-256 of each, and one digest of all. It is the same for the same tensors in
+    every format, to the last byte, so it can be signed; ``format`` is ``"text"`` or ``"json"``."""
+    if format not in ("text", "json"):
+        raise ValueError(f"format: expected 'text' or 'json', found {format!r}")
+    return _native.manifest(os.fspath(filename), format == "json")
+
+
+def check_manifest(filename: PathLike, manifest: str) -> dict[str, str]:
+    """Holds a file against the text of a manifest in either form: what differs, by tensor; empty when nothing does."""
+    return dict(_native.check_manifest(os.fspath(filename), manifest))
+
+
 def formats() -> dict[str, list[str]]:
     """Every format: its short name, and how its files' names end."""
     return dict(_native.formats())
@@ -277,8 +367,7 @@ def _contiguous(name: str, tensor: Any) -> tuple[str, list[int], Any]:
     if isinstance(tensor, Tensor):
         return tensor.dtype, list(tensor.shape), tensor.raw()
     if type(tensor).__module__.partition(".")[0] == "torch":
-        import torch
-
+        torch: Any = import_module("torch")
         tensor = tensor.detach().cpu().contiguous()
         dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
         return dtype, shape, tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else b""

@@ -1,0 +1,163 @@
+//! Engines that serve models of the program they are in, without files.
+
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
+
+use oip_service::Model;
+use tensor_core::Quoted;
+
+use crate::{
+    config::EngineConfig,
+    engine::Engine,
+    load::{LoadError, loader, registry::Registry, repositories::Repositories, repository::Repository},
+};
+
+/// Builds an [`Engine`] out of models that the program has itself. Nothing is read from disk, and nothing panics: what cannot
+/// be served is a [`BuildError`].
+///
+/// A model's name, inputs and outputs are those of its metadata; it has no versions. It is batched as models of a repository
+/// are that have no configuration, and has [`EngineConfig::instances`] threads, unless [`Model::defaults`] says something else.
+///
+/// ```
+/// use oip_engine::Engine;
+/// use oip_service::{CancelToken, InferenceService, Model, RequestContext};
+/// use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
+/// use tensor_core::{Shape, Tensor};
+///
+/// struct Echo(ModelMetadata);
+///
+/// impl Model for Echo {
+///     fn metadata(&self) -> &ModelMetadata {
+///         &self.0
+///     }
+///
+///     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+///         Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (x, y) = (TensorMetadata::new("x", DataType::FP32, &[-1]), TensorMetadata::new("y", DataType::FP32, &[-1]));
+/// let engine = Engine::builder()
+///     .model(Echo(ModelMetadata::new("echo", "example", vec![x], vec![y])))
+///     .build()?;
+///
+/// let x = Tensor::from_vec(Shape::vector(2), vec![1.0f32, 2.0])?;
+/// let request = InferRequest::new(ModelRef::new("echo", None)?).with_input("x", x);
+/// let response = futures_executor::block_on(engine.infer(request, RequestContext::new(None)))?;
+/// assert_eq!(response.outputs[0].value.shape().dims(), [2]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Default)]
+#[must_use]
+pub struct EngineBuilder {
+    repositories: Vec<Repository>,
+    config: EngineConfig,
+    models: Vec<Box<dyn Model>>,
+}
+
+impl Engine {
+    /// Begins an engine for models that the program has itself, with or without those of a repository.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+}
+
+impl EngineBuilder {
+    /// Adds a model.
+    pub fn model(self, model: impl Model) -> Self {
+        self.boxed_model(Box::new(model))
+    }
+
+    /// Adds a model whose type is not known here.
+    pub fn boxed_model(mut self, model: Box<dyn Model>) -> Self {
+        self.models.push(model);
+        self
+    }
+
+    /// Serves the models of a repository as well, or of another one; their names must differ from those that are given.
+    pub fn repository(mut self, repository: Repository) -> Self {
+        self.repositories.push(repository);
+        self
+    }
+
+    /// Says how models are run.
+    pub fn config(mut self, config: EngineConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Starts the models' threads, and loading those of the repository, if there is one, in the background.
+    ///
+    /// # Errors
+    /// [`BuildError`] for the first model that cannot be served: a name that is malformed or is there twice, metadata that
+    /// contradicts itself, no threads.
+    pub fn build(self) -> Result<Engine, BuildError> {
+        let Self {
+            repositories,
+            config,
+            models,
+        } = self;
+        let repositories = Repositories::from(repositories);
+        // What cannot be read is said when its models are loaded.
+        let mut names: BTreeSet<String> = repositories.names().names.into_iter().collect();
+        let registry = Arc::new(Registry::default());
+        for model in models {
+            let start = Instant::now();
+            let name = loader::name_of(&*model).map_err(|error| BuildError::load("a model", error))?;
+            let named = |error| BuildError::load(&format!("model {}", Quoted(&name)), error);
+            let served = loader::embed(model, &config).map_err(named)?;
+            if !names.insert(name.clone()) {
+                return Err(BuildError::duplicate(&name));
+            }
+            let before = registry.finish_loading(&name, None, Ok(Arc::new(served)), start.elapsed(), true);
+            debug_assert!(before.is_none(), "names differ");
+        }
+        Ok(Engine::start_with(registry, repositories, config))
+    }
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder")
+            .field("config", &self.config)
+            .field("models", &self.models.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why an engine cannot be built.
+#[derive(Debug)]
+pub struct BuildError {
+    message: String,
+    source: Option<Box<LoadError>>,
+}
+
+impl BuildError {
+    fn load(model: &str, source: LoadError) -> Self {
+        Self {
+            message: format!("{model} cannot be served: {source}"),
+            source: Some(Box::new(source)),
+        }
+    }
+
+    fn duplicate(name: &str) -> Self {
+        Self {
+            message: format!("there are two models with the name {}", Quoted(name)),
+            source: None,
+        }
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let source = self.source.as_deref()?;
+        Some(source)
+    }
+}

@@ -1,0 +1,271 @@
+"""The calls of all four clients. Each is written once: ``_run`` waits for it, or gives back a coroutine that does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ... import _native
+from ..._client import _wait
+from .utils import InferenceServerException
+
+#: Connections of clients that differ in headers, compression or form; the one that was used longest ago goes.
+_NATIVES = 8
+
+_MAX_RESPONSE = (1 << 31) - 1
+
+
+def exception(error: Exception, is_grpc: bool) -> InferenceServerException:
+    """An error of this package as Triton's client raises it."""
+    status = getattr(error, "status", None)
+    text = getattr(error, "message", None) or str(error)
+    kind = getattr(error, "kind", None)
+    if status is None and is_grpc:
+        status = {"Timeout": "DEADLINE_EXCEEDED", "Connect": "UNAVAILABLE", "Broken": "UNAVAILABLE"}.get(kind or "")
+    if status is not None and is_grpc:
+        status = f"StatusCode.{status}"
+    return InferenceServerException(text, status)
+
+
+class Connections:
+    """The native clients behind one client: they differ in what is set for all calls of a connection."""
+
+    def __init__(self, url: str, settings: dict[str, Any]) -> None:
+        self._url = url
+        self._settings = settings
+        self._natives: OrderedDict[tuple[Any, ...], _native.Client] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(
+        self,
+        headers: Mapping[str, str] | None = None,
+        compress: str | None = None,
+        accept_compressed: bool = False,
+        typed: bool = False,
+    ) -> _native.Client:
+        """A client with these settings."""
+        key = (tuple((headers or {}).items()), compress, accept_compressed, typed)
+        with self._lock:
+            found = self._natives.get(key)
+            if found is None:
+                settings = {
+                    **self._settings,
+                    "headers": [(name, str(value)) for name, value in key[0]],
+                    "compress": compress,
+                    "accept_compressed": accept_compressed,
+                    "typed": typed,
+                }
+                found = self._natives[key] = _native.Client(self._url, settings)
+                if len(self._natives) > _NATIVES:
+                    self._natives.popitem(last=False)
+            self._natives.move_to_end(key)
+            return found
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        with self._lock:
+            self._natives.clear()
+
+
+class Calls:
+    """What clients of both transports have. Results are plain values, or coroutines that give them."""
+
+    _is_grpc = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float | None,
+        connect_timeout: float,
+        ssl: bool,
+        authorities: bytes | None = None,
+        certificate: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        if "://" in url:
+            raise InferenceServerException(f"url should not include the scheme: expected host:port, found {url!r}")
+        scheme = ("grpc" if self._is_grpc else "http") + ("s" if ssl else "")
+        settings = {
+            "timeout": timeout,
+            "connect_timeout": connect_timeout,
+            "authorities": authorities,
+            "certificate": certificate,
+            # Triton's clients do not repeat calls.
+            "attempts": 1,
+            "max_response_bytes": _MAX_RESPONSE,
+        }
+        self._connections = Connections(f"{scheme}://{url}", settings)
+        with self._translated():
+            self._connections.get()
+
+    def _translated(self) -> _Translated:
+        return _Translated(self._is_grpc)
+
+    def _run(
+        self,
+        headers: Mapping[str, str] | None,
+        call: str,
+        arguments: tuple[Any, ...],
+        finish: Callable[[Any], Any] = lambda found: found,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Makes a call and gives what ``finish`` makes of its result. Asynchronous clients override it."""
+        with self._translated():
+            found = getattr(self._connections.get(headers), call)(*arguments)
+        return finish(found)
+
+    def _plain(self, found: Any, as_json: bool) -> Any:
+        from ._tensors import message
+
+        return message(found) if self._is_grpc and not as_json else found
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise InferenceServerException(f"{what}: not supported by this client")
+
+    def _extension(self, name: str) -> NoReturn:
+        # What a server without the extension says.
+        status = "StatusCode.UNIMPLEMENTED" if self._is_grpc else "501"
+        raise InferenceServerException(f"the extension '{name}' is not supported by this client", status)
+
+    # The calls, for subclasses to spell.
+
+    def _is_model_ready(self, name: str, version: str, headers: Mapping[str, str] | None) -> Any:
+        return self._run(headers, "model_ready", (name, version or None))
+
+    def _metadata(self, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        return self._run(headers, "server_metadata", (), lambda text: self._plain(json.loads(text), as_json))
+
+    def _model_metadata(self, name: str, version: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        finish = lambda text: self._plain(json.loads(text), as_json)  # noqa: E731
+        return self._run(headers, "model_metadata", (name, version or None), finish)
+
+    def _model_config(self, name: str, version: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        def finish(text: str) -> Any:
+            config = json.loads(text)
+            return self._plain({"config": config} if self._is_grpc else config, as_json)
+
+        return self._run(headers, "model_config", (name, version or None), finish)
+
+    def _index(self, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        def finish(text: str) -> Any:
+            models = json.loads(text)
+            return self._plain({"models": models} if self._is_grpc else models, as_json)
+
+        return self._run(headers, "repository_index", (), finish)
+
+    def _load(
+        self, name: str, headers: Mapping[str, str] | None, config: str | None, files: Mapping[str, bytes] | None
+    ) -> Any:
+        if files:
+            self._refuse("files in load_model")
+        return self._run(headers, "load_model", (name, config))
+
+    def _unload(self, name: str, headers: Mapping[str, str] | None, unload_dependents: bool) -> Any:
+        return self._run(headers, "unload_model", (name, unload_dependents))
+
+    def _statistics(self, name: str, version: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        finish = lambda text: self._plain({"model_stats": json.loads(text)}, as_json)  # noqa: E731
+        return self._run(headers, "statistics", (name or None, version or None), finish)
+
+    def _log_settings(self, changes: Mapping[str, Any], headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        def finish(text: str) -> Any:
+            found = json.loads(text)
+            if self._is_grpc:
+                field = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+                found = {"settings": {name: {field[type(value)]: value} for name, value in found.items()}}
+            return self._plain(found, as_json)
+
+        return self._run(headers, "log_settings", (json.dumps(dict(changes)),), finish)
+
+    def _shared_memory_status(self, name: str, headers: Mapping[str, str] | None, as_json: bool) -> Any:
+        def finish(text: str) -> Any:
+            regions = json.loads(text)
+            if self._is_grpc:
+                regions = {"regions": {region["name"]: region for region in regions}}
+            return self._plain(regions, as_json)
+
+        return self._run(headers, "shared_memory_status", (name or None,), finish)
+
+    def _register(
+        self, name: str, key: str, byte_size: int, offset: int, headers: Mapping[str, str] | None
+    ) -> Any:
+        return self._run(headers, "register_shared_memory", (name, key, offset, byte_size))
+
+    def _unregister(self, name: str, headers: Mapping[str, str] | None) -> Any:
+        return self._run(headers, "unregister_shared_memory", (name or None,))
+
+    @staticmethod
+    def _request(
+        model_name: str,
+        inputs: Sequence[Any],
+        model_version: str,
+        outputs: Sequence[Any] | None,
+        request_id: str,
+        sequence_id: int | str,
+        sequence_start: bool,
+        sequence_end: bool,
+        priority: int,
+        timeout: int | None,
+        parameters: Mapping[str, Any] | None,
+    ) -> tuple[Any, ...]:
+        """A request as the native half takes it."""
+        given = dict(parameters or {})
+        for name in given:
+            if name in ("sequence_id", "sequence_start", "sequence_end", "priority", "binary_data_output"):
+                raise InferenceServerException(f"Parameter {name!r} is a reserved parameter and cannot be specified.")
+        if sequence_id not in (0, ""):
+            given.update(sequence_id=sequence_id, sequence_start=sequence_start, sequence_end=sequence_end)
+        if priority:
+            given["priority"] = priority
+        if timeout is not None:
+            given["timeout"] = timeout
+        return (
+            model_name,
+            model_version or None,
+            [tensor._native() for tensor in inputs],
+            [output._native() for output in outputs or ()],
+            request_id or None,
+            given,
+        )
+
+
+class _Translated:
+    """Raises this package's errors as Triton's client does."""
+
+    def __init__(self, is_grpc: bool) -> None:
+        self._is_grpc = is_grpc
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (_native.InferenceError, ValueError)):
+            raise exception(error, self._is_grpc) from error
+
+
+class AsyncCalls(Calls):
+    """:class:`Calls` whose results are coroutines."""
+
+    def _run(
+        self,
+        headers: Mapping[str, str] | None,
+        call: str,
+        arguments: tuple[Any, ...],
+        finish: Callable[[Any], Any] = lambda found: found,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        async def run() -> Any:
+            with self._translated():
+                found = await _wait(getattr(self._connections.get(headers), call), *arguments)
+            return finish(found)
+
+        return run()
+
+    async def _infer(self, native: Callable[[], _native.Client], request: Any, timeout: float | None) -> Any:
+        with self._translated():
+            return await _wait(native().infer, request, timeout)

@@ -1,0 +1,331 @@
+"""``tritonclient.http`` over this package's own client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any
+
+from .. import _tensors
+from .._calls import Calls, exception
+from .._tensors import InferInput, InferRequestedOutput
+from ..utils import InferenceServerException, raise_error
+
+Headers = Mapping[str, str] | None
+
+
+class InferResult(_tensors.InferResult):
+    """What a model answered."""
+
+    def __init__(self, answer: tuple[Any, ...]) -> None:
+        super().__init__(answer, is_grpc=False)
+
+
+class InferAsyncRequest:
+    """A request that runs."""
+
+    def __init__(self, future: Future[Any], verbose: bool = False) -> None:
+        self._future = future
+
+    def get_result(self, block: bool = True, timeout: float | None = None) -> InferResult:
+        """Waits for the result, at most ``timeout`` seconds; without ``block`` not at all."""
+        try:
+            answer = self._future.result(timeout if block else 0)
+        except (FutureTimeout, CancelledError):
+            raise_error("failed to obtain inference response")
+        except Exception as error:
+            raise exception(error, is_grpc=False) from None
+        return InferResult(answer)
+
+
+def _no_query(query_params: object) -> None:
+    if query_params:
+        raise_error("query_params: not supported by this client")
+
+
+class _HttpCalls(Calls):
+    """The calls as ``tritonclient.http`` spells them."""
+
+    def __init__(
+        self,
+        url: str,
+        verbose: bool = False,
+        connection_timeout: float = 60.0,
+        network_timeout: float | None = 60.0,
+        ssl: bool = False,
+        ssl_options: Mapping[str, Any] | None = None,
+        insecure: bool = False,
+    ) -> None:
+        if insecure:
+            self._refuse("insecure: servers whose certificates are not checked")
+        options = dict(ssl_options or {})
+        read = {name: _read(options.pop(name, None)) for name in ("ca_certs", "certfile", "keyfile")}
+        if options:
+            self._refuse(f"ssl_options {', '.join(sorted(options))}")
+        certificate, key = read["certfile"], read["keyfile"]
+        super().__init__(
+            url,
+            timeout=network_timeout,
+            connect_timeout=connection_timeout,
+            ssl=ssl,
+            authorities=read["ca_certs"],
+            certificate=(certificate, key) if certificate is not None and key is not None else None,
+        )
+
+    def is_server_live(self, headers: Headers = None, query_params: object = None) -> Any:
+        """Whether the server answers."""
+        _no_query(query_params)
+        return self._run(headers, "server_live", ())
+
+    def is_server_ready(self, headers: Headers = None, query_params: object = None) -> Any:
+        """Whether the server wants requests."""
+        _no_query(query_params)
+        return self._run(headers, "server_ready", ())
+
+    def get_server_metadata(self, headers: Headers = None, query_params: object = None) -> Any:
+        """Name, version and extensions."""
+        _no_query(query_params)
+        return self._metadata(headers, True)
+
+    def get_model_metadata(
+        self, model_name: str, model_version: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """What a model takes and gives."""
+        _no_query(query_params)
+        return self._model_metadata(model_name, model_version, headers, True)
+
+    def get_model_config(
+        self, model_name: str, model_version: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """How a model is configured."""
+        _no_query(query_params)
+        return self._model_config(model_name, model_version, headers, True)
+
+    def get_model_repository_index(self, headers: Headers = None, query_params: object = None) -> Any:
+        """The models of the repository."""
+        _no_query(query_params)
+        return self._index(headers, True)
+
+    def load_model(
+        self,
+        model_name: str,
+        headers: Headers = None,
+        query_params: object = None,
+        config: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Any:
+        """Loads a model."""
+        _no_query(query_params)
+        return self._load(model_name, headers, config, files)
+
+    def unload_model(
+        self,
+        model_name: str,
+        headers: Headers = None,
+        query_params: object = None,
+        unload_dependents: bool = False,
+    ) -> Any:
+        """Unloads a model."""
+        _no_query(query_params)
+        return self._unload(model_name, headers, unload_dependents)
+
+    def get_inference_statistics(
+        self, model_name: str = "", model_version: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """What happened to requests."""
+        _no_query(query_params)
+        return self._statistics(model_name, model_version, headers, True)
+
+    def get_log_settings(self, headers: Headers = None, query_params: object = None) -> Any:
+        """The settings of the log."""
+        _no_query(query_params)
+        return self._log_settings({}, headers, True)
+
+    def update_log_settings(
+        self, settings: Mapping[str, Any], headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """Changes settings of the log, and gives all of them."""
+        _no_query(query_params)
+        return self._log_settings(settings, headers, True)
+
+    def get_system_shared_memory_status(
+        self, region_name: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """The regions that are registered."""
+        _no_query(query_params)
+        return self._shared_memory_status(region_name, headers, True)
+
+    def register_system_shared_memory(
+        self, name: str, key: str, byte_size: int, offset: int = 0, headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """Registers a region."""
+        _no_query(query_params)
+        return self._register(name, key, byte_size, offset, headers)
+
+    def unregister_system_shared_memory(
+        self, name: str = "", headers: Headers = None, query_params: object = None
+    ) -> Any:
+        """Takes a region back, or all of them."""
+        _no_query(query_params)
+        return self._unregister(name, headers)
+
+    def get_cuda_shared_memory_status(self, *_: object, **__: object) -> Any:
+        """Raises."""
+        self._extension("cuda_shared_memory")
+
+    register_cuda_shared_memory = get_cuda_shared_memory_status
+    unregister_cuda_shared_memory = get_cuda_shared_memory_status
+
+    def get_trace_settings(self, *_: object, **__: object) -> Any:
+        """Raises."""
+        self._extension("trace")
+
+    update_trace_settings = get_trace_settings
+
+    def _prepared(
+        self,
+        inputs: Sequence[InferInput],
+        outputs: Sequence[InferRequestedOutput] | None,
+        headers: Headers,
+        query_params: object,
+        request_compression_algorithm: str | None,
+        response_compression_algorithm: str | None,
+    ) -> Any:
+        _no_query(query_params)
+        # One request is in one form: as JSON, where any tensor is to be.
+        typed = not all(tensor._binary for tensor in inputs) or not all(output._binary for output in outputs or ())
+        return self._connections.get(
+            headers, request_compression_algorithm, response_compression_algorithm is not None, typed
+        )
+
+
+def _read(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class InferenceServerClient(_HttpCalls):
+    """A client of one server: ``host:port``. Threads may share it.
+
+    ``concurrency`` and ``max_greenlets`` are taken and not needed. With ``ssl``, ``ssl_options`` may have ``ca_certs``,
+    ``certfile`` and ``keyfile``. Calls raise ``InferenceServerException``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        verbose: bool = False,
+        concurrency: int = 1,
+        connection_timeout: float = 60.0,
+        network_timeout: float = 60.0,
+        max_greenlets: int | None = None,
+        ssl: bool = False,
+        ssl_options: Mapping[str, Any] | None = None,
+        ssl_context_factory: object = None,
+        insecure: bool = False,
+    ) -> None:
+        if ssl_context_factory is not None:
+            self._refuse("ssl_context_factory")
+        super().__init__(url, verbose, connection_timeout, network_timeout, ssl, ssl_options, insecure)
+
+    def __enter__(self) -> InferenceServerClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        self._connections.close()
+
+    def is_model_ready(
+        self, model_name: str, model_version: str = "", headers: Headers = None, query_params: object = None
+    ) -> bool:
+        """Whether a model takes requests; False for one that does not exist."""
+        _no_query(query_params)
+        try:
+            return bool(self._is_model_ready(model_name, model_version, headers))
+        except InferenceServerException as error:
+            if error.status() is None:
+                raise
+            return False
+
+    def infer(
+        self,
+        model_name: str,
+        inputs: Sequence[InferInput],
+        model_version: str = "",
+        outputs: Sequence[InferRequestedOutput] | None = None,
+        request_id: str = "",
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        priority: int = 0,
+        timeout: int | None = None,
+        headers: Headers = None,
+        query_params: object = None,
+        request_compression_algorithm: str | None = None,
+        response_compression_algorithm: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> InferResult:
+        """Runs a model. ``timeout`` is for the server, in microseconds."""
+        with self._translated():
+            native = self._prepared(
+                inputs, outputs, headers, query_params, request_compression_algorithm, response_compression_algorithm
+            )
+            request = self._request(
+                model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
+                priority, timeout, parameters,
+            )  # fmt: skip
+            return InferResult(native.infer(request))
+
+    def async_infer(
+        self,
+        model_name: str,
+        inputs: Sequence[InferInput],
+        model_version: str = "",
+        outputs: Sequence[InferRequestedOutput] | None = None,
+        request_id: str = "",
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        priority: int = 0,
+        timeout: int | None = None,
+        headers: Headers = None,
+        query_params: object = None,
+        request_compression_algorithm: str | None = None,
+        response_compression_algorithm: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> InferAsyncRequest:
+        """Runs a model; :meth:`InferAsyncRequest.get_result` waits for the result."""
+        future: Future[Any] = Future()
+
+        def told(error: BaseException | None, answer: Any) -> None:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(answer)
+
+        with self._translated():
+            native = self._prepared(
+                inputs, outputs, headers, query_params, request_compression_algorithm, response_compression_algorithm
+            )
+            request = self._request(
+                model_name, inputs, model_version, outputs, request_id, sequence_id, sequence_start, sequence_end,
+                priority, timeout, parameters,
+            )  # fmt: skip
+            native.infer(request, callback=told)
+        return InferAsyncRequest(future)
+
+
+__all__ = [
+    "InferAsyncRequest",
+    "InferInput",
+    "InferRequestedOutput",
+    "InferResult",
+    "InferenceServerClient",
+    "InferenceServerException",
+]

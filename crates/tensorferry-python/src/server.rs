@@ -1,0 +1,302 @@
+//! A server in the process of the program: its models are Python callables, or models of another server.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use oip_client::InferenceClient;
+use oip_types::ShapePattern;
+use pyo3::{exceptions::PyRuntimeError, prelude::*};
+use tensorferry::{
+    CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model, ModelDefaults,
+    ModelMetadata, Running, ServiceError, TensorMetadata, serve,
+};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    buffer::Buffer,
+    client::Client,
+    error,
+    wire::{Value, value},
+};
+
+/// A tensor of a model: name, the protocol's datatype, shape with -1 for free dimensions.
+type Described = (String, String, Vec<i64>);
+
+/// A model: name, inputs, outputs, what answers its requests, and the most rows of one run, if it says so.
+type GivenModel = (String, Vec<Described>, Vec<Described>, Py<PyAny>, Option<u32>);
+
+/// A server that runs until it is stopped.
+#[pyclass(frozen, module = "tensorferry._native")]
+pub(crate) struct Server {
+    running: Mutex<Option<(Running, Runtime)>>,
+    http: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
+}
+
+#[pymethods]
+impl Server {
+    /// Starts to serve models. `others` are models of another server: each by its name, with a client for that server.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        models: Vec<GivenModel>,
+        others: Vec<(String, Py<Client>)>,
+        http: Option<&str>,
+        grpc: Option<&str>,
+        drain_timeout: f64,
+    ) -> PyResult<Self> {
+        let (http, grpc) = (address("http", http)?, address("grpc", grpc)?);
+        let drain_timeout = Duration::try_from_secs_f64(drain_timeout)
+            .map_err(|error| error::usage(format!("drain_timeout: {error}")))?;
+        let mut builder = Engine::builder()
+            .config(EngineConfig::default().with(|config| config.server_name = "tensorferry".to_owned()));
+        for (name, inputs, outputs, callable, max_batch_size) in models {
+            let metadata = ModelMetadata::new(
+                name.clone(),
+                "tensorferry_python",
+                described(&name, inputs)?,
+                described(&name, outputs)?,
+            );
+            builder = builder.model(Callable {
+                metadata,
+                callable,
+                max_batch_size,
+            });
+        }
+        for (name, client) in others {
+            let (client, runtime) = client.get().parts();
+            let metadata = py.detach(|| runtime.block_on(described_by(&*client, &name)));
+            let mut metadata =
+                metadata.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;
+            metadata.name = name;
+            builder = builder.model(Remote {
+                metadata,
+                client,
+                runtime,
+            });
+        }
+        let engine = builder.build().map_err(|error| error::usage(error.to_string()))?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("tensorferry-io")
+            .enable_all()
+            .build()?;
+        let mut serving = serve(engine).drain_timeout(drain_timeout);
+        if let Some(http) = http {
+            serving = serving.http(http);
+        }
+        if let Some(grpc) = grpc {
+            serving = serving.grpc(grpc);
+        }
+        let running = py.detach(|| runtime.block_on(serving.start()))?;
+        Ok(Self {
+            http: running.http(),
+            grpc: running.grpc(),
+            running: Mutex::new(Some((running, runtime))),
+        })
+    }
+
+    /// Where it serves HTTP.
+    #[getter]
+    fn http(&self) -> Option<String> {
+        self.http.map(|address| address.to_string())
+    }
+
+    /// Where it serves gRPC.
+    #[getter]
+    fn grpc(&self) -> Option<String> {
+        self.grpc.map(|address| address.to_string())
+    }
+
+    /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before.
+    fn stop(&self, py: Python<'_>) -> bool {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((running, runtime)) = running else {
+            return true;
+        };
+        py.detach(|| {
+            let is_clean = runtime.block_on(running.drain());
+            // A model that hangs must not keep the program.
+            runtime.shutdown_background();
+            is_clean
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let running = self
+            .running
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((running, runtime)) = running {
+            drop(running);
+            // Its threads may wait for the interpreter's lock, which this thread has.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn address(name: &str, text: Option<&str>) -> PyResult<Option<SocketAddr>> {
+    let parsed = text.map(str::parse).transpose();
+    parsed.map_err(|_| {
+        let text = text.unwrap_or_default();
+        error::usage(format!(
+            "{name}: expected an address such as 127.0.0.1:8080, found '{text}'"
+        ))
+    })
+}
+
+fn described(model: &str, tensors: Vec<Described>) -> PyResult<Vec<TensorMetadata>> {
+    let tensors = tensors.into_iter();
+    let read = tensors.map(|(name, datatype, dims)| {
+        let wrong = |what: String| error::usage(format!("model '{model}', tensor '{name}': {what}"));
+        let datatype = DataType::from_name(&datatype).map_err(|error| wrong(error.message().to_owned()))?;
+        let dims = dims.into_iter().map(|dim| match dim {
+            -1 => Ok(None),
+            dim => u64::try_from(dim)
+                .map(Some)
+                .map_err(|_| wrong(format!("expected sizes or -1 in its shape, found {dim}"))),
+        });
+        let shape = ShapePattern::new(dims.collect::<PyResult<_>>()?);
+        Ok(TensorMetadata::with_shape(name.clone(), datatype, shape))
+    });
+    read.collect()
+}
+
+/// What a callable is given: the inputs, each with its name, datatype, shape and bytes; the request's id, and its parameters.
+type Request = (
+    Vec<(String, String, Vec<u64>, Buffer)>,
+    Option<String>,
+    BTreeMap<String, Value>,
+);
+
+/// What a callable gives: a status and a message when it fails, else None; and the outputs, as inputs of requests are given.
+type Answered<'py> = (
+    Option<(u16, String)>,
+    Vec<(String, String, Vec<u64>, Bound<'py, PyAny>)>,
+);
+
+/// A model that is a Python callable.
+struct Callable {
+    metadata: ModelMetadata,
+    callable: Py<PyAny>,
+    max_batch_size: Option<u32>,
+}
+
+impl Model for Callable {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let inputs = request.inputs.into_iter().map(|input| {
+            let datatype = input.value.datatype().to_string();
+            let shape = input.value.shape().dims().to_vec();
+            (input.name, datatype, shape, Buffer::new(input.value.into_raw()))
+        });
+        let parameters = request.parameters.into_iter();
+        let parameters = parameters.map(|(name, value)| (name, value.into())).collect();
+        let request: Request = (inputs.collect(), request.id, parameters);
+        let answered = Python::try_attach(|py| -> Result<Vec<InferOutput>, ServiceError> {
+            let failed = |error: PyErr| ServiceError::internal(format!("its model failed: {error}"));
+            let answered = self.callable.call1(py, request).map_err(failed)?;
+            let (failure, outputs): Answered<'_> = answered.extract(py).map_err(failed)?;
+            if let Some((status, message)) = failure {
+                return Err(ServiceError::new(code(status), message));
+            }
+            let outputs = outputs.into_iter().map(|(name, datatype, shape, data)| {
+                let value = value(&datatype, &shape, &data)
+                    .map_err(|error| ServiceError::internal(format!("output '{name}': {error}")))?;
+                Ok(InferOutput::new(name, value))
+            });
+            outputs.collect()
+        });
+        answered.unwrap_or_else(|| {
+            let message = "the program that serves it is ending";
+            Err(ServiceError::new(ErrorCode::Unavailable, message))
+        })
+    }
+
+    fn defaults(&self) -> ModelDefaults {
+        ModelDefaults::default().with(|defaults| {
+            // One thread has the interpreter's lock.
+            defaults.instances = Some(1);
+            defaults.max_batch_size = self.max_batch_size;
+        })
+    }
+}
+
+/// The protocol's code for the statuses that a model may refuse with.
+fn code(status: u16) -> ErrorCode {
+    match status {
+        400 => ErrorCode::InvalidArgument,
+        404 => ErrorCode::NotFound,
+        408 | 504 => ErrorCode::DeadlineExceeded,
+        413 => ErrorCode::TooLarge,
+        429 => ErrorCode::Overloaded,
+        499 => ErrorCode::Cancelled,
+        501 => ErrorCode::Unimplemented,
+        503 => ErrorCode::Unavailable,
+        _ => ErrorCode::Internal,
+    }
+}
+
+/// What another server says about a model. What may be left out is not in the protocol's metadata: of inputs the
+/// configuration says it, and of outputs that server sees to it.
+async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<ModelMetadata, String> {
+    let named = oip_types::ModelRef::new(name, None);
+    let named = named.map_err(|error| error.message().to_owned())?;
+    let mut metadata = client
+        .model_metadata(named)
+        .await
+        .map_err(|error| error.to_string())?;
+    let config = client
+        .model_config(named)
+        .await
+        .map_err(|error| error.to_string())?;
+    for input in &mut metadata.inputs {
+        input.optional = config
+            .input
+            .iter()
+            .any(|known| known.name == input.name && known.optional);
+    }
+    for output in &mut metadata.outputs {
+        output.optional = true;
+    }
+    Ok(metadata)
+}
+
+/// A model of another server.
+struct Remote {
+    metadata: ModelMetadata,
+    client: Arc<dyn InferenceClient>,
+    runtime: &'static Runtime,
+}
+
+impl Model for Remote {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        let response = self.runtime.block_on(self.client.infer(&request));
+        match response {
+            Ok(response) => Ok(response.outputs),
+            Err(error) => Err(ServiceError::new(
+                error.code().unwrap_or(ErrorCode::Unavailable),
+                error.message(),
+            )),
+        }
+    }
+
+    fn defaults(&self) -> ModelDefaults {
+        // The other server joins requests.
+        ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(0))
+    }
+}

@@ -1,0 +1,157 @@
+//! What a model is asked and answers, in the forms that Python has for it.
+
+use std::collections::BTreeMap;
+
+use oip_types::{
+    BytesTensor, DataType, InferInput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
+    RequestedOutput, TensorValue, check_parameter_name,
+};
+use pyo3::{prelude::*, types::PyList};
+use tensor_core::{Shape, Tensor, TensorSpec};
+
+use crate::{
+    buffer::{Borrowed, Buffer},
+    error,
+};
+
+/// A parameter, which Python has as what it is.
+#[derive(FromPyObject, IntoPyObject)]
+pub(crate) enum Value {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(String),
+}
+
+impl From<Value> for ParameterValue {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Bool(value) => Self::Bool(value),
+            Value::Int(value) => Self::Int64(value),
+            Value::Uint(value) => Self::Uint64(value),
+            Value::Double(value) => Self::Double(value),
+            Value::Text(value) => Self::String(value),
+        }
+    }
+}
+
+impl From<ParameterValue> for Value {
+    fn from(value: ParameterValue) -> Self {
+        match value {
+            ParameterValue::Bool(value) => Self::Bool(value),
+            ParameterValue::Int64(value) => Self::Int(value),
+            ParameterValue::Uint64(value) => Self::Uint(value),
+            ParameterValue::Double(value) => Self::Double(value),
+            ParameterValue::String(value) => Self::Text(value),
+            other => Self::Text(other.to_string()),
+        }
+    }
+}
+
+type Values = BTreeMap<String, Value>;
+
+/// An input: name, the protocol's datatype, shape, and an object with its raw bytes, or a list of byte strings for BYTES.
+type Input<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+
+/// An output: name, the protocol's datatype, shape, its raw bytes, its parameters; BYTES have a length of four bytes,
+/// little-endian, before each element.
+type Output = (String, String, Vec<u64>, Buffer, Values);
+
+/// An answer: model, version, id, parameters, outputs.
+pub(crate) type Answer = (String, Option<String>, Option<String>, Values, Vec<Output>);
+
+/// What a model is to be asked.
+#[derive(FromPyObject)]
+pub(crate) struct Given<'py>(
+    String,
+    Option<String>,
+    Vec<Input<'py>>,
+    Vec<(String, Values)>,
+    Option<String>,
+    Values,
+);
+
+impl Given<'_> {
+    pub(crate) fn into_request(self) -> PyResult<InferRequest> {
+        let Self(name, version, inputs, outputs, id, parameters) = self;
+        let mut request = named(&name, version.as_deref())?;
+        request.id = id;
+        request.parameters = read_parameters(parameters)?;
+        for (name, datatype, shape, data) in inputs {
+            let value = value(&datatype, &shape, &data)
+                .map_err(|error| error::usage(format!("input '{name}': {error}")))?;
+            request.inputs.push(InferInput {
+                name,
+                value,
+                parameters: Parameters::new(),
+            });
+        }
+        for (name, parameters) in outputs {
+            let parameters = read_parameters(parameters)?;
+            request.outputs.push(RequestedOutput { name, parameters });
+        }
+        Ok(request)
+    }
+}
+
+fn read_parameters(values: Values) -> PyResult<Parameters> {
+    let mut parameters = Parameters::new();
+    for (name, value) in values {
+        // The one of the reserved names that clients are to send, over streams.
+        if name != "triton_enable_empty_final_response" {
+            check_parameter_name(&name).map_err(|error| error::usage(error.message()))?;
+        }
+        parameters.insert(name, value.into());
+    }
+    Ok(parameters)
+}
+
+fn values(parameters: Parameters) -> Values {
+    let values = parameters.into_iter();
+    values.map(|(name, value)| (name, value.into())).collect()
+}
+
+pub(crate) fn answer(response: InferResponse) -> Answer {
+    let outputs = response.outputs.into_iter().map(|output| {
+        let datatype = output.value.datatype().to_string();
+        let shape = output.value.shape().dims().to_vec();
+        let data = Buffer::new(output.value.into_raw());
+        (output.name, datatype, shape, data, values(output.parameters))
+    });
+    (
+        response.model_name,
+        response.model_version,
+        response.id,
+        values(response.parameters),
+        outputs.collect(),
+    )
+}
+
+/// A model that is named, with names that were checked.
+pub(crate) fn named(name: &str, version: Option<&str>) -> PyResult<InferRequest> {
+    let model = ModelRef::new(name, version).map_err(|error| error::usage(error.message()))?;
+    Ok(InferRequest::new(model))
+}
+
+/// An input's value; its bytes are copied once.
+pub(crate) fn value(datatype: &str, shape: &[u64], data: &Bound<'_, PyAny>) -> Result<TensorValue, String> {
+    let shape = Shape::new(shape).map_err(|error| error.to_string())?;
+    let datatype = DataType::from_name(datatype).map_err(|error| error.message().to_owned())?;
+    match datatype {
+        DataType::Bytes => {
+            let elements = data.cast::<PyList>().map_err(|error| error.to_string())?;
+            let elements: PyResult<Vec<Vec<u8>>> = elements.iter().map(|element| element.extract()).collect();
+            let elements = elements.map_err(|error| error.to_string())?;
+            let value =
+                BytesTensor::from_elements(shape, elements).map_err(|error| error.message().to_owned())?;
+            Ok(value.into())
+        }
+        DataType::Fixed(dtype) => {
+            let spec = TensorSpec::new(dtype, shape).map_err(|error| error.to_string())?;
+            let data = Borrowed::new(data).map_err(|error| error.to_string())?;
+            let value = Tensor::new(spec, data.to_bytes()).map_err(|error| error.to_string())?;
+            Ok(value.into())
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Files that are written tensor by tensor.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{BufWriter, Read, Seek, Write},
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use fmt_core::{AtomicFile, Error, Format, Plan, PlannedEntry};
+use pyo3::prelude::*;
+
+use crate::{
+    error,
+    save::{Given, entry, wanted_format},
+};
+
+/// Writes a file of which nobody knows beforehand what will be in it.
+///
+/// Formats want to know all tensors before the first byte, so tensors go to a file without a name in the folder of the target
+/// first, and are copied piece by piece when all are there.
+#[pyclass(frozen, module = "tensorferry._native")]
+pub(crate) struct Writer {
+    path: PathBuf,
+    format: &'static dyn Format,
+    metadata: BTreeMap<String, String>,
+    gathered: Mutex<Option<Gathered>>,
+}
+
+struct Gathered {
+    spool: BufWriter<File>,
+    entries: Vec<PlannedEntry>,
+    names: BTreeSet<String>,
+}
+
+#[pymethods]
+impl Writer {
+    #[new]
+    fn new(path: PathBuf, metadata: BTreeMap<String, String>, format: Option<&str>) -> PyResult<Self> {
+        let format = wanted_format(&path, format)?;
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(std::path::Path::new("."));
+        let spool = tempfile::tempfile_in(folder)?;
+        Ok(Self {
+            format,
+            metadata,
+            gathered: Mutex::new(Some(Gathered {
+                spool: BufWriter::with_capacity(1 << 20, spool),
+                entries: Vec::new(),
+                names: BTreeSet::new(),
+            })),
+            path,
+        })
+    }
+
+    /// Adds a tensor.
+    fn add(&self, py: Python<'_>, tensor: Given<'_>) -> PyResult<()> {
+        let (entry, array) = entry(tensor)?;
+        let added = py.detach(|| {
+            let mut gathered = self.gathered();
+            let Some(gathered) = gathered.as_mut() else {
+                return Ok(Err("the writer is closed".to_owned()));
+            };
+            if !gathered.names.insert(entry.name.clone()) {
+                return Ok(Err(format!("tensor '{}': it was added before", entry.name)));
+            }
+            array.in_pieces(|piece| gathered.spool.write_all(piece))?;
+            gathered.entries.push(entry);
+            Ok(Ok(()))
+        });
+        match added {
+            Ok(added) => added.map_err(error::usage),
+            Err(error) => {
+                // What of it was written would be in the next one's place.
+                self.abort();
+                Err(std::io::Error::into(error))
+            }
+        }
+    }
+
+    /// Writes the file, which appears when it is complete; its length in bytes.
+    fn finish(&self, py: Python<'_>) -> PyResult<u64> {
+        let Some(gathered) = self.gathered().take() else {
+            return Err(error::usage("the writer is closed"));
+        };
+        let written = py.detach(|| self.write(gathered));
+        written.map_err(|error| error::of_file(py, &error))
+    }
+
+    /// Gives up; what was added is dropped.
+    fn abort(&self) {
+        drop(self.gathered().take());
+    }
+}
+
+impl Writer {
+    fn gathered(&self) -> MutexGuard<'_, Option<Gathered>> {
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, gathered: Gathered) -> Result<u64, Error> {
+        let failed = |error| Error::io("the tensors that were gathered", error);
+        let mut spool = gathered
+            .spool
+            .into_inner()
+            .map_err(|error| failed(error.into_error()))?;
+        spool.rewind().map_err(failed)?;
+        let mut file = AtomicFile::create(&self.path)?;
+        let plan = Plan {
+            entries: gathered.entries,
+            metadata: self.metadata.clone(),
+        };
+        let mut writer = self.format.create(Box::new(&mut file), plan)?;
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            match spool.read(&mut piece) {
+                Ok(0) => break,
+                Ok(read) => writer.write(&piece[..read])?,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let len = writer.finish()?;
+        file.persist()?;
+        Ok(len)
+    }
+}

@@ -1,0 +1,165 @@
+"""Servers in the process of the test."""
+
+import json
+import os
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorferry
+from tensorferry import Client, InferenceError, ModelError, Server, save_file
+
+EXAMPLES = Path(os.environ["TENSORFERRY_EXAMPLES"])
+
+
+@tensorferry.model(inputs={"x": ("FP32", [-1, 4])}, outputs={"sum": ("FP32", [-1])})
+def sums(x):
+    if x.shape[1] and x[0, 0] < 0:
+        raise ModelError("x is negative", status=400)
+    if x[0, 0] == 13:
+        raise KeyError("thirteen")
+    return x.sum(axis=1)
+
+
+class Words:
+    inputs = {"text": ("BYTES", [-1])}
+    outputs = {"words": (np.int64, [-1]), "upper": (str, [-1])}
+    max_batch_size = 0
+
+    async def infer(self, text):
+        lines = [line.decode() for line in text]
+        return {"words": [len(line.split()) for line in lines], "upper": [line.upper() for line in lines]}
+
+
+def test_functions_and_objects_over_both_transports():
+    with Server(models={"sums": sums, "words": Words, "words2": Words()}) as server:
+        for url in (server.http_url, server.grpc_url):
+            client = Client(url)
+            assert client.is_ready() and client.is_model_ready("sums")
+            assert client.model("sums").inputs[0] == tensorferry.TensorInfo("x", "FP32", (-1, 4))
+            found = client.infer("sums", {"x": np.ones((3, 4), np.float32)})
+            assert found["sum"].tolist() == [4, 4, 4]
+            for name in ("words", "words2"):
+                found = client.infer(name, {"text": ["a b c", "größe"]})
+                assert found["words"].tolist() == [3, 1] and found["upper"].tolist() == [b"A B C", "GRÖSSE".encode()]
+            with pytest.raises(InferenceError, match="x is negative") as error:
+                client.infer("sums", {"x": -np.ones((1, 4), np.float32)})
+            assert error.value.code == "InvalidArgument"
+            with pytest.raises(InferenceError, match="its model failed: KeyError: 'thirteen'") as error:
+                client.infer("sums", {"x": np.full((1, 4), 13, np.float32)})
+            assert error.value.code == "Internal"
+            with pytest.raises(InferenceError, match=r"expected shape \[-1, 4\]"):
+                client.infer("sums", {"x": np.ones((1, 5), np.float32)})
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]})
+        with urllib.request.urlopen(f"{server.http_url}/v2/models/sums/infer", body.encode()) as answer:
+            assert json.load(answer)["outputs"][0]["data"] == [10]
+
+
+def test_requests_at_once_are_answered_each():
+    rows = []
+
+    @tensorferry.model(inputs={"x": ("INT64", [-1])}, outputs={"y": ("INT64", [-1])})
+    def double(x):
+        rows.append(len(x))
+        return {"y": 2 * x}
+
+    with Server(models={"double": double}) as server, ThreadPoolExecutor(16) as pool:
+        client = server.client()
+        answers = pool.map(lambda number: client.infer("double", {"x": [number]})["y"].tolist(), range(400))
+        assert list(answers) == [[2 * number] for number in range(400)]
+    assert sum(rows) >= 400
+
+
+def test_a_stop_answers_what_runs_and_frees_the_address():
+    entered, leave = threading.Event(), threading.Event()
+
+    @tensorferry.model(inputs={"x": ("INT64", [-1])}, outputs={"y": ("INT64", [-1])})
+    def slow(x):
+        entered.set()
+        leave.wait(20)
+        return x
+
+    server = Server(models={"slow": slow}, grpc=None)
+    assert server.grpc_url is None and server.url == server.http_url
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(server.client().infer, "slow", {"x": [1]})
+        assert entered.wait(20)
+        stopping = pool.submit(server.stop)
+        leave.set()
+        assert stopping.result(20) and answer.result(20)["y"].tolist() == [1]
+    assert server.stop()
+    address = server.http_url.removeprefix("http://")
+    with Server(models={"slow": slow}, http=address, grpc=None) as again:
+        assert again.http_url == server.http_url
+    # One that is forgotten ends too.
+    forgotten = Server(models={"slow": slow})
+    url = forgotten.url
+    del forgotten
+    with pytest.raises(InferenceError):
+        Client(url, attempts=1).is_live()
+
+
+def test_a_hang_ends_with_its_time():
+    leave = threading.Event()
+
+    @tensorferry.model(inputs={"x": ("INT64", [-1])}, outputs={"y": ("INT64", [-1])})
+    def hang(x):
+        leave.wait(20)
+        return x
+
+    server = Server(models={"hang": hang}, drain_timeout=0.2)
+    with pytest.raises(InferenceError) as error:
+        server.client(timeout=0.3).infer("hang", {"x": [1]})
+    assert error.value.code == "DeadlineExceeded" or error.value.kind == "Timeout"
+    assert server.stop() is False
+    leave.set()
+
+
+def test_files_beside_functions(tmp_path):
+    pytest.importorskip("joblib")
+    import joblib
+    from sklearn.linear_model import LinearRegression
+
+    save_file({"embed": np.arange(12, dtype=np.float32).reshape(4, 3)}, tmp_path / "table.safetensors")
+    joblib.dump(LinearRegression().fit([[0.0], [1.0]], [0.0, 2.0]), tmp_path / "line.joblib")
+    request = json.loads((EXAMPLES / "requests" / "one_digit.json").read_text())
+    image = np.array(request["inputs"][0]["data"], dtype=np.float32).reshape(1, 64)
+    models = {
+        "sums": sums,
+        "digits": EXAMPLES / "models" / "digits",
+        "table": tmp_path / "table.safetensors",
+        "line": tmp_path / "line.joblib",
+    }
+    with Server(models=models, options=["--allow-pickle"]) as server:
+        for url in (server.http_url, server.grpc_url):
+            client = Client(url)
+            assert client.infer("digits", {"X": image})["label"].tolist() == [7]
+            assert client.infer("table", {}, outputs=["embed"])["embed"].tolist()[3] == [9, 10, 11]
+            assert client.infer("line", {"X": np.array([[3.0]])})["predict"].round(6).tolist() == [6]
+            with pytest.raises(InferenceError, match="expected"):
+                client.infer("digits", {"X": image[:, :3]})
+        child = server._child._process.pid
+        folder = server._child._folder
+    assert not os.path.exists(f"/proc/{child}") and not os.path.exists(folder)
+
+
+def test_what_cannot_be_served_says_why(tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(b"nothing of the kind")
+    with pytest.raises(RuntimeError, match="broken"):
+        Server(models={"broken": tmp_path / "broken.onnx"})
+    with pytest.raises(FileNotFoundError, match="none.onnx"):
+        Server(models={"none": str(tmp_path / "none.onnx")})
+    with pytest.raises(ValueError, match="does not say its inputs"):
+        Server(models={"f": lambda x: x})
+    with pytest.raises(ValueError, match="datatype and a shape"):
+        Server(models={"f": tensorferry.model(inputs={"x": "FP32"}, outputs={})(lambda x: x)})
+    with pytest.raises(ValueError, match="a/b"):
+        Server(models={"a/b": sums})
+    with pytest.raises(ValueError, match="127.0.0.1:8080"):
+        Server(models={"sums": sums}, http="8080")
+    with Server(models={"sums": sums}) as server, pytest.raises(OSError):
+        Server(models={"sums": sums}, http=server.http_url.removeprefix("http://"), grpc=None)

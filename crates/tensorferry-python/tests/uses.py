@@ -1,0 +1,61 @@
+"""What a program with types does with the package; mypy and pyright read it, and nobody runs it."""
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tensorferry
+import tensorferry.compat.tritonclient.grpc as grpcclient
+import tensorferry.compat.tritonclient.http as httpclient
+from tensorferry import AsyncClient, Client, Server, Writer, load_file, safe_open, save_file
+
+
+def files() -> float:
+    weights: dict[str, NDArray[np.float32]] = {"w": np.zeros((2, 3), np.float32)}
+    length: int = save_file(weights, "a.zt")
+    with Writer("b.safetensors") as writer:
+        writer.add("w", weights["w"])
+    with safe_open("a.zt", framework="numpy", mmap=True) as file:
+        for name, tensor in file.items():
+            print(name, tensor.shape, tensor.view().dtype, file.get_slice(name)[0:1])
+    differences: list[dict[str, str]] = tensorferry.diff("a.zt", "b.safetensors")
+    return float(load_file("a.zt")["w"].sum()) + length + len(differences)
+
+
+def calls(client: Client) -> list[str]:
+    outputs = client.infer("digits", {"X": np.zeros((1, 64), np.float32)}, timeout=2.0)
+    response = client.request("digits", {"X": [[0.0] * 64]}, id="1", parameters={"priority": 1})
+    with client.stream() as stream:
+        stream.send("words", {"text": ["a b"]})
+        stream.finish()
+        for answer in stream:
+            print(answer.id, answer.outputs["words"].shape)
+    return [info.name for info in client.model("digits").inputs] + list(outputs) + [response.model]
+
+
+async def awaited() -> int:
+    client = AsyncClient("grpc://localhost:9000", authorities=None)
+    answers = await asyncio.gather(*(client.infer("digits", {"X": np.zeros((1, 64))}) for _ in range(3)))
+    async for outputs in client.infer_stream("words", {"text": ["a"]}):
+        print(outputs["words"])
+    return len(answers)
+
+
+@tensorferry.model(inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])})
+def double(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    return x + x
+
+
+def serve() -> str:
+    with Server(models={"double": double, "digits": "digits.onnx"}) as server:
+        return server.url
+
+
+def triton() -> None:
+    for module in (httpclient, grpcclient):
+        client = module.InferenceServerClient("localhost:8000")
+        tensor = module.InferInput("x", [1], "FP32")
+        tensor.set_data_from_numpy(np.zeros(1, np.float32))
+        result = client.infer("double", [tensor], outputs=[module.InferRequestedOutput("y")])
+        print(result.as_numpy("y"))

@@ -1,0 +1,237 @@
+//! Both transports in front of an engine, from the first connection to the last answer.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use oip_engine::Engine;
+use oip_grpc::GrpcConfig;
+use oip_http::HttpConfig;
+use oip_listen::{Limits, Protocol, Shutdown, listen};
+use oip_service::{Extended, InferenceService};
+use tokio::{
+    task::{AbortHandle, JoinHandle, spawn_blocking},
+    time::{interval, timeout},
+};
+
+/// Begins a server of an engine's models. Without an address it listens nowhere: see [`Serve::http`] and [`Serve::grpc`].
+pub fn serve(engine: Engine) -> Serve {
+    Serve {
+        engine: Arc::new(engine),
+        http: None,
+        grpc: None,
+        http_config: HttpConfig::default(),
+        grpc_config: GrpcConfig::default(),
+        limits: Limits::default(),
+        drain_timeout: Duration::from_secs(30),
+    }
+}
+
+/// A server that is about to start; made by [`serve`]. It needs a Tokio runtime with I/O and timers.
+#[must_use]
+pub struct Serve {
+    engine: Arc<Engine>,
+    http: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
+    http_config: HttpConfig,
+    grpc_config: GrpcConfig,
+    limits: Limits,
+    drain_timeout: Duration,
+}
+
+impl Serve {
+    /// Serves HTTP/1 at this address; port 0 is any that is free.
+    pub fn http(mut self, address: SocketAddr) -> Self {
+        self.http = Some(address);
+        self
+    }
+
+    /// Serves gRPC (HTTP/2) at this address; port 0 is any that is free.
+    pub fn grpc(mut self, address: SocketAddr) -> Self {
+        self.grpc = Some(address);
+        self
+    }
+
+    /// Changes the settings of HTTP.
+    pub fn http_config(mut self, config: HttpConfig) -> Self {
+        self.http_config = config;
+        self
+    }
+
+    /// Changes the settings of gRPC. Its budget for memory and its pool of threads are HTTP's.
+    pub fn grpc_config(mut self, config: GrpcConfig) -> Self {
+        self.grpc_config = config;
+        self
+    }
+
+    /// Changes what connections may do.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How long requests have that run when the drain begins (30 s).
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
+        self
+    }
+
+    /// Starts to serve, in the background.
+    ///
+    /// # Errors
+    /// When the system does not let it listen, and [`io::ErrorKind::InvalidInput`] without an address.
+    pub async fn start(self) -> io::Result<Running> {
+        let Self {
+            engine,
+            http,
+            grpc,
+            http_config,
+            grpc_config,
+            limits,
+            drain_timeout,
+        } = self;
+        if http.is_none() && grpc.is_none() {
+            let message = "the server has no address: give it one by `http` or `grpc`";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        // Both before anything is served: it starts with all its addresses or not at all.
+        let http = http.map(listen).transpose()?;
+        let grpc = grpc.map(listen).transpose()?;
+        let address = |listener: &Option<tokio::net::TcpListener>| {
+            listener
+                .as_ref()
+                .map(tokio::net::TcpListener::local_addr)
+                .transpose()
+        };
+        let (http_address, grpc_address) = (address(&http)?, address(&grpc)?);
+
+        let service: Arc<dyn InferenceService> = Arc::new(Extended::new(engine.clone()));
+        let (shutdown, budget) = (Shutdown::new(), http_config.budget.clone());
+        let grpc_config = grpc_config.with(|config| {
+            config.budget = budget.clone();
+            config.cpu = http_config.cpu.clone();
+        });
+        let mut transports = Vec::new();
+        let mut beside = Vec::new();
+        if let Some(listener) = http {
+            let rest = oip_http::router(service.clone(), http_config);
+            let serving =
+                oip_listen::serve(listener, Protocol::Http1, rest, limits.clone(), shutdown.clone());
+            transports.push(tokio::spawn(serving));
+        }
+        if let Some(listener) = grpc {
+            let calls = oip_grpc::service(service, grpc_config);
+            let draining = {
+                let (calls, shutdown) = (calls.clone(), shutdown.clone());
+                async move {
+                    shutdown.draining().await;
+                    calls.drain_streams();
+                }
+            };
+            beside.push(tokio::spawn(draining).abort_handle());
+            let limits = limits.with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+            let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
+            transports.push(tokio::spawn(serving));
+        }
+        // Memory that requests have needed goes back to the system.
+        let trimming = async move {
+            let mut ticks = interval(Duration::from_secs(5));
+            loop {
+                ticks.tick().await;
+                let budget = budget.clone();
+                if spawn_blocking(move || budget.trim()).await.is_err() {
+                    return;
+                }
+            }
+        };
+        beside.push(tokio::spawn(trimming).abort_handle());
+        Ok(Running {
+            engine,
+            http: http_address,
+            grpc: grpc_address,
+            shutdown,
+            transports,
+            beside,
+            drain_timeout,
+        })
+    }
+
+    /// Serves until a future ends, such as one that waits for a signal, and then drains; returns whether nothing had to be cut.
+    ///
+    /// # Errors
+    /// As [`Serve::start`].
+    pub async fn until(self, end: impl Future<Output = ()>) -> io::Result<bool> {
+        let running = self.start().await?;
+        end.await;
+        Ok(running.drain().await)
+    }
+}
+
+/// A server that runs. When it is dropped, its connections are cut.
+pub struct Running {
+    engine: Arc<Engine>,
+    http: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
+    shutdown: Shutdown,
+    transports: Vec<JoinHandle<usize>>,
+    beside: Vec<AbortHandle>,
+    drain_timeout: Duration,
+}
+
+impl Running {
+    /// Where it serves HTTP, with the port that it really has.
+    #[must_use]
+    pub fn http(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// Where it serves gRPC, with the port that it really has.
+    #[must_use]
+    pub fn grpc(&self) -> Option<SocketAddr> {
+        self.grpc
+    }
+
+    /// What runs the models.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Takes no new connections, says that it is not ready, answers what it has, and ends the models' threads; what has not
+    /// ended in time is cut. Returns whether nothing had to be.
+    pub async fn drain(mut self) -> bool {
+        let start = Instant::now();
+        let (patience, engine, shutdown) = (self.drain_timeout, self.engine.clone(), self.shutdown.clone());
+        engine.start_draining();
+        shutdown.drain();
+        let transports = std::mem::take(&mut self.transports);
+        let finishing = async {
+            let mut cut = 0;
+            for transport in transports {
+                cut += transport.await.unwrap_or(1);
+            }
+            cut
+        };
+        let mut finishing = pin!(finishing);
+        let cut = match timeout(patience, &mut finishing).await {
+            Ok(cut) => cut,
+            Err(_) => {
+                shutdown.cut();
+                finishing.await
+            }
+        };
+        let stopping = spawn_blocking(move || engine.stop(start + patience));
+        stopping.await.unwrap_or(false) && cut == 0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shutdown.cut();
+        self.beside.iter().for_each(AbortHandle::abort);
+    }
+}

@@ -1,0 +1,160 @@
+//! A server of one's own models, from the crate's front.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tensorferry::{
+    CancelToken, DataType, Engine, ErrorCode, InferOutput, InferRequest, Model, ModelMetadata, ServiceError,
+    Shape, Tensor, TensorMetadata, serve,
+};
+
+/// Doubles `x`; takes some time if it is told to, and counts its runs.
+struct Double {
+    metadata: ModelMetadata,
+    time: Duration,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Double {
+    fn new(name: &str, time: Duration) -> Self {
+        let tensor = |name| vec![TensorMetadata::new(name, DataType::FP32, &[-1])];
+        Self {
+            metadata: ModelMetadata::new(name, "test", tensor("x"), tensor("y")),
+            time,
+            runs: Arc::default(),
+        }
+    }
+}
+
+impl Model for Double {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.metadata
+    }
+
+    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(self.time);
+        let x = request.take_input("x")?;
+        let x = x
+            .as_fixed()
+            .ok_or_else(|| ServiceError::internal("x has no fixed width"))?;
+        let doubled = x.to_vec::<f32>().unwrap().iter().map(|x| 2.0 * x).collect();
+        assert!(x.shape().dims()[0] != 13, "thirteen");
+        Ok(vec![InferOutput::new(
+            "y",
+            Tensor::from_vec(x.shape().clone(), doubled).unwrap(),
+        )])
+    }
+}
+
+/// A model that cannot even say what it is.
+struct Nothing;
+
+impl Model for Nothing {
+    fn metadata(&self) -> &ModelMetadata {
+        panic!("there is none")
+    }
+
+    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        Ok(vec![])
+    }
+}
+
+fn request(model: &str, values: Vec<f32>) -> InferRequest {
+    let model = oip_types::ModelRef::new(model, None).unwrap();
+    let x = Tensor::from_vec(Shape::vector(values.len() as u64), values).unwrap();
+    InferRequest::new(model).with_input("x", x)
+}
+
+fn anywhere() -> std::net::SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_transports_answer_and_a_panic_is_one_requests_error() {
+    let engine = Engine::builder()
+        .model(Double::new("double", Duration::ZERO))
+        .build()
+        .unwrap();
+    let server = serve(engine)
+        .http(anywhere())
+        .grpc(anywhere())
+        .start()
+        .await
+        .unwrap();
+    for url in [
+        format!("http://{}", server.http().unwrap()),
+        format!("grpc://{}", server.grpc().unwrap()),
+    ] {
+        let client = oip_client::builder(url).build().unwrap();
+        assert!(client.server_ready().await.unwrap());
+        let response = client.infer(&request("double", vec![1.5, -2.0])).await.unwrap();
+        let y = response.output("y").unwrap().as_fixed().unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [3.0, -4.0]);
+        let error = client.infer(&request("double", vec![0.0; 13])).await.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::Internal));
+        let error = client.infer(&request("zz", vec![0.0])).await.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::NotFound));
+    }
+    assert!(server.drain().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_answers_what_runs_and_takes_nothing_new() {
+    let model = Double::new("double", Duration::from_millis(300));
+    let runs = model.runs.clone();
+    let engine = Engine::builder().model(model).build().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = serve(engine).http(anywhere()).start().await.unwrap();
+    let url = format!("http://{}", server.http().unwrap());
+    let running = {
+        let url = url.clone();
+        tokio::spawn(async move {
+            let client = oip_client::builder(url).build().unwrap();
+            client.infer(&request("double", vec![1.0])).await
+        })
+    };
+    while runs.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let draining = tokio::spawn(async move {
+        stopped.await.unwrap();
+        server.drain().await
+    });
+    stop.send(()).unwrap();
+    assert!(draining.await.unwrap());
+    assert!(running.await.unwrap().is_ok());
+    let client = oip_client::builder(url)
+        .retry(oip_client::RetryPolicy::never())
+        .build()
+        .unwrap();
+    assert!(client.infer(&request("double", vec![1.0])).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_served_is_an_error() {
+    let double = || Double::new("double", Duration::ZERO);
+    let said = |result: Result<Engine, tensorferry::BuildError>| result.err().unwrap().to_string();
+    assert_eq!(
+        said(Engine::builder().model(double()).model(double()).build()),
+        "there are two models with the name 'double'"
+    );
+    let error = said(Engine::builder().model(Nothing).build());
+    assert!(error.contains("panicked"), "{error}");
+    let error = said(
+        Engine::builder()
+            .model(Double::new("a/b", Duration::ZERO))
+            .build(),
+    );
+    assert!(error.contains("model name"), "{error}");
+    // No models are an engine too, and no address is no server.
+    let engine = Engine::builder().build().unwrap();
+    let error = serve(engine).start().await.err().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+}
