@@ -1,22 +1,17 @@
 //! Protection from web pages: a page in a browser on this machine or network can send requests to any address that the
 //! browser reaches, and to this server under a host name of its own (DNS rebinding).
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{
-        HeaderValue, Method, StatusCode,
+        HeaderValue, Method,
         header::{HOST, ORIGIN},
         uri::Authority,
     },
-    middleware::Next,
-    response::Response,
 };
-use oip_types::{ServiceError, rest::error_body};
 use tensor_core::Quoted;
-
-use crate::answer;
 
 /// The names that the server is known by, to browsers above all.
 ///
@@ -99,22 +94,8 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
         .filter(|authority| !authority.host().is_empty())
 }
 
-/// Refuses what a web page may not ask for.
-pub(crate) async fn check(
-    State(allowed): State<Arc<AllowedHosts>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match find_fault(&request, &allowed) {
-        None => next.run(request).await,
-        Some(message) => {
-            tracing::debug!(message, "refused a request of a web page");
-            answer::json(StatusCode::FORBIDDEN, error_body(&ServiceError::invalid(message)))
-        }
-    }
-}
-
-fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
+/// Why a request is refused that a web page may not send.
+pub(crate) fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
     let headers = request.headers();
     // Over HTTP/2 it is a part of the target.
     let of_target = request

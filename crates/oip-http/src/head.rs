@@ -1,26 +1,14 @@
 //! What a request's head must be like before anybody looks at the rest.
 
-use std::sync::Arc;
-
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{StatusCode, Version, header::HOST},
-    middleware::Next,
-    response::Response,
 };
-use oip_types::{ServiceError, rest::error_body};
 
-use crate::{HttpConfig, answer};
+use crate::HttpConfig;
 
-/// Refuses heads that are too large, and those without exactly one `Host`.
-pub(crate) async fn check(State(config): State<Arc<HttpConfig>>, request: Request, next: Next) -> Response {
-    match find_fault(&request, &config) {
-        Some((status, message)) => answer::json(status, error_body(&ServiceError::invalid(message))),
-        None => next.run(request).await,
-    }
-}
-
-fn find_fault(request: &Request, config: &HttpConfig) -> Option<(StatusCode, String)> {
+/// What is wrong with a head that is too large, or has not exactly one `Host`.
+pub(crate) fn find_fault(request: &Request, config: &HttpConfig) -> Option<(StatusCode, String)> {
     let uri_bytes = request
         .uri()
         .path_and_query()

@@ -4,7 +4,6 @@ use axum::{
     Router,
     extract::{Request, State},
     http::StatusCode,
-    middleware,
     response::Response,
     routing::{MethodRouter, any, get, post},
 };
@@ -19,11 +18,11 @@ use crate::{
     HttpConfig,
     answer::{self, respond},
     app::App,
-    browsers, description, extensions,
+    description,
+    entrance::Entrance,
+    extensions,
     generate::{generate, generate_stream},
-    head,
     infer::infer,
-    panics,
     path::{PathParams, with_model},
     v1,
 };
@@ -43,7 +42,6 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
     let app = App::new(service, config);
     let config = app.config.clone();
-    let allowed_hosts = Arc::new(config.allowed_hosts.clone());
     let mut router = Router::new().merge(more.with_state(()));
     // What is asked of a model of the first version stands in one part of the path with its name.
     let v1 = [
@@ -60,9 +58,7 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(middleware::from_fn(panics::contain))
-        .layer(middleware::from_fn_with_state(allowed_hosts, browsers::check))
-        .layer(middleware::from_fn_with_state(config, head::check))
+        .layer(Entrance::new(config))
         .with_state(app)
 }
 

@@ -22,12 +22,15 @@ pub async fn catch_panic<F: Future>(work: F) -> Result<F::Output, ServiceError> 
         // The future is not polled again after a panic.
         match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(poll) => poll.map(Ok),
-            Err(_) => Poll::Ready(Err(ServiceError::internal(
-                "the service panicked; this request is lost, the next one will be tried",
-            ))),
+            Err(_) => Poll::Ready(Err(service_panicked())),
         }
     })
     .await
+}
+
+/// What a client is told whose request panicked.
+pub fn service_panicked() -> ServiceError {
+    ServiceError::internal("the service panicked; this request is lost, the next one will be tried")
 }
 
 #[cfg(test)]

@@ -1,0 +1,122 @@
+//! What every request passes before the router's own work: its head is looked at, and a panic further on becomes an answer.
+//!
+//! One service does it all: what axum makes of a function is put into boxes of its own for each request, and each of several would copy those
+//! below it.
+
+use std::{
+    convert::Infallible,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{extract::Request, http::StatusCode, response::Response};
+use oip_service::service_panicked;
+use oip_types::{ServiceError, rest::error_body};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{HttpConfig, answer, browsers, head};
+
+/// Refuses heads that are too large or have not exactly one `Host`, and what a web page may not ask for. A service that panics is answered for
+/// with status 500, and the connection stays open.
+#[derive(Clone)]
+pub(crate) struct Entrance {
+    config: Arc<HttpConfig>,
+}
+
+impl Entrance {
+    pub(crate) fn new(config: Arc<HttpConfig>) -> Self {
+        Self { config }
+    }
+}
+
+impl<S> Layer<S> for Entrance {
+    type Service = Guarded<S>;
+
+    fn layer(&self, service: S) -> Guarded<S> {
+        Guarded {
+            service,
+            config: self.config.clone(),
+        }
+    }
+}
+
+/// A service behind the entrance.
+#[derive(Clone)]
+pub(crate) struct Guarded<S> {
+    service: S,
+    config: Arc<HttpConfig>,
+}
+
+impl<S> Guarded<S> {
+    /// The answer to a request that goes no further.
+    fn refusal(&self, request: &Request) -> Option<Response> {
+        let refuse = |status, message: String| {
+            let error = ServiceError::invalid(message);
+            answer::json(status, error_body(&error))
+        };
+        if let Some((status, message)) = head::find_fault(request, &self.config) {
+            return Some(refuse(status, message));
+        }
+        let message = browsers::find_fault(request, &self.config.allowed_hosts)?;
+        tracing::debug!(message, "refused a request of a web page");
+        Some(refuse(StatusCode::FORBIDDEN, message))
+    }
+}
+
+impl<S> Service<Request> for Guarded<S>
+where
+    S: Service<Request, Response = Response, Error = Infallible>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Entered<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Entered<S::Future> {
+        match self.refusal(&request) {
+            Some(response) => Entered::Refused {
+                response: Some(response),
+            },
+            None => Entered::Admitted {
+                answer: self.service.call(request),
+            },
+        }
+    }
+}
+
+pin_project! {
+    /// An answer in the making.
+    #[project = EnteredProjection]
+    pub(crate) enum Entered<F> {
+        Refused { response: Option<Response> },
+        Admitted {
+            #[pin]
+            answer: F,
+        },
+    }
+}
+
+impl<F> Future for Entered<F>
+where
+    F: Future<Output = Result<Response, Infallible>>,
+{
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            EnteredProjection::Refused { response } => response
+                .take()
+                .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
+            // The future is not polled again after a panic.
+            EnteredProjection::Admitted { answer } => catch_unwind(AssertUnwindSafe(|| answer.poll(cx)))
+                .unwrap_or_else(|_| Poll::Ready(Ok(answer::error(&service_panicked())))),
+        }
+    }
+}
