@@ -268,7 +268,7 @@ impl Writer {
                     tracing::warn!(%folder, limit, "captured requests have reached their limit: no more are recorded");
                 }
                 Err(error) if !self.is_failing => {
-                    tracing::warn!(%error, "a captured request cannot be written")
+                    tracing::warn!(%error, "a captured request cannot be written");
                 }
                 _ => {}
             }

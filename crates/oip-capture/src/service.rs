@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use oip_service::{
-    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Statistics, SystemSharedMemory,
+    Answers, BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository,
+    Readiness, RequestContext, Statistics, SystemSharedMemory,
 };
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 use crate::recorder::Recorder;
 
 /// A service around another one that hands requests and their answers to a [`Recorder`], as far as that wants them. Failed
-/// requests are not recorded.
+/// requests are not recorded, nor those to models that give several answers to one.
 pub struct Captured<S: ?Sized> {
     recorder: Recorder,
     service: Arc<S>,
@@ -59,6 +59,23 @@ impl<S: InferenceService + ?Sized> InferenceService for Captured<S> {
             let response = self.service.infer(request.clone(), cx).await?;
             self.recorder.record(request, response.clone());
             Ok(response)
+        })
+    }
+
+    fn answers(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+        if !self.recorder.wants(request.model().name()) {
+            return self.service.answers(request, cx);
+        }
+        Box::pin(async move {
+            let answers = self.service.answers(request.clone(), cx).await?;
+            if let Answers::One(response) = &answers {
+                self.recorder.record(request, response.clone());
+            }
+            Ok(answers)
         })
     }
 

@@ -32,7 +32,7 @@ use crate::{
     config::Config,
     failure::Failure,
     in_place::transport_threads,
-    metrics::Metrics,
+    metrics::{Counts, Metrics},
     model_source, notify,
     one_port::OnePort,
     options::LogFormat,
@@ -323,11 +323,13 @@ impl App {
                 engine.clone(),
                 config.http.budget.clone(),
                 config.http.cpu.clone(),
-                log.dropped.clone(),
-                totals.clone(),
-                access_log.clone(),
-                traces.clone(),
-                recorder.clone(),
+                Counts {
+                    dropped: log.dropped.clone(),
+                    totals: totals.clone(),
+                    access_log: access_log.clone(),
+                    recorder: recorder.clone(),
+                    traces: traces.clone(),
+                },
             );
             beside = beside.merge(metrics.router());
         }

@@ -10,6 +10,12 @@ use crate::{failure::Failure, traffic::Traces};
 
 /// Options for traces by OpenTelemetry.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
+#[allow(
+    rustdoc::bare_urls,
+    clippy::doc_markdown,
+    clippy::doc_link_with_quotes,
+    reason = "the comments are the help, for people at a terminal"
+)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TraceOptions {
     /// A collector of OpenTelemetry that takes OTLP over HTTP, such as http://127.0.0.1:4318: requests that run models are

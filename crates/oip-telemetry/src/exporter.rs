@@ -5,7 +5,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
+        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
     time::{Duration, Instant},
@@ -190,10 +190,7 @@ impl Sender {
                 if spans.len() >= BATCH || left.is_zero() {
                     break;
                 }
-                next = match messages.recv_timeout(left) {
-                    Ok(message) => Some(message),
-                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-                };
+                next = messages.recv_timeout(left).ok();
             }
             self.send(&mut spans);
         }

@@ -11,7 +11,7 @@ use std::{
 
 use fmt_core::TensorReader;
 use futures_executor::block_on;
-use oip_capture::{Captured, Recorder, RecorderConfig, Recording};
+use oip_capture::{Captured, Entry, Recorder, RecorderConfig, Recording};
 use oip_service::{InferenceService, RequestContext, testing::TestService};
 use oip_types::{
     BytesTensor, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
@@ -79,7 +79,7 @@ fn what_is_recorded_is_read_as_it_was() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let recording = Recording::open(&folder).unwrap();
-    let models: Vec<_> = recording.entries().iter().map(|entry| entry.model()).collect();
+    let models: Vec<_> = recording.entries().iter().map(Entry::model).collect();
     assert_eq!(models, ["a", "b", "a", "b"]);
     for entry in recording.entries() {
         assert_eq!(recording.request(entry).unwrap(), request(entry.model()));

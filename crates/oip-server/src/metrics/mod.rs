@@ -27,6 +27,17 @@ use crate::{
     traffic::{AccessLog, Totals, Traces},
 };
 
+/// Those who count what no model sees.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) dropped: Arc<Dropped>,
+    pub(crate) totals: Arc<Totals>,
+    pub(crate) access_log: Option<AccessLog>,
+    pub(crate) recorder: Option<Recorder>,
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
+    pub(crate) traces: Option<Arc<Traces>>,
+}
+
 /// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
 pub(crate) struct Metrics {
     engine: Arc<Engine>,
@@ -34,36 +45,18 @@ pub(crate) struct Metrics {
     budget: ByteBudget,
     /// Writes the text.
     cpu: CpuPool,
-    dropped: Arc<Dropped>,
-    totals: Arc<Totals>,
-    access_log: Option<AccessLog>,
-    recorder: Option<Recorder>,
-    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
-    traces: Option<Arc<Traces>>,
+    counts: Counts,
     #[cfg(target_os = "linux")]
     process: Process,
 }
 
 impl Metrics {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        budget: ByteBudget,
-        cpu: CpuPool,
-        dropped: Arc<Dropped>,
-        totals: Arc<Totals>,
-        access_log: Option<AccessLog>,
-        traces: Option<Arc<Traces>>,
-        recorder: Option<Recorder>,
-    ) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, cpu: CpuPool, counts: Counts) -> Self {
         Self {
             engine,
             budget,
             cpu,
-            dropped,
-            totals,
-            access_log,
-            recorder,
-            traces,
+            counts,
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
@@ -85,17 +78,17 @@ impl Metrics {
             .add(&[], self.engine.readiness().is_ready());
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
-        traffic::write(&mut text, &self.totals);
-        text.family(&LOG_DROPPED).add(&[], self.dropped.count());
+        traffic::write(&mut text, &self.counts.totals);
+        text.family(&LOG_DROPPED).add(&[], self.counts.dropped.count());
         text.family(&ACCESS_LOG_DROPPED)
-            .add(&[], self.access_log.as_ref().map_or(0, AccessLog::dropped));
+            .add(&[], self.counts.access_log.as_ref().map_or(0, AccessLog::dropped));
         text.family(&CAPTURED)
-            .add(&[], self.recorder.as_ref().map_or(0, Recorder::recorded));
+            .add(&[], self.counts.recorder.as_ref().map_or(0, Recorder::recorded));
         text.family(&NOT_CAPTURED)
-            .add(&[], self.recorder.as_ref().map_or(0, Recorder::dropped));
+            .add(&[], self.counts.recorder.as_ref().map_or(0, Recorder::dropped));
         #[cfg(feature = "otlp")]
         {
-            let exporter = self.traces.as_ref().map(|traces| &traces.exporter);
+            let exporter = self.counts.traces.as_ref().map(|traces| &traces.exporter);
             text.family(&SPANS_SENT)
                 .add(&[], exporter.map_or(0, oip_telemetry::Exporter::sent));
             text.family(&SPANS_DROPPED)
@@ -217,11 +210,7 @@ mod tests {
             engine.clone(),
             config.budget.clone(),
             config.cpu.clone(),
-            Arc::default(),
-            Arc::default(),
-            None,
-            None,
-            None,
+            Counts::default(),
         )
         .router();
         (router_with(engine, config, metrics), folder)

@@ -31,7 +31,7 @@ async fn requests_are_recorded_as_they_came() {
             .status,
         404
     );
-    let client = oip_client::builder(&format!("grpc://{}", server.grpc))
+    let client = oip_client::builder(format!("grpc://{}", server.grpc))
         .build()
         .unwrap();
     let asked = InferRequest::new(ModelRef::new("digit_means", None).unwrap())

@@ -172,7 +172,7 @@ fn steps_of_a_pipeline_have_their_own_spans() {
 async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     let collector = Collector::start(vec![]);
     let (mut server, _folder) = server(&["--otlp-endpoint", &collector.url]);
-    let client = oip_client::builder(&format!("grpc://{}", server.grpc))
+    let client = oip_client::builder(format!("grpc://{}", server.grpc))
         .build()
         .unwrap();
     let x = Tensor::from_vec(Shape::new(&[1, 64]).unwrap(), vec![0_f32; 64]).unwrap();

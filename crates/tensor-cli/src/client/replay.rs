@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Replay, out: &mut impl Write) -> Outcome {
 }
 
 async fn replay(options: &Replay, out: &mut impl Write) -> Outcome {
-    let recording = Recording::open(&options.folder).map_err(unreadable)?;
+    let recording = Recording::open(&options.folder).map_err(|error| unreadable(&error))?;
     let is_wanted = |entry: &&Entry| options.only.as_deref().is_none_or(|only| only == entry.model());
     let entries: Vec<&Entry> = recording.entries().iter().filter(is_wanted).collect();
     if entries.is_empty() {
@@ -58,7 +58,10 @@ async fn replay(options: &Replay, out: &mut impl Write) -> Outcome {
     let mut told = Report::default();
     for entry in entries {
         told.requests += 1;
-        let request = addressed(options, recording.request(entry).map_err(unreadable)?)?;
+        let request = addressed(
+            options,
+            recording.request(entry).map_err(|error| unreadable(&error))?,
+        )?;
         let messages = match send(options, &*client, &recording, entry, &request).await? {
             Ok(messages) => {
                 match messages.is_empty() {
@@ -165,7 +168,7 @@ fn at(path: &Path, error: std::io::Error) -> Failure {
     }
 }
 
-fn unreadable(error: CaptureError) -> Failure {
+fn unreadable(error: &CaptureError) -> Failure {
     let message = error.to_string();
     Failure::call("Recording", message)
 }
