@@ -71,11 +71,10 @@ fn a_file_in_a_version_folder_is_a_model() {
     let error = engine
         .model_ready(ModelRef::new("empty", None).unwrap())
         .unwrap_err();
-    assert!(
-        error
-            .message()
-            .contains("its version '1' has no model.safetensors or model.zt or"),
-        "{error}"
+    assert_eq!(
+        error.message(),
+        "model 'empty' is not ready: its version '1' has no model.safetensors or another of the 7 names of model files (there is \
+         '1/weights.zt', which would be the model as '1/model.zt')"
     );
 }
 

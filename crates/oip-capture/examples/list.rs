@@ -1,0 +1,25 @@
+//! Lists the requests that a server has recorded.
+//!
+//! ```sh
+//! oip-server models --capture captured --capture-rate 0.01
+//! cargo run --package oip-capture --example list -- captured
+//! ```
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::path::Path;
+
+use oip_capture::Recording;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = std::env::args().nth(1).ok_or("which folder?")?;
+    let recording = Recording::open(Path::new(&folder))?;
+    for entry in recording.entries() {
+        let request = recording.request(entry)?;
+        println!("{} {} {}", entry.time(), entry.name(), entry.model());
+        for input in &request.inputs {
+            println!("  {}", input.name);
+        }
+    }
+    println!("{} requests", recording.entries().len());
+    Ok(())
+}
