@@ -266,6 +266,12 @@ class _Stream:
             )
             self._end.set()
 
+    def close(self):
+        """Nothing is sent any more; waits for an answer that is on its way."""
+        with self._lock:
+            self._is_wanted = False
+            self._end.set()
+
     def wait(self):
         self._end.wait()
         if self.failure is not None:
@@ -517,19 +523,23 @@ class TritonModel:
         request._stream = stream
         weakref.finalize(request, stream.abandon, False).atexit = False
         try:
-            responses = self._model.execute([request])
-            if self._loop is not None:
-                responses = self._loop.run_until_complete(responses)
-        except MemoryError:
-            raise
-        except Exception as error:
-            log_traceback(error)
-            raise Refused(f"its model.py failed: {last_line(error)}") from None
-        if responses is not None:
-            raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
-        # From here on only the model holds on to the request.
-        del request, tensors, arrays
-        stream.wait()
+            try:
+                responses = self._model.execute([request])
+                if self._loop is not None:
+                    responses = self._loop.run_until_complete(responses)
+            except MemoryError:
+                raise
+            except Exception as error:
+                log_traceback(error)
+                raise Refused(f"its model.py failed: {last_line(error)}") from None
+            if responses is not None:
+                raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
+            # From here on only the model holds on to the request.
+            del request, tensors, arrays
+            stream.wait()
+        finally:
+            # A thread of the model's that goes on must not answer the next request.
+            stream.close()
 
     def _outputs_of(self, request, responses, wanted):
         if request._sender is not None and responses is None:

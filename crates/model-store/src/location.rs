@@ -61,6 +61,15 @@ impl Cloud {
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER or \
                         https://HOST/MODEL.onnx";
 
+/// A URL as messages show it, without what may be a key or a password.
+fn shown(text: &str) -> String {
+    let text = without_query(text);
+    match (text.split_once("://"), text.rsplit_once('@')) {
+        (Some(("https" | "http", _)), Some((_, rest))) => format!("...@{rest}"),
+        _ => text.to_owned(),
+    }
+}
+
 impl Location {
     /// Whether a text is a URL rather than a path.
     #[must_use]
@@ -79,7 +88,7 @@ impl Location {
     /// [`StoreError::Location`] when its scheme is not known or it lacks a part.
     pub fn parse(text: &str) -> Result<Self, StoreError> {
         let wrong = |why: &str| StoreError::Location {
-            found: without_query(text).to_owned(),
+            found: shown(text),
             why: why.to_owned(),
             expected: EXPECTED,
         };

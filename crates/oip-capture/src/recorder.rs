@@ -218,7 +218,12 @@ impl Writer {
             .create(&folder)
             .map_err(CaptureError::io(&folder))?;
         let entries = fs::read_dir(&folder).map_err(CaptureError::io(&folder))?;
-        let lengths = entries.map(|entry| entry?.metadata().map(|metadata| metadata.len()));
+        let lengths = entries.map(|entry| match entry?.metadata() {
+            Ok(metadata) => Ok(metadata.len()),
+            // Another server has it no longer.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        });
         let used = lengths
             .sum::<io::Result<u64>>()
             .map_err(CaptureError::io(&folder))?;
@@ -304,9 +309,14 @@ impl Writer {
         self.publish(&request_path, &request)?;
         self.publish(&answer_path, &answer)?;
         // One write, last: what a crash leaves behind is no line, or a part of one, which readers pass over.
-        self.index
-            .write_all(text.as_bytes())
-            .map_err(CaptureError::io(&self.index_path))?;
+        let before = self.index.metadata().map(|metadata| metadata.len());
+        if let Err(error) = self.index.write_all(text.as_bytes()) {
+            // A part of a line must not stand before the next one.
+            if let Ok(length) = before {
+                let _ = self.index.set_len(length);
+            }
+            return Err(CaptureError::io(&self.index_path)(error));
+        }
         self.count += 1;
         self.used += bytes + text.len() as u64;
         Ok(true)

@@ -20,7 +20,9 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body::Frame;
-use oip_service::{AnswerStream, Answers, CancelGuard, Lease, RequestContext, answers as answer_request};
+use oip_service::{
+    AnswerStream, Answers, CancelGuard, Charge, Lease, RequestContext, answers as answer_request,
+};
 use oip_types::{
     ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
     rest::{BinaryOutputs, NonFinite, decode_request_with, encode_response, error_body, json_body},
@@ -88,6 +90,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
                     lease: started.lease,
                     guard: Some(started.guard),
                     model: started.model,
+                    _overhead: started.overhead,
                 })
             }
         };
@@ -111,6 +114,8 @@ struct Started {
     /// When the client leaves, this is dropped: then all work for it ends.
     guard: CancelGuard,
     model: Named,
+    /// What the request holds beside its tensors, while its model may.
+    overhead: Charge,
 }
 
 /// A model as its request named it.
@@ -152,12 +157,12 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<Started,
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
     let answers = answer_request(&app.service, &app.config.cpu, request, cx);
     let answers = in_time(&lease, model, answers).await?;
-    drop(overhead);
     Ok(Started {
         answers,
         lease,
         guard,
         model: named,
+        overhead,
     })
 }
 
@@ -184,6 +189,7 @@ struct Events {
     lease: Lease,
     guard: Option<CancelGuard>,
     model: Named,
+    _overhead: Charge,
 }
 
 impl Events {

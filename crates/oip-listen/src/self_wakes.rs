@@ -80,10 +80,10 @@ impl Wake for State {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let woken = self
-            .phase
-            .compare_exchange(POLLED, WOKEN, Ordering::AcqRel, Ordering::Acquire);
-        if woken == Err(IDLE) {
+        // Written also where it is so already: what this thread did before is to be seen by the next poll.
+        let note = |phase| (phase != IDLE).then_some(WOKEN);
+        let noted = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, note);
+        if noted.is_err() {
             self.task.wake();
         }
     }

@@ -361,7 +361,11 @@ impl Connection {
             });
             let (shutdown, activity) = (shutdown.clone(), activity.clone());
             async move {
-                if is_work && protocol == Protocol::Http1 && activity.lane() == Lane::Front {
+                if is_work
+                    && protocol == Protocol::Http1
+                    && activity.limits().lanes.is_some()
+                    && activity.lane() == Lane::Front
+                {
                     activity.go_to(Lane::Work);
                     activity.next_turn().await;
                 }

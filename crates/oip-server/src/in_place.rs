@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use atomic_waker::AtomicWaker;
 use clap::Args;
 use oip_engine::InPlace;
 use serde::Deserialize;
@@ -50,13 +51,20 @@ impl InPlaceOptions {
 async fn others_first() {
     let mut turn: Option<Arc<Turn>> = None;
     poll_fn(|cx| match &turn {
-        Some(turn) if turn.is_over.load(Ordering::Acquire) => Poll::Ready(()),
-        Some(_) => Poll::Pending,
+        Some(turn) => {
+            // A request moves from task to task with its connection.
+            turn.task.register(cx.waker());
+            match turn.is_over.load(Ordering::Acquire) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        }
         None => {
             let new = Arc::new(Turn {
                 is_over: AtomicBool::new(false),
-                task: cx.waker().clone(),
+                task: AtomicWaker::new(),
             });
+            new.task.register(cx.waker());
             let waker = Waker::from(new.clone());
             turn = Some(new);
             pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker))
@@ -68,13 +76,13 @@ async fn others_first() {
 /// The turn of the other tasks, which ends when this is woken.
 struct Turn {
     is_over: AtomicBool,
-    task: Waker,
+    task: AtomicWaker,
 }
 
 impl Wake for Turn {
     fn wake(self: Arc<Self>) {
         self.is_over.store(true, Ordering::Release);
-        self.task.wake_by_ref();
+        self.task.wake();
     }
 }
 

@@ -26,7 +26,9 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     let (mut seen, mut repositories) = (BTreeSet::new(), Vec::new());
     for path in &config.model_repositories {
         if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
-            let shown = path.display();
+            let shown = path.display().to_string();
+            // What comes behind may be a key.
+            let shown = shown.split('?').next().unwrap_or_default();
             return Err(Failure::usage(format!(
                 "--model-repository: {shown} is given twice, so each of its models would be in two repositories"
             )));

@@ -27,18 +27,18 @@ impl Endpoint {
                 "expected the URL of a collector, such as http://127.0.0.1:4318; {why}"
             )))
         };
-        let Ok(parsed) = url.parse::<Uri>() else {
-            return wrong(&format!("found '{url}'"));
-        };
-        let (Some(authority), Some(scheme)) = (parsed.authority(), parsed.scheme()) else {
-            return wrong(&format!("found '{url}', without http:// or https:// and a host"));
-        };
         // It would be in the log.
-        if authority.as_str().contains('@') {
+        if url.contains('@') {
             return wrong(
                 "found one with a password, which belongs into the variable OTEL_EXPORTER_OTLP_HEADERS",
             );
         }
+        let Ok(parsed) = url.parse::<Uri>() else {
+            return wrong(&format!("found '{url}'"));
+        };
+        let (Some(_), Some(scheme)) = (parsed.authority(), parsed.scheme()) else {
+            return wrong(&format!("found '{url}', without http:// or https:// and a host"));
+        };
         if ![Scheme::HTTP, Scheme::HTTPS].contains(scheme) {
             return wrong(&format!("found '{url}'"));
         }

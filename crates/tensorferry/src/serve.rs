@@ -224,7 +224,11 @@ impl Running {
                 finishing.await
             }
         };
-        let stopping = spawn_blocking(move || engine.stop(start + patience));
+        // No time is too long.
+        let end = start
+            .checked_add(patience)
+            .unwrap_or_else(|| start + Duration::from_secs(365 * 24 * 3600));
+        let stopping = spawn_blocking(move || engine.stop(end));
         stopping.await.unwrap_or(false) && cut == 0
     }
 }

@@ -24,6 +24,13 @@ pub(crate) struct Client {
     pub(crate) parts: Option<Arc<Parts>>,
 }
 
+impl Client {
+    /// Whether several answers were taken to the last one.
+    pub(crate) fn has_last_answer(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.took_last())
+    }
+}
+
 /// What a request counts as whose client waits for it no more.
 pub(crate) fn given_up(cancel: &CancelToken) -> ErrorCode {
     match cancel.is_expired() {

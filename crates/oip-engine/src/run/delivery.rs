@@ -61,7 +61,9 @@ impl Finished {
         let client = &self.client;
         let failure = match &self.answer {
             Err(error) => Some(error.code()),
-            Ok(_) if client.answer.is_canceled() => Some(given_up(&client.cancel)),
+            Ok(_) if client.answer.is_canceled() && !client.has_last_answer() => {
+                Some(given_up(&client.cancel))
+            }
             Ok(_) => None,
         };
         let execution = self.run.map(|run| run.execution).unwrap_or_default();

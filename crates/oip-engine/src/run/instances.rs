@@ -427,7 +427,7 @@ impl Several {
 impl Drop for Several {
     fn drop(&mut self) {
         self.parts.close();
-        if matches!(self.end, End::Open(_)) {
+        if matches!(self.end, End::Open(_)) && !self.parts.took_last() {
             self.shared.give_up(self.ticket, &self.cancel);
         }
     }

@@ -42,6 +42,8 @@ struct State {
     reader: Option<Waker>,
     /// Nobody takes them any more.
     is_closed: bool,
+    /// The one was taken that the model said to be the last.
+    took_last: bool,
 }
 
 impl Parts {
@@ -53,9 +55,15 @@ impl Parts {
             return Poll::Pending;
         };
         state.bytes -= bytes(&part);
+        state.took_last |= part.is_last;
         drop(state);
         self.room.notify_one();
         Poll::Ready(part)
+    }
+
+    /// Whether the client has all, though the model may not have returned yet.
+    pub(crate) fn took_last(&self) -> bool {
+        self.lock().took_last
     }
 
     /// Nobody takes any more. Those that wait are dropped.
@@ -170,7 +178,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    fn try_put(&self, outputs: Vec<InferOutput>, is_last: bool) -> Result<Duration, ServiceError> {
+    fn try_put(&mut self, outputs: Vec<InferOutput>, is_last: bool) -> Result<Duration, ServiceError> {
         if self.end.is_over {
             return Err(ServiceError::internal(
                 "it gave another answer after the last one",
@@ -178,7 +186,13 @@ impl Sink<'_> {
         }
         let outputs = charging::charge_outputs(self.lease, &self.inputs, self.lends_memory, outputs)?;
         let outputs = self.metadata.pick_outputs(&self.wanted, outputs)?;
-        self.parts.put(Part { outputs, is_last }, self.cancel)
+        let start = Instant::now();
+        let put = self.parts.put(Part { outputs, is_last }, self.cancel);
+        if put.is_err() {
+            // Of a client that left while it was waited for.
+            self.end.blocked += start.elapsed();
+        }
+        put
     }
 }
 

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    AnswerStream, Answers, Grant, InferenceService, Lease, Phase, RequestContext, SharedInputs,
+    AnswerStream, Answers, Charge, Grant, InferenceService, Lease, Phase, RequestContext, SharedInputs,
     compression::{Compression, inflate},
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};
@@ -78,6 +78,8 @@ pub(crate) struct SeveralAnswers {
     wanted: Wanted,
     lease: Lease,
     model: String,
+    /// What the request holds beside its tensors, while its model may.
+    _charge: Charge,
     /// The end was told.
     is_over: bool,
 }
@@ -166,7 +168,7 @@ impl Inference {
             request,
             wants_raw,
             wants_empty_final,
-            charge: _charge,
+            charge,
         } = self.read(message).await?;
         laps.end(Phase::Decode);
         if let Some(notes) = lease.notes() {
@@ -206,6 +208,7 @@ impl Inference {
                         wanted,
                         lease: lease.clone(),
                         model,
+                        _charge: charge,
                         is_over: false,
                     })));
                 }

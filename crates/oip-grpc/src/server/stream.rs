@@ -97,6 +97,8 @@ where
     let driver = Task::start({
         let end = end.clone();
         async move {
+            // It lets go of the answers after the status is set.
+            let mut driver = driver;
             if let Err(status) = driver.drive().await {
                 let _ = end.set(status);
             }
@@ -205,7 +207,7 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     /// Moves the stream to its end; an error is the status to end with.
-    async fn drive(mut self) -> Result<(), Status> {
+    async fn drive(&mut self) -> Result<(), Status> {
         let mut end = None;
         loop {
             match self.next_event(end.is_none()).await {

@@ -63,13 +63,25 @@ impl Traced {
     }
 }
 
+/// A method, or what OpenTelemetry has for those that clients make up: names of spans are few.
+fn known_method(method: &str) -> &'static str {
+    const KNOWN: [&str; 9] = [
+        "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == method)
+        .unwrap_or("_OTHER")
+}
+
 fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
     let at = |instant: Instant| match instant.checked_duration_since(outcome.start) {
         Some(after) => outcome.time + after,
         None => outcome.time - outcome.start.duration_since(instant),
     };
+    let method = known_method(outcome.method);
     let name: Cow<'static, str> = match outcome.transport {
-        Transport::Http => format!("{} {}", outcome.method, outcome.route).into(),
+        Transport::Http => format!("{method} {}", outcome.route).into(),
         Transport::Grpc => outcome.route.into(),
     };
     let end = at(Instant::now());
@@ -79,8 +91,7 @@ fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
     let code = i64::from(outcome.code);
     let is_failure = match outcome.transport {
         Transport::Http => {
-            root.attributes
-                .push(("http.request.method", outcome.method.to_owned().into()));
+            root.attributes.push(("http.request.method", method.into()));
             root.attributes.push(("http.route", outcome.route.into()));
             root.attributes.push(("http.response.status_code", code.into()));
             // A client that left, too; what clients do wrong is not the server's failure.
