@@ -96,6 +96,16 @@ impl StreamModel {
                 (0..x - 1).try_for_each(|value| send(output(value)))?;
                 answers.send_last(output(x - 1))
             }
+            "works on after its last" => {
+                answers.send_last(output(x))?;
+                while !self.seen.is_released.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                match cancel.is_cancelled() {
+                    false => Ok(()),
+                    true => Err(ServiceError::internal("it was told to stop")),
+                }
+            }
             "gives one too many" => {
                 answers.send_last(output(x))?;
                 answers.send(output(x))
@@ -335,6 +345,21 @@ fn a_model_can_say_which_answer_is_its_last() {
     let (values, error) = all(&mut start(&engine, 7));
     assert_eq!(values, [7]);
     assert!(error.unwrap().message().contains("after the last one"));
+}
+
+/// Transports let go of the stream with the last answer, while the model may still have to return.
+#[test]
+fn who_has_taken_the_last_answer_has_not_given_up() {
+    let (engine, seen, _folder) = house("works on after its last");
+    let mut answers = start(&engine, 3);
+    assert!(next(&mut answers).unwrap().unwrap().is_last);
+    drop(answers);
+    seen.is_released.store(true, Ordering::SeqCst);
+    let ended = || engine.metrics()[0].statistics.inference_stats;
+    wait_until("the model is back", || {
+        ended().success.count + ended().fail.count > 0
+    });
+    assert_eq!((ended().success.count, ended().fail.count), (1, 0));
 }
 
 #[test]
