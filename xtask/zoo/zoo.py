@@ -404,7 +404,7 @@ def page(models, rows):
                 cells += [row[runtime]["verdict"], "" if row[runtime]["ms"] is None else f"{row[runtime]['ms']:.1f}"]
                 reasons.append(row[runtime]["why"])
             cells += [f"{row['ms']:.1f}", reasons[0] or (f"with ONNX Runtime: {reasons[1]}" if reasons[1] else "")]
-        cells[-1] = re.sub(r"; ONNX Runtime can run this: .*", "", cells[-1]).replace("|", "/").replace("\n", " ")[:200]
+        cells[-1] = re.sub(r"; ONNX Runtime can run this: .*", "", cells[-1]).replace(f"{HERE.parents[1]}/", "").replace("|", "/").replace("\n", " ")[:200]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
