@@ -81,6 +81,7 @@ pub use limits::Limits;
 pub use listener::listen_unix;
 pub use listener::{Address, Listener, Peer, listen};
 pub use protocol::Protocol;
+pub use self_wakes::let_others_go;
 pub use serve::{serve, serve_each, serve_tls};
 pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;

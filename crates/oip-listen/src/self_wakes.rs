@@ -5,6 +5,7 @@
 //! nothing: with one client that was two switches of threads for each request, and half of the time of a small one.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -13,6 +14,17 @@ use std::{
 };
 
 use atomic_waker::AtomicWaker;
+
+thread_local! {
+    /// Whether what is polled on this thread waits for other tasks.
+    static LETS_OTHERS_GO: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the request that is being answered waits for other tasks of its thread: its connection is not polled once more at once, which
+/// would be for nothing.
+pub fn let_others_go() {
+    LETS_OTHERS_GO.set(true);
+}
 
 /// Polls a future once more where it woke itself, instead of waking its task.
 #[derive(Debug)]
@@ -61,7 +73,7 @@ impl SelfWakes {
             phase.store(POLLED, Ordering::Release);
             let polled = poll(&mut Context::from_waker(&self.waker));
             let was_woken = phase.swap(IDLE, Ordering::AcqRel) == WOKEN;
-            let is_turn_over = is_turn_over();
+            let is_turn_over = is_turn_over() | LETS_OTHERS_GO.take();
             if polled.is_ready() || !was_woken {
                 return polled;
             }

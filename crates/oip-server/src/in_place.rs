@@ -65,6 +65,7 @@ async fn others_first() {
                 task: AtomicWaker::new(),
             });
             new.task.register(cx.waker());
+            oip_listen::let_others_go();
             let waker = Waker::from(new.clone());
             turn = Some(new);
             pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker))
