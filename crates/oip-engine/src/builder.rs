@@ -75,7 +75,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Serves the models of a repository as well, or of another one; their names must differ from those that are given.
+    /// Serves the models of a repository as well, or of another one; their names must differ from those that are given. A model that
+    /// comes into the repository later under such a name is not loaded, and nobody can unload those that are given.
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repositories.push(repository);
         self

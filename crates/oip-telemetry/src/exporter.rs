@@ -71,6 +71,8 @@ pub struct Exporter {
 struct Counts {
     sent: AtomicU64,
     dropped: AtomicU64,
+    /// Spans in the queue.
+    waiting: AtomicU64,
     /// The program ends: nothing is tried again.
     is_ending: AtomicBool,
 }
@@ -84,6 +86,9 @@ enum Message {
 /// Spans that are sent in one message, and how long they gather.
 const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
+
+/// Spans in the queue, at most: a stream has hundreds where other requests have ten.
+const MOST_WAITING: u64 = 16 << 10;
 
 /// The longest wait before trying again, and how often the same spans are tried.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -123,7 +128,9 @@ impl Exporter {
     /// Sends the spans of a request on their way, or drops and counts them. Never waits.
     pub fn export(&self, spans: Vec<Span>) {
         let count = spans.len() as u64;
-        if self.queue.try_send(Message::Spans(spans)).is_err() {
+        let waiting = self.counts.waiting.fetch_add(count, Relaxed) + count;
+        if waiting > MOST_WAITING || self.queue.try_send(Message::Spans(spans)).is_err() {
+            self.counts.waiting.fetch_sub(count, Relaxed);
             self.counts.dropped.fetch_add(count, Relaxed);
         }
     }
@@ -180,7 +187,10 @@ impl Sender {
             let (mut next, end) = (Some(first), Instant::now() + GATHER);
             while let Some(message) = next.take() {
                 match message {
-                    Message::Spans(more) => spans.extend(more),
+                    Message::Spans(more) => {
+                        self.counts.waiting.fetch_sub(more.len() as u64, Relaxed);
+                        spans.extend(more);
+                    }
                     Message::Flush(_done) => {
                         self.send(&mut spans);
                         break;

@@ -36,6 +36,8 @@ pub(crate) struct Lifecycle {
     planning: Mutex<()>,
     /// Models that were loaded only because a pipeline runs them.
     as_steps: Mutex<BTreeSet<String>>,
+    /// Models of the program's own: nobody else replaces or unloads them.
+    embedded: BTreeSet<String>,
 }
 
 /// What was in a model's folder.
@@ -62,7 +64,11 @@ pub(crate) enum Cause {
 impl Lifecycle {
     pub(crate) fn new(repository: Repositories, registry: Arc<Registry>, config: EngineConfig) -> Self {
         let cache_bytes = config.response_cache_bytes;
+        // What is served before anything was loaded.
+        let embedded = registry.served().into_iter();
+        let embedded = embedded.map(|served| served.metadata().name.clone()).collect();
         Self {
+            embedded,
             repository,
             registry,
             retirement: Arc::default(),
@@ -72,6 +78,18 @@ impl Lifecycle {
             planning: Mutex::default(),
             as_steps: Mutex::default(),
         }
+    }
+
+    /// Refuses to load or unload a model that the program has itself.
+    fn check_loadable(&self, name: &str) -> Result<(), ServiceError> {
+        if !self.embedded.contains(name) {
+            return Ok(());
+        }
+        let message = format!(
+            "{} is a model of the server's own program: it is not loaded or unloaded",
+            Quoted(name)
+        );
+        Err(ServiceError::invalid(message))
     }
 
     /// The models that a pipeline runs, by the configuration that it would be loaded with; none for other models.
@@ -99,6 +117,10 @@ impl Lifecycle {
         config: Option<String>,
         cause: Cause,
     ) -> Result<(), ServiceError> {
+        match cause {
+            Cause::Step if self.embedded.contains(name) => return Ok(()),
+            _ => self.check_loadable(name)?,
+        }
         // A model that runs stands in for what is to replace it.
         let has_ready = self.registry.has_ready(name);
         let is_waited_for = cause == Cause::Repository && !has_ready;
@@ -356,8 +378,9 @@ impl Lifecycle {
     /// Gives back the models that were loaded only because this one runs them, and are not needed any more.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] when there is no such model, loaded or not.
+    /// [`ErrorCode::NotFound`] when there is no such model, loaded or not; [`ErrorCode::InvalidArgument`] for one of the program's own.
     pub(crate) fn unload(self: &Arc<Self>, name: &str, forget: bool) -> Result<Vec<String>, ServiceError> {
+        self.check_loadable(name)?;
         if !self.registry.knows(name) && matches!(self.repository.folder(name), Ok(None)) {
             let message = format!(
                 "failed to unload {}, it is not in the model repository",

@@ -5,6 +5,7 @@ mod batching;
 mod caching;
 mod configuration;
 mod control;
+mod embedded;
 mod functions;
 mod in_place;
 mod loading;

@@ -15,7 +15,7 @@ use oip_engine::{Engine, EngineConfig, Repository};
 use oip_grpc::{
     GrpcConfig, GrpcService,
     proto::{
-        InferParameter, ModelInferRequest, ModelStreamInferResponse,
+        InferParameter, InferTensorContents, ModelInferRequest, ModelStreamInferResponse,
         grpc_inference_service_client::GrpcInferenceServiceClient, infer_parameter::ParameterChoice,
         model_infer_request::InferInputTensor,
     },
@@ -459,6 +459,39 @@ fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() 
     );
     drop(answers);
     house.wait_until_ended(2);
+}
+
+#[test]
+fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
+    const MIB: u64 = 1 << 20;
+    let house = House::new();
+    let held = house.post("generate_stream", &json!({"x": SLOW}));
+    house.sent_until_it_waits();
+    let answers = house.runtime.block_on(async {
+        let text = ParameterChoice::StringParam("x".repeat(MIB as usize));
+        // Its tensor is no slice of the message, which would keep that charged.
+        let mut waits = with_parameter(request("", 1), "text", text);
+        waits.raw_input_contents.clear();
+        let contents = InferTensorContents {
+            int_contents: vec![1],
+            ..InferTensorContents::default()
+        };
+        waits.inputs[0].contents = Some(contents);
+        house.stream(vec![waits]).await
+    });
+    let start = Instant::now();
+    while house.engine.metrics()[0].waiting == 0 {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "the request does not come"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+    // What is charged for reading it is given back by then.
+    thread::sleep(Duration::from_millis(200));
+    assert!(house.budget.used() >= MIB, "{} bytes held", house.budget.used());
+    drop((held, answers));
+    house.wait_until_ended(1);
 }
 
 #[test]

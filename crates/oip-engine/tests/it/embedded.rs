@@ -1,0 +1,49 @@
+//! Models that the program has itself, beside those of a repository.
+
+use futures_executor::block_on;
+use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
+use oip_service::{CancelToken, InferenceService, Model};
+use oip_types::{
+    DataType, ErrorCode, InferOutput, InferRequest, LoadOptions, ModelMetadata, ModelRef, ServiceError,
+    TensorMetadata, UnloadOptions,
+};
+
+struct Echo(ModelMetadata);
+
+impl Model for Echo {
+    fn metadata(&self) -> &ModelMetadata {
+        &self.0
+    }
+
+    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    }
+}
+
+#[test]
+fn nobody_else_replaces_or_unloads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let tensor = |name| vec![TensorMetadata::new(name, DataType::FP32, &[-1])];
+    let engine = Engine::builder()
+        .model(Echo(ModelMetadata::new("echo", "test", tensor("x"), tensor("y"))))
+        .repository(Repository::open(folder.path(), &[], None).unwrap())
+        .config(EngineConfig::default().with(|config| {
+            config.control = ModelControl::Explicit { load: vec![] };
+        }))
+        .build()
+        .unwrap();
+    engine.wait_until_loaded();
+    let echo = ModelRef::new("echo", None).unwrap();
+    // As if somebody put a model of this name there.
+    std::fs::create_dir_all(folder.path().join("echo/1")).unwrap();
+    let repository = engine.repository().unwrap();
+    let refused = [
+        block_on(repository.load(echo, LoadOptions::default())).unwrap_err(),
+        block_on(repository.unload(echo, UnloadOptions::default())).unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.code(), ErrorCode::InvalidArgument);
+        assert!(error.message().contains("the server's own program"), "{error}");
+    }
+    assert!(engine.model_ready(echo).is_ok());
+}
