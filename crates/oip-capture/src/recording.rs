@@ -75,7 +75,7 @@ impl Recording {
         for name in indexes {
             let path = folder.join(name);
             let text = fs::read(&path).map_err(CaptureError::io(&path))?;
-            // What a crash has cut.
+            // A crash has cut it.
             let whole = text
                 .iter()
                 .rposition(|byte| *byte == b'\n')

@@ -76,7 +76,7 @@ impl EngineBuilder {
     }
 
     /// Serves the models of a repository as well, or of another one; their names must differ from those that are given. A model that
-    /// comes into the repository later under such a name is not loaded, and nobody can unload those that are given.
+    /// comes into the repository later under such a name is not loaded, and clients cannot unload those that are given.
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repositories.push(repository);
         self
