@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A line of an index.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Line {
-    /// What its two files are called, without what tells them apart.
+    /// The common start of its two files' names.
     pub(crate) name: String,
     /// When the answer was there, UTC.
     pub(crate) time: String,

@@ -119,7 +119,7 @@ impl Recording {
     /// When its file is not there, or is damaged.
     pub fn request(&self, entry: &Entry) -> Result<InferRequest, CaptureError> {
         let path = self.folder.join(format!("{}{REQUEST}", entry.name()));
-        // A link or a pipe is none of ours.
+        // Recorders write no links and no pipes.
         let kind = fs::symlink_metadata(&path).map_err(CaptureError::io(&path))?;
         if !kind.is_file() {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");

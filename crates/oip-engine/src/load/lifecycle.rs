@@ -36,7 +36,7 @@ pub(crate) struct Lifecycle {
     planning: Mutex<()>,
     /// Models that were loaded only because a pipeline runs them.
     as_steps: Mutex<BTreeSet<String>>,
-    /// Models of the program's own: nobody else replaces or unloads them.
+    /// Models that the program itself gave. They are never loaded again or unloaded.
     embedded: BTreeSet<String>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Cause {
 impl Lifecycle {
     pub(crate) fn new(repository: Repositories, registry: Arc<Registry>, config: EngineConfig) -> Self {
         let cache_bytes = config.response_cache_bytes;
-        // What is served before anything was loaded.
+        // Nothing has been loaded from a repository yet.
         let embedded = registry.served().into_iter();
         let embedded = embedded.map(|served| served.metadata().name.clone()).collect();
         Self {
