@@ -18,6 +18,8 @@ pub(crate) enum Subject {
     Models,
     /// The server as a process.
     Serve,
+    /// What TLS, identities, logs, traces and recordings add to the cost of a request.
+    Options,
 }
 
 impl Subject {
@@ -35,6 +37,7 @@ impl Subject {
             Self::Json => &[("oip-types", "json")],
             Self::Models => &[("backend-onnx", "models")],
             Self::Serve => &[("oip-server", "serve")],
+            Self::Options => &[],
         }
     }
 }
@@ -44,14 +47,25 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     for (package, name) in subject.programs() {
         cargo::run(&["bench", "--package", package, "--bench", name], &[])?;
     }
-    if matches!(subject, Subject::Serve) {
-        cost_of_requests(more)?;
+    match subject {
+        Subject::Serve => cost_of_requests(true, more),
+        Subject::Options => cost_of_requests(false, &with_defaults(more)),
+        Subject::Files | Subject::Json | Subject::Models => Ok(()),
     }
-    Ok(())
 }
 
-/// What a request costs the server, beside a bare echo.
-fn cost_of_requests(more: &[String]) -> Result<()> {
+/// One small network over HTTP and gRPC, unless somebody wants others.
+fn with_defaults(more: &[String]) -> Vec<String> {
+    let mut all = vec!["--with-options".to_owned()];
+    if !more.iter().any(|option| option.starts_with("--only")) {
+        all.extend(["--only", "network 1x64"].map(str::to_owned));
+    }
+    all.extend_from_slice(more);
+    all
+}
+
+/// What a request costs the server, beside a bare echo if that is wanted.
+fn cost_of_requests(with_floor: bool, more: &[String]) -> Result<()> {
     let echo = [
         "build",
         "--release",
@@ -60,7 +74,9 @@ fn cost_of_requests(more: &[String]) -> Result<()> {
         "--example",
         "echo",
     ];
-    cargo::run(&echo, &[])?;
+    if with_floor {
+        cargo::run(&echo, &[])?;
+    }
     cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     let built = workspace::root().join(target).join("release");
@@ -69,7 +85,10 @@ fn cost_of_requests(more: &[String]) -> Result<()> {
     let (server, network) = (path("oip-server"), network.to_string_lossy().into_owned());
     let http_floor = path("examples/echo");
     let measured = ["--server", &server, "--network", &network];
-    let floors = ["--http-floor", &http_floor];
+    let floors: &[&str] = match with_floor {
+        true => &["--http-floor", &http_floor],
+        false => &[],
+    };
     let kit = [
         "run",
         "--quiet",
@@ -80,5 +99,5 @@ fn cost_of_requests(more: &[String]) -> Result<()> {
         "cost",
     ];
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
-    cargo::run(&[&kit[..], &measured, &floors, &more].concat(), &[])
+    cargo::run(&[&kit[..], &measured, floors, &more].concat(), &[])
 }

@@ -12,6 +12,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,11 +23,15 @@ use attack_kit::{
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{Method, Request};
+use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     net::TcpStream,
     task::spawn_local,
 };
+use tokio_rustls::TlsConnector;
+
+use crate::variants::{self, TOKEN, Variant};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -46,6 +51,9 @@ pub(crate) struct Options {
     /// An ONNX model with an input X of FP32[-1, 64], such as the example network of the server
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
+    /// Beside each server the same one with TLS, with identities, with traces and so on, one after the other
+    #[arg(long)]
+    with_options: bool,
     /// Seconds that each figure is measured for
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
@@ -64,8 +72,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let repository = tempfile::tempdir()?;
     write_models(repository.path(), options.network.as_deref())?;
     let mut servers = Vec::new();
+    let needed = tempfile::tempdir()?;
     for program in &options.server {
-        servers.push(Measured::start(program, repository.path())?);
+        if !options.with_options {
+            servers.push(Measured::start(program, repository.path(), None)?);
+            continue;
+        }
+        for variant in variants::all(needed.path())? {
+            servers.push(Measured::start(program, repository.path(), Some(variant))?);
+        }
     }
     for running in &options.against {
         servers.push(Measured::running(running)?);
@@ -76,7 +91,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             *floor = Some(Measured::floor(program)?);
         }
     }
-    let title = ["cpu us", "switches", "p50 us", "p99 us", "requests/s", "to floor"];
+    let last = if options.with_options {
+        "to the first"
+    } else {
+        "to floor"
+    };
+    let title = ["cpu us", "switches", "p50 us", "p99 us", "requests/s", last];
     println!("{:<44}{}", "", title.map(|title| format!("{title:>12}")).concat());
     for work in all_work(options.network.is_some()) {
         let wanted = options.only.as_deref().unwrap_or_default();
@@ -98,7 +118,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                     }
                 }
             }
-            let floor = floor.and_then(|_| Some(best.last()?.as_ref()?.cpu));
+            let of = |cost: Option<&Option<Cost>>| Some(cost?.as_ref()?.cpu);
+            let floor = match options.with_options {
+                true => of(best.first()),
+                false => floor.and_then(|_| of(best.last())),
+            };
             for (server, cost) in all.iter().zip(best.iter().flatten()) {
                 let ratio = floor.map_or(String::new(), |floor| format!("{:.2}", cost.cpu / floor));
                 println!(
@@ -276,10 +300,12 @@ struct Measured {
     pid: u32,
     http: SocketAddr,
     grpc: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
+    has_token: bool,
 }
 
 impl Measured {
-    fn start(program: &Path, repository: &Path) -> Result<Self> {
+    fn start(program: &Path, repository: &Path, variant: Option<Variant>) -> Result<Self> {
         let mut command = pinned(program);
         command
             .arg("--model-repository")
@@ -287,7 +313,17 @@ impl Measured {
             .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])
             .args(["--log", "off"])
             .env_remove("ORT_DYLIB_PATH");
-        Self::spawn(command, program, &["HTTP", "gRPC", " after "])
+        let words = ["HTTP", "gRPC", " after "];
+        let Some(variant) = variant else {
+            return Self::spawn(command, program, &words);
+        };
+        command.args(&variant.options);
+        Ok(Self {
+            name: variant.name.to_owned(),
+            tls: variant.tls,
+            has_token: variant.has_token,
+            ..Self::spawn(command, program, &words)?
+        })
     }
 
     fn floor(program: &Path) -> Result<Self> {
@@ -308,7 +344,8 @@ impl Measured {
             let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(word)));
             let line = line.with_context(|| format!("{name} ended while it started"))??;
             let address = line.trim().rsplit(' ').next().unwrap_or_default();
-            addresses.extend(address.trim_start_matches("http://").parse::<SocketAddr>());
+            let address = address.rsplit("://").next().unwrap_or_default();
+            addresses.extend(address.parse::<SocketAddr>());
         }
         // What it prints later must not fail.
         std::thread::spawn(move || lines.count());
@@ -321,6 +358,8 @@ impl Measured {
             http: *http,
             grpc: *grpc,
             process: Some(process),
+            tls: None,
+            has_token: false,
         })
     }
 
@@ -335,6 +374,8 @@ impl Measured {
             pid: pid.parse().context("the process id")?,
             http: http.parse().context("the address for HTTP")?,
             grpc: grpc.parse().context("the address for gRPC")?,
+            tls: None,
+            has_token: false,
         })
     }
 
@@ -367,10 +408,18 @@ impl Measured {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let mut running = Vec::new();
         for _ in 0..callers {
-            let request = work.request.clone();
+            let mut request = work.request.clone();
+            if self.has_token && !work.is_grpc {
+                request = with_token(&request)?;
+            }
+            let to = To {
+                address: if work.is_grpc { self.grpc } else { self.http },
+                tls: self.tls.clone(),
+                protocol: if work.is_grpc { "h2" } else { "http/1.1" },
+            };
             running.push(match work.is_grpc {
-                true => spawn_local(call_grpc(self.grpc, request, end)),
-                false => spawn_local(call_http(self.http, request, end)),
+                true => spawn_local(call_grpc(to, request, self.has_token, end)),
+                false => spawn_local(call_http(to, request, end)),
             });
         }
         let mut times = Vec::new();
@@ -419,10 +468,45 @@ struct Cost {
     rate: f64,
 }
 
+/// Adds the token to a request of HTTP.
+fn with_token(request: &[u8]) -> Result<Bytes> {
+    let end = request.windows(2).position(|window| window == b"\r\n");
+    let (line, rest) = request.split_at(end.context("a request without a line")?);
+    let token = format!("\r\nAuthorization: Bearer {TOKEN}");
+    Ok([line, token.as_bytes(), rest].concat().into())
+}
+
+/// Where requests go, and how.
+struct To {
+    address: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
+    /// By ALPN.
+    protocol: &'static str,
+}
+
+/// A connection, whatever is in it.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+impl To {
+    async fn connect(&self) -> Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let Some(config) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let mut config = ClientConfig::clone(config);
+        config.alpn_protocols = vec![self.protocol.into()];
+        let name = ServerName::try_from("localhost")?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        Ok(Box::new(stream))
+    }
+}
+
 /// Sends a request over a connection of its own again and again; the time of each.
-async fn call_http(address: SocketAddr, request: Bytes, end: Instant) -> Result<Vec<Duration>> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+async fn call_http(to: To, request: Bytes, end: Instant) -> Result<Vec<Duration>> {
+    let (mut read, mut write) = split(to.connect().await?);
     let mut buffer = vec![0; 1 << 20];
     let mut times = Vec::new();
     loop {
@@ -431,8 +515,11 @@ async fn call_http(address: SocketAddr, request: Bytes, end: Instant) -> Result<
             return Ok(times);
         }
         // An echo answers large bodies while they are sent.
-        let (mut read, mut write) = stream.split();
-        let (sent, received) = tokio::join!(write.write_all(&request), receive(&mut read, &mut buffer));
+        let send = async {
+            write.write_all(&request).await?;
+            write.flush().await
+        };
+        let (sent, received) = tokio::join!(send, receive(&mut read, &mut buffer));
         sent?;
         received?;
         times.push(start.elapsed());
@@ -477,10 +564,9 @@ async fn read(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Re
 }
 
 /// The same over HTTP/2, without what a gRPC client has beside.
-async fn call_grpc(address: SocketAddr, message: Bytes, end: Instant) -> Result<Vec<Duration>> {
+async fn call_grpc(to: To, message: Bytes, has_token: bool, end: Instant) -> Result<Vec<Duration>> {
     const WINDOW: u32 = 1 << 20;
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
+    let stream = to.connect().await?;
     let (mut sender, connection) = h2::client::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
@@ -488,7 +574,9 @@ async fn call_grpc(address: SocketAddr, message: Bytes, end: Instant) -> Result<
         .handshake::<_, Bytes>(stream)
         .await?;
     let driver = spawn_local(connection);
-    let path = format!("http://{address}/inference.GRPCInferenceService/ModelInfer");
+    let scheme = if to.tls.is_some() { "https" } else { "http" };
+    let address = to.address;
+    let path = format!("{scheme}://{address}/inference.GRPCInferenceService/ModelInfer");
     let mut times = Vec::new();
     loop {
         let start = Instant::now();
@@ -497,12 +585,15 @@ async fn call_grpc(address: SocketAddr, message: Bytes, end: Instant) -> Result<
             return Ok(times);
         }
         sender = sender.ready().await?;
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(Method::POST)
             .uri(&path)
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())?;
+            .header("te", "trailers");
+        if has_token {
+            request = request.header("authorization", format!("Bearer {TOKEN}"));
+        }
+        let request = request.body(())?;
         let (response, mut body) = sender.send_request(request, false)?;
         body.send_data(message.clone(), true)?;
         let response = response.await?;

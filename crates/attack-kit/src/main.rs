@@ -5,6 +5,7 @@ mod cost;
 mod full;
 mod promise;
 mod soak;
+mod variants;
 
 use std::process::ExitCode;
 

@@ -121,9 +121,7 @@ impl Place {
                 "keys are fetched by https:// only (http:// on this machine), since others could change them on their way; \
                  found '{url}'"
             )),
-            _ => Err(format!(
-                "expected a file or a URL with https://, found '{url}'"
-            )),
+            _ => Err(format!("expected a file or a URL with https://, found '{url}'")),
         }
     }
 
@@ -132,7 +130,16 @@ impl Place {
         if let Some(pem) = &self.authorities {
             tls = tls.root_certs(RootCerts::from(certificates(pem)?));
         }
-        Ok(Agent::config_builder()
+        let mut config = Agent::config_builder();
+        if self
+            .url
+            .get(..5)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"))
+        {
+            // Of this machine: no proxy should see it.
+            config = config.proxy(None);
+        }
+        Ok(config
             .tls_config(tls.build())
             .timeout_global(Some(pace.patience))
             .http_status_as_error(false)
@@ -278,7 +285,11 @@ impl Fetcher {
             match has_keys {
                 true => tracing::error!(url, reason, "keys of tokens cannot be fetched; those known stay"),
                 false => {
-                    tracing::error!(url, reason, "keys of tokens cannot be fetched; JSON Web Tokens are refused");
+                    tracing::error!(
+                        url,
+                        reason,
+                        "keys of tokens cannot be fetched; JSON Web Tokens are refused"
+                    );
                 }
             }
         }
@@ -289,7 +300,11 @@ impl Fetcher {
 
     /// Fetches keys once, and says how long they are good for.
     fn fetch(&mut self) -> Result<Duration, Failure> {
-        let answer = self.agent.get(&self.url).call().map_err(|error| of_agent(&error))?;
+        let answer = self
+            .agent
+            .get(&self.url)
+            .call()
+            .map_err(|error| of_agent(&error))?;
         let good_for = self.good_for(answer.headers());
         let set = body(answer)?;
         let (keys, complaint) = read_set(&set).map_err(Failure::lasting)?;
@@ -351,9 +366,9 @@ fn body(mut answer: Response<Body>) -> Result<Vec<u8>, Failure> {
         .limit(MOST_BYTES)
         .read_to_vec()
         .map_err(|error| match error {
-            ureq::Error::BodyExceedsLimit(limit) => {
-                Failure::lasting(format!("expected a JSON Web Key Set of at most {limit} bytes, found more"))
-            }
+            ureq::Error::BodyExceedsLimit(limit) => Failure::lasting(format!(
+                "expected a JSON Web Key Set of at most {limit} bytes, found more"
+            )),
             error => of_agent(&error),
         })
 }
@@ -434,7 +449,11 @@ mod tests {
                 thread::spawn(move || match tls {
                     None => converse(stream, &answer, &count),
                     Some(tls) => {
-                        converse(StreamOwned::new(ServerConnection::new(tls).unwrap(), stream), &answer, &count);
+                        converse(
+                            StreamOwned::new(ServerConnection::new(tls).unwrap(), stream),
+                            &answer,
+                            &count,
+                        );
                     }
                 });
             }
@@ -481,7 +500,10 @@ mod tests {
 
     fn token(issuer: &Issuer, kid: &str) -> String {
         let header = json!({"alg": "EdDSA", "kid": kid});
-        issuer.sign(&header, &json!({"iss": "i", "aud": "a", "sub": "ci", "exp": u64::MAX}))
+        issuer.sign(
+            &header,
+            &json!({"iss": "i", "aud": "a", "sub": "ci", "exp": u64::MAX}),
+        )
     }
 
     #[test]
@@ -550,13 +572,18 @@ mod tests {
         let listener = TcpListener::bind(address).unwrap();
         let mut set = Issuer::new().set();
         // A key that cannot be used keeps nobody from the others.
-        set["keys"].as_array_mut().unwrap().push(json!({"kty": "oct", "k": "AAAA"}));
+        set["keys"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"kty": "oct", "k": "AAAA"}));
         let served = answer("200 OK\r\ncache-control: public, max-age=0", &set.to_string());
         serve(listener, None, served.clone());
         until("keys are there", || fetched.keys().is_some());
         // It is good for as long as the server says, and not for less than a moment.
         let (before, _) = fetched.counts();
-        until("it is fetched again and again", || fetched.counts().0 > before + 2);
+        until("it is fetched again and again", || {
+            fetched.counts().0 > before + 2
+        });
         served.lock().unwrap().0 = "503 Service Unavailable".to_owned();
         let (_, failed) = fetched.counts();
         until("it fails", || fetched.counts().1 > failed + 1);

@@ -174,7 +174,11 @@ impl Guard {
     }
 
     fn table(&self) -> Option<Arc<Table>> {
-        self.0.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .table
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// How often keys of JSON Web Tokens were fetched, and how often that failed; none where they are not at a URL. It begins at 0
@@ -334,7 +338,8 @@ fn identify(
     table.by_token(token).map_err(|refused| match refused {
         Refused::Token(reason) => Refusal::unauthenticated(reason, WRONG),
         Refused::NoKeys => {
-            let reason = "the keys of tokens could not be fetched yet: nobody can say whether the token is good";
+            let reason =
+                "the keys of tokens could not be fetched yet: nobody can say whether the token is good";
             let error = ServiceError::new(ErrorCode::Unavailable, reason);
             error.retry_after(Duration::from_secs(5)).into()
         }

@@ -64,7 +64,13 @@ impl Key {
     }
 
     /// Whether a signature is its own, by the algorithm and the key that a token names.
-    pub(crate) fn verifies(&self, algorithm: &str, id: Option<&str>, message: &[u8], signature: &[u8]) -> bool {
+    pub(crate) fn verifies(
+        &self,
+        algorithm: &str,
+        id: Option<&str>,
+        message: &[u8],
+        signature: &[u8],
+    ) -> bool {
         let is_meant = match (id, self.id()) {
             (Some(wanted), Some(id)) => wanted == id,
             _ => true,
@@ -93,9 +99,9 @@ pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String>
     }
     match (keys.is_empty(), complaint) {
         (true, Some(complaint)) => Err(complaint),
-        (true, None) => Err(
-            "expected a public key of RSA, EC with P-256, or OKP with Ed25519, found none".to_owned(),
-        ),
+        (true, None) => {
+            Err("expected a public key of RSA, EC with P-256, or OKP with Ed25519, found none".to_owned())
+        }
         (false, complaint) => Ok((keys, complaint)),
     }
 }
@@ -109,7 +115,9 @@ fn read_key(key: &Map<String, Value>) -> Result<Option<Key>, String> {
         decoded.map_err(|_| format!("'{name}': expected base64url without padding"))
     };
     if key.contains_key("d") || key.contains_key("k") {
-        return Err("expected a public key, found a secret one, which a set of keys should not have".to_owned());
+        return Err(
+            "expected a public key, found a secret one, which a set of keys should not have".to_owned(),
+        );
     }
     if text("use").is_some_and(|purpose| purpose != "sig") {
         return Ok(None);

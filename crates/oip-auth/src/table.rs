@@ -333,7 +333,9 @@ impl Table {
                     found.map(|(_, identity)| self.known(*identity, Some(value)))
                 };
                 let found = verified.values.iter().find_map(of_value);
-                found.ok_or(Refused::Token("nobody in the server's table is meant by the token"))
+                found.ok_or(Refused::Token(
+                    "nobody in the server's table is meant by the token",
+                ))
             }
             _ => Err(Refused::Token("the token is not known")),
         }
@@ -552,8 +554,14 @@ mod tests {
         assert!(identity.take_turn().is_ok());
         let error = identity.take_turn().unwrap_err();
         assert!(error.code() == ErrorCode::Overloaded && error.retry_delay().is_some());
-        assert_eq!(table.by_token("other").err(), Some(Refused::Token("the token is not known")));
-        assert_eq!(table.by_token("").err(), Some(Refused::Token("the token is not known")));
+        assert_eq!(
+            table.by_token("other").err(),
+            Some(Refused::Token("the token is not known"))
+        );
+        assert_eq!(
+            table.by_token("").err(),
+            Some(Refused::Token("the token is not known"))
+        );
         assert!(table.anonymous().is_none());
     }
 
@@ -602,7 +610,9 @@ mod tests {
         let nobody = table.by_token(&sign(&["all"], u64::MAX));
         assert_eq!(
             nobody.err(),
-            Some(Refused::Token("nobody in the server's table is meant by the token"))
+            Some(Refused::Token(
+                "nobody in the server's table is meant by the token"
+            ))
         );
         assert_eq!(
             table.by_token(&sign(&["ml-7"], 1)).err(),

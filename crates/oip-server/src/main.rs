@@ -25,6 +25,8 @@ mod model_source;
 mod notify;
 mod one_port;
 mod options;
+#[cfg(feature = "otlp")]
+mod otlp_metrics;
 mod platforms;
 #[cfg(feature = "python")]
 mod python_options;

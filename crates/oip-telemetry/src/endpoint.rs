@@ -113,7 +113,10 @@ mod tests {
         ] {
             assert_eq!(Endpoint::parse(url).expect(url).url(), expected);
         }
-        for url in ["http://p:9090/api/v1/otlp/", "http://p:9090/api/v1/otlp/v1/metrics"] {
+        for url in [
+            "http://p:9090/api/v1/otlp/",
+            "http://p:9090/api/v1/otlp/v1/metrics",
+        ] {
             let endpoint = Endpoint::parse(url).expect(url);
             assert_eq!(endpoint.metrics_url(), "http://p:9090/api/v1/otlp/v1/metrics");
             assert_eq!(endpoint.url(), "http://p:9090/api/v1/otlp/v1/traces");

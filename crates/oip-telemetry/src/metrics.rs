@@ -342,7 +342,10 @@ fn data(
     start_of: &mut dyn FnMut(&[(String, String)], f64) -> u64,
 ) -> Data {
     let attributes = |labels: &[(String, String)]| -> Vec<KeyValue> {
-        labels.iter().map(|(name, value)| KeyValue::text(name, value)).collect()
+        labels
+            .iter()
+            .map(|(name, value)| KeyValue::text(name, value))
+            .collect()
     };
     let mut number = |sample: Sample, is_counter: bool| {
         let (real, value) = match sample.value {
@@ -355,7 +358,11 @@ fn data(
             SampleValue::Histogram { sum, .. } => (sum, Number::Real(sum)),
         };
         NumberPoint {
-            start: if is_counter { start_of(&sample.labels, real) } else { 0 },
+            start: if is_counter {
+                start_of(&sample.labels, real)
+            } else {
+                0
+            },
             time,
             value: Some(value),
             attributes: attributes(&sample.labels),

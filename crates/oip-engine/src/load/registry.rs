@@ -149,7 +149,12 @@ impl Registry {
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
         entries.retain(|version, entry| match (&entry.state, version) {
-            (State::Ready(_) | State::Unloading, _) => true,
+            (State::Ready(_), _) => {
+                // Why an earlier attempt failed; this one has not.
+                entry.reason.clear();
+                true
+            }
+            (State::Unloading, _) => true,
             (State::Unloaded, Some(version)) => is_there(version.as_str()),
             (State::Unloaded | State::Failed | State::Loading, _) => false,
         });
@@ -207,6 +212,17 @@ impl Registry {
         if !is_ready {
             entries.insert(None, Entry::new(State::Failed, reason, is_waited_for));
         }
+    }
+
+    /// Whether a model is shown with this reason, as one that cannot be loaded as it is in the repository now.
+    pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
+        let models = self.lock();
+        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
+        entries.any(|entry| match &entry.state {
+            State::Failed => entry.reason == reason,
+            State::Ready(_) => entry.reason == outdated(reason),
+            State::Loading | State::Unloading | State::Unloaded => false,
+        })
     }
 
     /// Takes versions out of service, all but those to `keep`, and gives them back, to be ended. Forgets those that
