@@ -1,16 +1,15 @@
-"""Runs a server that sends traces and metrics by OTLP: to a receiver that reads them with OpenTelemetry's own message definitions (the
-package opentelemetry-proto), and to a real Prometheus that takes OTLP. Every family that /metrics shows must be in Prometheus, and
-counters with the same values.
+"""Runs a server that sends traces and metrics by OTLP: straight to a receiver that reads them with OpenTelemetry's own message
+definitions (the package opentelemetry-proto), and by a collector of others (Rotel) to the same receiver.
 
 Everything is on this machine and ends with this script.
 """
 
 import argparse
 import contextlib
+import gzip
 import http.server
-import json
+import importlib.util
 import pathlib
-import re
 import socket
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import tempfile
 import threading
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -71,15 +69,26 @@ def known_only(message):
                 known_only(one)
 
 
-class Receiver(http.server.BaseHTTPRequestHandler):
+class Receiver(http.server.ThreadingHTTPServer):
+    """Takes everything, and keeps it."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.traces, self.metrics = [], []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    traces, metrics = [], []
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
+        if self.headers["content-encoding"] == "gzip":
+            body = gzip.decompress(body)
         kinds = {
-            "/v1/traces": (ExportTraceServiceRequest, ExportTraceServiceResponse, self.traces),
-            "/v1/metrics": (ExportMetricsServiceRequest, ExportMetricsServiceResponse, self.metrics),
+            "/v1/traces": (ExportTraceServiceRequest, ExportTraceServiceResponse, self.server.traces),
+            "/v1/metrics": (ExportMetricsServiceRequest, ExportMetricsServiceResponse, self.server.metrics),
         }
         request, response, kept = kinds[self.path]
         message = request()
@@ -94,6 +103,23 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+@contextlib.contextmanager
+def rotel(behind):
+    """A collector of others that sends all it takes to a receiver; gives its URL."""
+    program = pathlib.Path(importlib.util.find_spec("rotel").origin).parent / "rotel-agent"
+    port = free_port()
+    with subprocess.Popen(
+        [program, "start", f"--otlp-http-endpoint=127.0.0.1:{port}", f"--otlp-grpc-endpoint=127.0.0.1:{free_port()}",
+         "--exporter=otlp", f"--otlp-exporter-endpoint={behind}", "--otlp-exporter-protocol=http"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            wait_for("the collector listens", lambda: call(f"http://127.0.0.1:{port}/")[0] != 0)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
 
 
 def text_of(attributes):
@@ -115,27 +141,23 @@ def running(server, models, *options):
             process.terminate()
 
 
-def own_definitions(server, models, request):
-    """What is sent, read by the definitions of OpenTelemetry."""
-    receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    threading.Thread(target=receiver.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{receiver.server_port}"
+def collected(name, server, models, request, receiver, url):
+    """What reaches a receiver by a URL, read by the definitions of OpenTelemetry."""
     options = [f"--otlp-endpoint={url}", f"--otlp-metrics-endpoint={url}", "--otlp-metrics-interval=1s"]
     with running(server, models, *options) as address:
         trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
         status, _ = call(f"{address}/v2/models/digit_portrait/infer", request, traceparent=f"00-{trace}-{parent}-01")
         check(status == 200, f"the request was answered with {status}")
-        wait_for("a trace", lambda: Receiver.traces)
+        wait_for("a trace", lambda: receiver.traces)
         counted = wait_for("metrics with the request", lambda: [
-            message for _, message in Receiver.metrics
+            message for _, message in receiver.metrics
             for metric in message.resource_metrics[0].scope_metrics[0].metrics
             if metric.name == "nv_inference_request_success" and any(point.as_int for point in metric.sum.data_points)
         ])[0]
-    receiver.shutdown()
-    for content_type, message in Receiver.traces + Receiver.metrics:
+    for content_type, message in receiver.traces + receiver.metrics:
         check(content_type == "application/x-protobuf", f"the type {content_type}")
         known_only(message)
-    message = Receiver.traces[0][1]
+    message = receiver.traces[0][1]
     [of_resource] = message.resource_spans
     check(text_of(of_resource.resource.attributes)["service.name"] == SERVICE, "the name of the service")
     spans = of_resource.scope_spans[0].spans
@@ -163,102 +185,23 @@ def own_definitions(server, models, request):
             for point in points:
                 check(len(point.bucket_counts) == len(point.explicit_bounds) + 1, metric.name)
                 check(sum(point.bucket_counts) == point.count, metric.name)
-    print(f"{len(spans)} spans and {len(metrics)} metrics were read by OpenTelemetry's own definitions")
-
-
-def receiver_flag(prometheus):
-    """How a Prometheus is told to take OTLP; none for versions that do not."""
-    said = subprocess.run([prometheus, "--version"], capture_output=True, text=True, check=True)
-    version = re.search(r"version (\d+)\.(\d+)", said.stdout + said.stderr)
-    major, minor = int(version.group(1)), int(version.group(2))
-    if major >= 3:
-        return "--web.enable-otlp-receiver", f"{major}.{minor}"
-    return ("--enable-feature=otlp-write-receiver" if (major, minor) >= (2, 47) else None), f"{major}.{minor}"
-
-
-def samples_of(page):
-    """Samples of /metrics by family: kind, and the values by labels. Of histograms, their counts."""
-    families = {}
-    for line in page.splitlines():
-        if line.startswith("# TYPE "):
-            _, _, name, kind = line.split()
-            families[name] = (kind, {})
-        elif not line.startswith("#"):
-            key, value = line.rsplit(" ", 1)
-            name, _, labels = key.partition("{")
-            labels = frozenset(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
-            owner = name.removesuffix("_count") if name not in families else name
-            if owner in families:
-                families[owner][1][labels] = float(value)
-    return {name: family for name, family in families.items() if family[1]}
-
-
-def real_prometheus(server, prometheus, flag, models, request, folder):
-    (folder / "prometheus.yml").write_text("{}")
-    port = free_port()
-    with subprocess.Popen(
-        [prometheus, flag, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
-         f"--web.listen-address=127.0.0.1:{port}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            base = f"http://127.0.0.1:{port}"
-            wait_for("Prometheus is ready", lambda: call(f"{base}/-/ready")[0] == 200)
-
-            def query(text):
-                status, body = call(f"{base}/api/v1/query?{urllib.parse.urlencode({'query': text})}")
-                check(status == 200, f"{text}: {body.decode()}")
-                return json.loads(body)["data"]["result"]
-
-            options = [f"--otlp-metrics-endpoint={base}/api/v1/otlp", "--otlp-metrics-interval=1s"]
-            with running(server, models, *options) as address:
-                for path, body in [("digits/infer", request), ("digit_portrait/infer", request), ("digits/infer", b"no JSON"), ("nowhere/infer", request)] * 25:
-                    call(f"{address}/v2/models/{path}", body)
-                shown = samples_of(call(f"{address}/metrics")[1].decode())
-                runs = shown["nv_inference_count"][1]
-                check(sum(runs.values()) >= 50, f"requests were counted: {runs}")
-                wait_for("Prometheus knows all runs", lambda: sum(float(sample["value"][1]) for sample in query("nv_inference_count_total")) == sum(runs.values()))
-                compared = 0
-                for name, (kind, values) in shown.items():
-                    stored = name
-                    if kind == "counter":
-                        stored = name.removesuffix("_total") + "_total"
-                    if kind == "histogram":
-                        stored = f"{name}_count"
-                    found = {
-                        frozenset((label, value) for label, value in sample["metric"].items() if label not in ("__name__", "job", "instance")): float(sample["value"][1])
-                        for sample in query(stored)
-                    }
-                    check(found.keys() == values.keys(), f"{stored}: {found.keys()} and not {values.keys()}")
-                    # What requests count does not change any more.
-                    if name.startswith("nv_inference") and kind == "counter" or kind == "histogram":
-                        check(found == values, f"{stored}: {found} and not {values}")
-                        compared += len(values)
-                buckets = query('oip_request_duration_seconds_bucket{model="digits"}')
-                check(len(buckets) >= 18, f"buckets: {buckets}")
-                job = {sample["metric"]["job"] for sample in query("oip_server_ready")}
-                check(job == {SERVICE}, f"the job {job}")
-            print(f"{len(shown)} families are in Prometheus as they are shown, {compared} samples of them with the same values")
-        finally:
-            process.terminate()
+    print(f"{name}: {len(spans)} spans and {len(metrics)} metrics, read by OpenTelemetry's own definitions")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("server")
-    parser.add_argument("--prometheus", default="prometheus")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         models = folder / "models"
         subprocess.run([options.server, "init", models], check=True, stdout=subprocess.DEVNULL)
         request = (models / "one_digit.json").read_bytes()
-        own_definitions(options.server, models, request)
-        flag, version = receiver_flag(options.prometheus)
-        if flag is None:
-            print(f"skipped: Prometheus {version} takes no OTLP; --otlp-prometheus names one from 2.47 on, such as that of Debian 13")
-            return
-        real_prometheus(options.server, options.prometheus, flag, models, request, folder)
+        receiver = Receiver()
+        collected("sent straight", options.server, models, request, receiver, receiver.url)
+        receiver = Receiver()
+        with rotel(receiver.url) as url:
+            collected("by Rotel", options.server, models, request, receiver, url)
 
 
 if __name__ == "__main__":

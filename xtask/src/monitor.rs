@@ -1,5 +1,5 @@
 //! `cargo xtask monitor`: a server under load, a real Prometheus that scrapes it, and every query of docs/deploy/monitoring; then the same
-//! metrics and traces as they are sent by OTLP, to Prometheus and to OpenTelemetry's own message definitions.
+//! metrics, and traces, as they are sent by OTLP: straight and by a collector of others, read by OpenTelemetry's own definitions.
 
 use std::{path::PathBuf, process::Command};
 
@@ -18,16 +18,13 @@ pub(crate) struct Options {
     prometheus: PathBuf,
     #[arg(long, default_value = "promtool", value_name = "PROGRAM")]
     promtool: PathBuf,
-    /// A Prometheus that takes OTLP, from 2.47 on, such as Debian 13's
-    #[arg(long, value_name = "PROGRAM")]
-    otlp_prometheus: Option<PathBuf>,
     /// Only what is sent by OTLP
     #[arg(long)]
     only_otlp: bool,
 }
 
-/// OpenTelemetry's own messages.
-const REQUIREMENTS: &[&str] = &["opentelemetry-proto==1.45.2"];
+/// OpenTelemetry's own messages, and a collector.
+const REQUIREMENTS: &[&str] = &["opentelemetry-proto==1.45.2", "rotel==0.0.1a15"];
 
 /// Builds the server and runs the suite; fails when a query has no samples.
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -50,8 +47,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let status = Command::new(python)
         .arg(workspace::root().join("xtask/monitor/pushed.py"))
         .arg(&server)
-        .arg("--prometheus")
-        .arg(options.otlp_prometheus.as_ref().unwrap_or(&options.prometheus))
         .status()
         .context("starting the suite")?;
     ensure!(status.success(), "what is sent by OTLP is not as it should be");
