@@ -245,7 +245,9 @@ impl Writer {
         let index = owners(options.append(true).create_new(true))
             .open(&index_path)
             .map_err(CaptureError::io(&index_path))?;
-        // Says that this run lives, as long as it does. Where files cannot be locked nobody clears anything.
+        // Says that this run lives, as long as it does. Where files cannot be locked nobody clears anything. Elsewhere than on Unix
+        // a lock would keep readers out.
+        #[cfg(unix)]
         let _ = index.lock();
         Ok(Self {
             folder,
