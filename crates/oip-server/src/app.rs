@@ -1,3 +1,5 @@
+//! The running server: starts everything that a configuration asks for, serves until a signal, and ends in order.
+
 use std::{
     env,
     io::{self, ErrorKind},
@@ -26,7 +28,7 @@ use tokio::{
 use tower::{Layer, util::Either};
 
 #[cfg(feature = "otlp")]
-use crate::otlp_metrics;
+use crate::pushed::{self, Pushed};
 use crate::{
     access_options,
     addresses::{At, Place, Speaks},
@@ -214,7 +216,7 @@ struct App {
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
     traces: Option<Arc<Traces>>,
     #[cfg(feature = "otlp")]
-    pushed: Option<otlp_metrics::Pushed>,
+    pushed: Option<Pushed>,
 }
 
 impl App {
@@ -343,7 +345,7 @@ impl App {
         });
         #[cfg(feature = "otlp")]
         let pushed = match (&metrics, config.pushed_metrics) {
-            (Some(metrics), Some(pushed)) => Some(otlp_metrics::start(metrics, pushed)?),
+            (Some(metrics), Some(config)) => Some(pushed::start(metrics, config)?),
             _ => None,
         };
         if let Some(metrics) = metrics.filter(|_| config.allow_metrics) {

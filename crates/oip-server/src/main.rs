@@ -28,6 +28,8 @@ mod options;
 #[cfg(feature = "otlp")]
 mod otlp_metrics;
 mod platforms;
+#[cfg(feature = "otlp")]
+mod pushed;
 #[cfg(feature = "python")]
 mod python_options;
 mod reload;

@@ -1,14 +1,13 @@
 //! Options for pushing metrics to a collector.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use clap::Args;
-use oip_telemetry::{Endpoint, MetricsConfig, MetricsExporter};
+use oip_telemetry::{Endpoint, MetricsConfig};
 use serde::Deserialize;
 
 use crate::{
     failure::Failure,
-    metrics::Metrics,
     trace_options::{headers, resource},
     units::HumanDuration,
 };
@@ -72,31 +71,4 @@ impl MetricOptions {
             config.interval = interval;
         })))
     }
-}
-
-/// Metrics that are pushed.
-pub(crate) struct Pushed {
-    exporter: MetricsExporter,
-    /// What is pushed lives as long.
-    _metrics: Arc<Metrics>,
-}
-
-impl Pushed {
-    /// Pushes once more, and waits for that at most so long.
-    pub(crate) fn finish(&self, patience: Duration) {
-        self.exporter.finish(patience);
-    }
-}
-
-/// Starts to push.
-pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<Pushed, Failure> {
-    let endpoint = config.endpoint.metrics_url().to_owned();
-    let exporter = metrics
-        .push(config)
-        .map_err(|error| Failure::run(format!("the system gives no thread for metrics: {error}")))?;
-    tracing::info!(endpoint, "metrics are pushed");
-    Ok(Pushed {
-        exporter,
-        _metrics: metrics.clone(),
-    })
 }
