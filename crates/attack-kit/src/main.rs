@@ -1,6 +1,7 @@
 //! The programs behind `cargo xtask attack`, `cargo xtask soak` and `cargo xtask bench serve`.
 #![allow(clippy::print_stdout, reason = "these programs print their figures")]
 
+mod callers;
 mod cost;
 mod full;
 mod promise;
