@@ -151,6 +151,9 @@ struct Counts {
     failed: AtomicU64,
 }
 
+/// Names and values of a sample.
+type Labels = [(String, String)];
+
 /// Samples of one message: collectors take some MiB.
 const MOST_SAMPLES: usize = 4096;
 
@@ -309,7 +312,7 @@ fn messages(families: Vec<MetricFamily>, starts: &mut Starts, now: SystemTime) -
         while samples.peek().is_some() {
             let part: Vec<Sample> = samples.by_ref().take(MOST_SAMPLES - count).collect();
             count += part.len();
-            let mut start_of = |labels: &[(String, String)], value: f64| {
+            let mut start_of = |labels: &Labels, value: f64| {
                 let mut hasher = DefaultHasher::new();
                 (family.name, labels).hash(&mut hasher);
                 let key = hasher.finish();
@@ -339,9 +342,9 @@ fn data(
     kind: MetricKind,
     samples: Vec<Sample>,
     time: u64,
-    start_of: &mut dyn FnMut(&[(String, String)], f64) -> u64,
+    start_of: &mut dyn FnMut(&Labels, f64) -> u64,
 ) -> Data {
-    let attributes = |labels: &[(String, String)]| -> Vec<KeyValue> {
+    let attributes = |labels: &Labels| -> Vec<KeyValue> {
         labels
             .iter()
             .map(|(name, value)| KeyValue::text(name, value))
