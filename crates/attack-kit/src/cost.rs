@@ -315,12 +315,10 @@ impl Measured {
             return Self::spawn(command, program, &words);
         };
         command.args(&variant.options);
-        Ok(Self {
-            name: variant.name.to_owned(),
-            tls: variant.tls,
-            has_token: variant.has_token,
-            ..Self::spawn(command, program, &words)?
-        })
+        let mut measured = Self::spawn(command, program, &words)?;
+        measured.name = variant.name.to_owned();
+        (measured.tls, measured.has_token) = (variant.tls, variant.has_token);
+        Ok(measured)
     }
 
     fn floor(program: &Path) -> Result<Self> {
