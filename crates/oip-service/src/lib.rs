@@ -101,7 +101,7 @@ pub use extended::Extended;
 
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
-pub use memory::available_memory;
+pub use memory::{available_memory, private_memory};
 pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;
