@@ -64,18 +64,14 @@ fn with_defaults(more: &[String]) -> Vec<String> {
     all
 }
 
-/// What a request costs the server, beside a bare echo if that is wanted.
-fn cost_of_requests(with_floor: bool, more: &[String]) -> Result<()> {
-    let echo = [
-        "build",
-        "--release",
-        "--package",
-        "oip-listen",
-        "--example",
-        "echo",
-    ];
-    if with_floor {
-        cargo::run(&echo, &[])?;
+/// What a request costs the server, beside bare echoes if these are wanted.
+fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
+    let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
+    for (package, echo) in echoes.into_iter().filter(|_| with_floors) {
+        cargo::run(
+            &["build", "--release", "--package", package, "--example", echo],
+            &[],
+        )?;
     }
     cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
@@ -83,10 +79,10 @@ fn cost_of_requests(with_floor: bool, more: &[String]) -> Result<()> {
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
     let network = workspace::root().join("crates/oip-server/examples/models/digits/1/model.onnx");
     let (server, network) = (path("oip-server"), network.to_string_lossy().into_owned());
-    let http_floor = path("examples/echo");
+    let (http_floor, grpc_floor) = (path("examples/echo"), path("examples/bare_echo"));
     let measured = ["--server", &server, "--network", &network];
-    let floors: &[&str] = match with_floor {
-        true => &["--http-floor", &http_floor],
+    let floors: &[&str] = match with_floors {
+        true => &["--http-floor", &http_floor, "--grpc-floor", &grpc_floor],
         false => &[],
     };
     let kit = [
