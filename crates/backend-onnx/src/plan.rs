@@ -113,6 +113,7 @@ impl Planner {
 
 fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
     let mut typed = graph.into_typed()?;
+    ops::keep_order(&mut typed)?;
     time_limit::check()?;
     typed.declutter()?;
     time_limit::check()?;

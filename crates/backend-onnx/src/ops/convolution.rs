@@ -179,8 +179,7 @@ fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usi
         return;
     };
     if stride == 1 {
-        let count = line.len().min(from.len());
-        line[..count].copy_from_slice(&from[..count]);
+        products::copy_line(from, line);
     } else {
         let from = from.iter().step_by(stride);
         line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
@@ -342,7 +341,7 @@ impl Convolution {
         }
         for (sums, output) in sums.chunks_exact(stride).zip(output.chunks_exact_mut(channel)) {
             for &[from, to, count] in lines {
-                output[to..to + count].copy_from_slice(&sums[from..from + count]);
+                products::copy_line(&sums[from..from + count], &mut output[to..to + count]);
             }
         }
     }

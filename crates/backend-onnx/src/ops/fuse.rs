@@ -20,11 +20,15 @@ use super::{
     convolution::{Convolution, Geometry, packed},
     elements::elements,
     kernel::typed,
+    matrix_product::{MatrixProduct, matrix},
     products,
 };
 
 /// Places of the result from which on vectors are filled; fewer are left to tract.
 const FEWEST_PLACES: usize = 12;
+
+/// Rows from which on a product with a matrix is ours.
+const FEWEST_ROWS: usize = 16;
 
 /// Does it for all convolutions of a plan whose sizes are known.
 pub(crate) fn convolutions(model: &mut TypedModel) -> TractResult<()> {
@@ -191,8 +195,21 @@ impl Found {
         if let &[one] = &*bias {
             bias = vec![one; channels];
         }
+        let sizes = [
+            geometry.input,
+            geometry.output,
+            geometry.kernel,
+            geometry.strides,
+            geometry.dilations,
+        ];
+        if sizes.as_flattened().contains(&0) {
+            return None;
+        }
         let is_known = bias.len() == channels && weights.len() == channels * geometry.depth();
-        let is_worth = height * width >= FEWEST_PLACES && geometry.depth() > 0 && channels > 0;
+        // Of single places there are products of rows with a matrix, if nothing is behind the channels.
+        let is_matrix = axis + 1 == shape.len() && geometry.batch >= FEWEST_ROWS;
+        let is_worth = height * width >= FEWEST_PLACES || is_matrix;
+        let is_worth = is_worth && geometry.depth() > 0 && channels > 0;
         (is_known && is_worth && geometry.batch > 0).then(|| Self {
             geometry,
             input,
@@ -309,22 +326,46 @@ impl Found {
     }
 
     fn replace(self, model: &mut TypedModel, id: usize) -> TractResult<()> {
+        if self.axis + 1 == self.shape.len() {
+            let weights = matrix(self.bias.len(), &self.weights)?;
+            let product = MatrixProduct {
+                rows: self.geometry.batch,
+                depth: self.geometry.depth(),
+                bias: self.bias,
+                activation: self.activation,
+                shape: self.shape,
+            };
+            let inputs = (self.input, self.added);
+            return put(model, id, typed(product), weights, inputs, self.last);
+        }
         let Some(layout) = self.geometry.layout() else {
             return Ok(());
         };
-        let name = &model.node(id).name;
-        let mut patch = TypedModelPatch::default();
         let weights = packed(&self.geometry, &self.weights)?;
-        let weights = patch.add_const(format!("{name}~weights"), weights)?;
-        let mut inputs = tvec![patch.tap_model(model, self.input)?, weights];
-        if let Some(added) = self.added {
-            inputs.push(patch.tap_model(model, added)?);
-        }
         let op = Convolution::new(self.geometry, layout, self.bias, self.activation, &self.shape);
-        let outlets = patch.wire_node(format!("{name}~convolution"), typed(op), &inputs)?;
-        patch.shunt_outside(model, self.last, outlets[0])?;
-        patch.apply(model)
+        put(model, id, typed(op), weights, (self.input, self.added), self.last)
     }
+}
+
+/// Puts an operator in the place of what gives the last value.
+fn put(
+    model: &mut TypedModel,
+    id: usize,
+    op: impl TypedOp,
+    weights: Tensor,
+    (input, added): (OutletId, Option<OutletId>),
+    last: OutletId,
+) -> TractResult<()> {
+    let name = &model.node(id).name;
+    let mut patch = TypedModelPatch::default();
+    let weights = patch.add_const(format!("{name}~weights"), weights)?;
+    let mut inputs = tvec![patch.tap_model(model, input)?, weights];
+    if let Some(added) = added {
+        inputs.push(patch.tap_model(model, added)?);
+    }
+    let outlets = patch.wire_node(format!("{name}~ours"), op, &inputs)?;
+    patch.shunt_outside(model, last, outlets[0])?;
+    patch.apply(model)
 }
 
 /// The axis of an image along which a matrix of weights makes new channels of the old ones, and whether the matrix has the old
@@ -374,7 +415,10 @@ mod tests {
         },
     };
 
-    use super::{super::elements::tensor, *};
+    use super::{
+        super::{binary, elements::tensor},
+        *,
+    };
 
     /// Small whole numbers, so that sums are exact in any order.
     fn numbers(shape: &[usize], seed: usize) -> Tensor {
@@ -432,6 +476,7 @@ mod tests {
                 outputs.unwrap()[0].clone().into_tensor()
             };
             let wanted = run(model.clone());
+            binary::keep_order(&mut model).unwrap();
             model.declutter().unwrap();
             convolutions(&mut model).unwrap();
             model.compact().unwrap();
@@ -608,6 +653,47 @@ mod tests {
         });
         // A sum with itself.
         PLAIN.check(|model, _, made| model.wire_node("twice", add(), &[made, made]).unwrap()[0]);
+    }
+
+    #[test]
+    fn products_of_rows_are_those_of_tract() {
+        for (is_transposed, shape) in [(false, [3, 20, 7]), (true, [3, 20, 7]), (false, [1, 67, 600])] {
+            let mut model = TypedModel::default();
+            let input = model.add_source("x", f32::fact(shape)).unwrap();
+            let (depth, columns) = (shape[2], 53);
+            let sizes = if is_transposed {
+                [columns, depth]
+            } else {
+                [depth, columns]
+            };
+            let weights = model.add_const("w", numbers(&sizes, 3)).unwrap();
+            let axes = if is_transposed {
+                "abk,nk->abn"
+            } else {
+                "abk,kn->abn"
+            };
+            let product = EinSum::new(axes.parse().unwrap(), DatumType::F32);
+            let made = model.wire_node("product", product, &[input, weights]).unwrap()[0];
+            let bias = model.add_const("bias", numbers(&[1, 1, columns], 5)).unwrap();
+            let other = numbers(&[shape[0], shape[1], columns], 7);
+            let other_fact = f32::fact(other.shape());
+            let other_input = model.add_source("other", other_fact).unwrap();
+            let made = model.wire_node("add", add(), &[made, bias]).unwrap()[0];
+            let made = model.wire_node("sum", add(), &[made, other_input]).unwrap()[0];
+            let output = model.wire_node("relu", relu(), &[made]).unwrap()[0];
+            model.select_output_outlets(&[output]).unwrap();
+            let run = |model: TypedModel| {
+                let inputs = tvec![numbers(&shape, 1).into_tvalue(), other.clone().into_tvalue()];
+                let outputs = model.into_runnable().unwrap().run(inputs);
+                outputs.unwrap()[0].clone().into_tensor()
+            };
+            let wanted = run(model.clone());
+            convolutions(&mut model).unwrap();
+            model.compact().unwrap();
+            // Two sources, the matrix and the product.
+            assert_eq!(model.nodes().len(), 4, "{model}");
+            assert_eq!(run(model), wanted);
+        }
     }
 
     #[test]

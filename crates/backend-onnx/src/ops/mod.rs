@@ -19,6 +19,7 @@ mod grid_sample;
 mod guard;
 mod kernel;
 mod lookup;
+mod matrix_product;
 mod normalize;
 mod output;
 mod pad;
@@ -49,6 +50,13 @@ pub(crate) use kernel::{Fact, Kernel, kernel};
 pub(crate) use registry::{OUTPUT, check, onnx, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
+
+/// Takes away from tract what it would simplify wrongly.
+pub(crate) fn keep_order(
+    model: &mut tract_onnx::prelude::TypedModel,
+) -> tract_onnx::prelude::TractResult<()> {
+    binary::keep_order(model)
+}
 
 /// Puts faster operators in the place of tract's, after it has made a plan.
 pub(crate) fn quicken(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {

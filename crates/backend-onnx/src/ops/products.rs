@@ -44,13 +44,49 @@ pub(super) fn packed(rows: usize, weights: &[f32]) -> Vec<f32> {
     }
     let depth = weights.len() / rows.max(1);
     let mut packed = vec![0.0; packed_len(rows, depth)];
-    for (row, weights) in weights.chunks_exact(depth.max(1)).enumerate() {
-        let block = &mut packed[row / BLOCK * BLOCK * depth..];
-        for (term, weight) in weights.iter().enumerate() {
-            block[term * BLOCK + row % BLOCK] = *weight;
+    let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
+    for (block, weights) in blocks.zip(weights.chunks((BLOCK * depth).max(1))) {
+        let (terms, _) = block.as_chunks_mut::<BLOCK>();
+        if let Some((first, second, third, fourth)) = four_rows(weights, depth) {
+            for (term, numbers) in terms.iter_mut().enumerate() {
+                *numbers = [first[term], second[term], third[term], fourth[term]];
+            }
+            continue;
+        }
+        for (row, weights) in weights.chunks_exact(depth.max(1)).enumerate() {
+            for (numbers, weight) in terms.iter_mut().zip(weights) {
+                numbers[row] = *weight;
+            }
         }
     }
     packed
+}
+
+/// The rows of a block that is full.
+fn four_rows(weights: &[f32], depth: usize) -> Option<(&[f32], &[f32], &[f32], &[f32])> {
+    let (first, rest) = weights.split_at_checked(depth)?;
+    let (second, rest) = rest.split_at_checked(depth)?;
+    let (third, rest) = rest.split_at_checked(depth)?;
+    Some((first, second, third, rest.get(..depth)?))
+}
+
+/// Copies some numbers; quicker than the usual way for the few of a line.
+#[inline(always)]
+pub(super) fn copy_line(from: &[f32], to: &mut [f32]) {
+    const FEW: usize = 256;
+    let count = from.len().min(to.len());
+    let (from, to) = (&from[..count], &mut to[..count]);
+    if count > FEW {
+        to.copy_from_slice(from);
+        return;
+    }
+    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to = *from;
+    }
 }
 
 /// How many numbers [`packed`] gives.
@@ -140,7 +176,7 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
                 let mut offsets = &self.offsets[term..end];
                 let mut values = &self.values[first..];
                 if is_copied {
-                    copy(values, offsets, &mut panel);
+                    copy(simd, values, offsets, &mut panel);
                     offsets = &panel_offsets[..offsets.len()];
                     values = panel.as_flattened();
                 }
@@ -193,14 +229,21 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
 
 /// Copies the rows of a panel together. Columns behind the last one may be left as they are.
 #[inline(always)]
-fn copy(values: &[f32], offsets: &[usize], panel: &mut [[f32; PANEL]]) {
+#[allow(clippy::needless_range_loop, reason = "as below")]
+fn copy<S: pulp::Simd>(_: S, values: &[f32], offsets: &[usize], panel: &mut [[f32; PANEL]]) {
     let panel = &mut panel[..offsets.len()];
     for term in 0..offsets.len() {
         let from = &values[offsets[term]..];
-        match from.first_chunk::<PANEL>() {
-            Some(from) => panel[term] = *from,
-            None => panel[term][..from.len()].copy_from_slice(from),
+        let Some(from) = from.first_chunk::<PANEL>() else {
+            copy_line(from, &mut panel[term]);
+            continue;
+        };
+        let (from, from_rest) = S::as_simd_f32s(from);
+        let (to, to_rest) = S::as_mut_simd_f32s(&mut panel[term]);
+        for vector in 0..from.len().min(to.len()) {
+            to[vector] = from[vector];
         }
+        to_rest.copy_from_slice(from_rest);
     }
 }
 
