@@ -113,8 +113,11 @@ impl Planner {
 
 fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
     let mut typed = graph.into_typed()?;
+    ops::keep_order(&mut typed)?;
     time_limit::check()?;
     typed.declutter()?;
+    time_limit::check()?;
+    ops::convolutions(&mut typed)?;
     time_limit::check()?;
     match KnobScope::new([("TRACT_DISABLE_DIRECT_SPATIAL", "true")]) {
         Ok(knobs) if convolutions::are_better_as_products(&typed) => knobs.enter(|| typed.optimize()),

@@ -75,17 +75,39 @@ enum Function {
     Mish,
     Gelu,
     GeluByTanh,
-    Elu { alpha: f32 },
-    Celu { alpha: f32 },
-    Selu { alpha: f32, gamma: f32 },
-    LeakyRelu { alpha: f32 },
-    HardSigmoid { alpha: f32, beta: f32 },
+    Elu {
+        alpha: f32,
+    },
+    Celu {
+        alpha: f32,
+    },
+    Selu {
+        alpha: f32,
+        gamma: f32,
+    },
+    LeakyRelu {
+        alpha: f32,
+    },
+    HardSigmoid {
+        alpha: f32,
+        beta: f32,
+    },
     HardSwish,
     Round,
     Sign,
     Asinh,
     Acosh,
-    Clip { low: f64, high: f64 },
+    Clip {
+        low: f64,
+        high: f64,
+    },
+    /// `x` times `Sigmoid` of it.
+    Silu,
+    /// `x` times `HardSigmoid` of it.
+    GatedHardSigmoid {
+        alpha: f32,
+        beta: f32,
+    },
 }
 
 impl Function {
@@ -126,6 +148,10 @@ impl Function {
                 each!(values, [alpha, beta] | x | clamp(alpha * x + beta));
             }
             Self::HardSwish => each!(values, [] | x | x * clamp(x / 6.0 + 0.5)),
+            Self::Silu => each!(values, [] | x | x * vector::sigmoid(x)),
+            Self::GatedHardSigmoid { alpha, beta } => {
+                each!(values, [alpha, beta] | x | x * clamp(alpha * x + beta));
+            }
             // In FP32 they overflow before their results do.
             Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
@@ -191,8 +217,8 @@ impl Function {
                     1.0f64.copysign(x)
                 }
             },
-            // Their rows do not admit FP64.
-            Self::Erf | Self::Gelu => &|_| f64::NAN,
+            // Their rows do not admit FP64, or only FP32 is taken together so.
+            Self::Erf | Self::Gelu | Self::Silu | Self::GatedHardSigmoid { .. } => &|_| f64::NAN,
         };
         for value in values {
             *value = function(*value);
@@ -304,7 +330,33 @@ impl Kernel for ComputedClip {
 }
 
 #[derive(Clone, PartialEq)]
-struct Activation(Function);
+pub(super) struct Activation(Function);
+
+impl Activation {
+    /// In place.
+    pub(super) fn apply(&self, values: &mut [f32]) {
+        self.0.single(values);
+    }
+
+    #[cfg(test)]
+    pub(super) fn relu() -> Self {
+        Self(Function::Relu)
+    }
+
+    #[cfg(test)]
+    pub(super) fn sigmoid() -> Self {
+        Self(Function::Sigmoid)
+    }
+
+    /// What gives a value times this function of it, if there is something.
+    pub(super) fn gated(&self) -> Option<Self> {
+        match self.0 {
+            Function::Sigmoid => Some(Self(Function::Silu)),
+            Function::HardSigmoid { alpha, beta } => Some(Self(Function::GatedHardSigmoid { alpha, beta })),
+            _ => None,
+        }
+    }
+}
 
 impl Eq for Activation {}
 

@@ -43,6 +43,28 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
     Ok(())
 }
 
+/// Takes differences and quotients of a number for each channel and something else away from tract: behind a convolution, it
+/// makes a convolution with another bias of them, and leaves the weights without their sign, or divides by them.
+pub(super) fn keep_order(model: &mut TypedModel) -> TractResult<()> {
+    for id in 0..model.nodes().len() {
+        let node = model.node(id);
+        let function = node.op_as::<TypedBinOp>().and_then(Arithmetic::of);
+        let Some(function @ (Arithmetic::Difference | Arithmetic::Quotient)) = function else {
+            continue;
+        };
+        let &[first, second] = &*node.inputs else {
+            continue;
+        };
+        let (first, second) = (model.outlet_fact(first)?, model.outlet_fact(second)?);
+        let is_float = |fact: &TypedFact| fact.datum_type == DatumType::F32;
+        let sizes = first.shape.iter().filter(|dim| !dim.is_one()).count();
+        if is_float(first) && is_float(second) && sizes <= 1 {
+            model.node_mut(id).op = Box::new(Binary(function));
+        }
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arithmetic {
     Sum,

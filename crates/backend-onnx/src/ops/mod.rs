@@ -9,18 +9,22 @@ mod cells;
 mod concat;
 mod conditions;
 mod contrib;
+mod convolution;
 mod counting;
 pub(crate) mod elements;
 mod elementwise;
+mod fuse;
 mod gate_functions;
 mod grid_sample;
 mod guard;
 mod kernel;
 mod lookup;
+mod matrix_product;
 mod normalize;
 mod output;
 mod pad;
 mod prelu;
+mod products;
 mod quantize;
 mod random;
 mod recurrent;
@@ -41,10 +45,18 @@ mod vector;
 
 pub(crate) use attributes::Attributes;
 pub(crate) use elementwise::has_zero;
+pub(crate) use fuse::convolutions;
 pub(crate) use kernel::{Fact, Kernel, kernel};
 pub(crate) use registry::{OUTPUT, check, onnx, outputs, registered_name, resolved};
 pub(crate) use rule::{NEWEST, Outputs};
 pub(crate) use steps::{gives_unknown_sizes, is_stepwise, shaping_inputs};
+
+/// Takes away from tract what it would simplify wrongly.
+pub(crate) fn keep_order(
+    model: &mut tract_onnx::prelude::TypedModel,
+) -> tract_onnx::prelude::TractResult<()> {
+    binary::keep_order(model)
+}
 
 /// Puts faster operators in the place of tract's, after it has made a plan.
 pub(crate) fn quicken(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {

@@ -28,6 +28,16 @@ const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
 const LEGACY: &[&str] = &["broadcast"];
 const AXIS: &[&str] = &["axis"];
 const ALPHA: &[&str] = &["alpha"];
+const LSTM: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+    "layout",
+];
 const WINDOW: &[&str] = &["output_datatype", "periodic"];
 const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
 const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
@@ -270,16 +280,7 @@ pub(super) static RULES: &[Rule] = &[
         .when(when::lrn),
     op("LSTM")
         .gives(Outputs::Optional)
-        .takes(&[
-            "activation_alpha",
-            "activation_beta",
-            "activations",
-            "clip",
-            "direction",
-            "hidden_size",
-            "input_forget",
-            "layout",
-        ])
+        .takes(LSTM)
         .when(when::recurrent)
         .own(recurrent::recurrent),
     op("LayerNormalization")
@@ -686,5 +687,9 @@ pub(super) static RULES: &[Rule] = &[
         "stopwords",
         "tokenexp",
     ]),
+    inner("QuantizedLSTM", recurrent::recurrent)
+        .gives(Outputs::Optional)
+        .takes(LSTM)
+        .when(when::recurrent),
     inner("TransposeLast", contrib::transpose_last),
 ];

@@ -20,6 +20,8 @@ mod control;
 mod digits;
 #[cfg(feature = "tensors")]
 mod exposition;
+#[cfg(all(feature = "onnx", target_os = "linux"))]
+mod external_data;
 mod fixed_sizes;
 mod grpc;
 mod hanging;
