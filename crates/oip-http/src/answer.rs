@@ -90,7 +90,9 @@ impl Encoded {
 /// The answer to an inference.
 pub(crate) fn inference(encoded: Encoded) -> Response {
     let mut response = Response::new(Body::new(Parts(encoded.parts.into())));
+    // With room for what is said below and further out.
     let headers = response.headers_mut();
+    headers.reserve(8);
     headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
     if let Some(encoding) = encoded.encoding {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(name(encoding)));

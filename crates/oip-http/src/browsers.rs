@@ -1,15 +1,12 @@
 //! Protection from web pages: a page in a browser on this machine or network can send requests to any address that the
 //! browser reaches, and to this server under a host name of its own (DNS rebinding).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use axum::{
-    extract::Request,
-    http::{
-        HeaderValue, Method,
-        header::{HOST, ORIGIN},
-        uri::Authority,
-    },
+use axum::http::{
+    HeaderValue, Method, Request,
+    header::{HOST, ORIGIN},
+    uri::Authority,
 };
 use tensor_core::Quoted;
 
@@ -52,6 +49,9 @@ impl AllowedHosts {
 
     /// Whether requests with this `Host` are answered.
     fn allow_host(&self, value: &HeaderValue) -> bool {
+        if is_plainly_local(value.as_bytes()) {
+            return true;
+        }
         let Some(host) = authority(value.as_bytes()).map(|authority| canonical(authority.host())) else {
             return false;
         };
@@ -83,6 +83,19 @@ impl AllowedHosts {
     }
 }
 
+/// Whether a host is an address of IPv4 or a name without a dot, with a port or without. Most are, and that is told without an allocation.
+fn is_plainly_local(value: &[u8]) -> bool {
+    let Ok(value) = std::str::from_utf8(value) else {
+        return false;
+    };
+    let (host, port) = value.split_once(':').unwrap_or((value, ""));
+    let is_name = !host.is_empty()
+        && host
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    (is_name || host.parse::<Ipv4Addr>().is_ok()) && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// A host name as it is compared.
 fn canonical(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
@@ -95,7 +108,7 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
 }
 
 /// Why a request is refused that a web page may not send.
-pub(crate) fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<String> {
+pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Option<String> {
     let headers = request.headers();
     // Over HTTP/2 it is a part of the target.
     let of_target = request
@@ -123,7 +136,7 @@ pub(crate) fn find_fault(request: &Request, allowed: &AllowedHosts) -> Option<St
 }
 
 /// Whether a request changes nothing: reading and inference, whose answers a browser keeps from pages of others.
-fn is_harmless(request: &Request) -> bool {
+fn is_harmless<B>(request: &Request<B>) -> bool {
     let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         || ["/infer", "/generate", "/generate_stream", ":predict"]

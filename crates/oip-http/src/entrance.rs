@@ -11,7 +11,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{extract::Request, http::StatusCode, response::Response};
+use axum::{
+    body::Body,
+    http::{Request, StatusCode},
+    response::Response,
+};
 use oip_service::service_panicked;
 use oip_types::{ServiceError, rest::error_body};
 use pin_project_lite::pin_project;
@@ -51,25 +55,23 @@ pub(crate) struct Guarded<S> {
     config: Arc<HttpConfig>,
 }
 
-impl<S> Guarded<S> {
-    /// The answer to a request that goes no further.
-    fn refusal(&self, request: &Request) -> Option<Response> {
-        let refuse = |status, message: String| {
-            let error = ServiceError::invalid(message);
-            answer::json(status, error_body(&error))
-        };
-        if let Some((status, message)) = head::find_fault(request, &self.config) {
-            return Some(refuse(status, message));
-        }
-        let message = browsers::find_fault(request, &self.config.allowed_hosts)?;
-        tracing::debug!(message, "refused a request of a web page");
-        Some(refuse(StatusCode::FORBIDDEN, message))
+/// The answer to a request that goes no further.
+pub(crate) fn refusal<B>(request: &Request<B>, config: &HttpConfig) -> Option<Response> {
+    let refuse = |status, message: String| {
+        let error = ServiceError::invalid(message);
+        answer::json(status, error_body(&error))
+    };
+    if let Some((status, message)) = head::find_fault(request, config) {
+        return Some(refuse(status, message));
     }
+    let message = browsers::find_fault(request, &config.allowed_hosts)?;
+    tracing::debug!(message, "refused a request of a web page");
+    Some(refuse(StatusCode::FORBIDDEN, message))
 }
 
-impl<S> Service<Request> for Guarded<S>
+impl<S> Service<Request<Body>> for Guarded<S>
 where
-    S: Service<Request, Response = Response, Error = Infallible>,
+    S: Service<Request<Body>, Response = Response, Error = Infallible>,
 {
     type Response = Response;
     type Error = Infallible;
@@ -79,14 +81,10 @@ where
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request) -> Entered<S::Future> {
-        match self.refusal(&request) {
-            Some(response) => Entered::Refused {
-                response: Some(response),
-            },
-            None => Entered::Admitted {
-                answer: self.service.call(request),
-            },
+    fn call(&mut self, request: Request<Body>) -> Entered<S::Future> {
+        match refusal(&request, &self.config) {
+            Some(response) => Entered::refused(response),
+            None => Entered::admitted(self.service.call(request)),
         }
     }
 }
@@ -94,12 +92,24 @@ where
 pin_project! {
     /// An answer in the making.
     #[project = EnteredProjection]
-    pub(crate) enum Entered<F> {
+    pub enum Entered<F> {
         Refused { response: Option<Response> },
         Admitted {
             #[pin]
             answer: F,
         },
+    }
+}
+
+impl<F> Entered<F> {
+    pub(crate) fn refused(response: Response) -> Self {
+        Self::Refused {
+            response: Some(response),
+        }
+    }
+
+    pub(crate) fn admitted(answer: F) -> Self {
+        Self::Admitted { answer }
     }
 }
 

@@ -1,14 +1,11 @@
 //! What a request's head must be like before anybody looks at the rest.
 
-use axum::{
-    extract::Request,
-    http::{StatusCode, Version, header::HOST},
-};
+use axum::http::{Request, StatusCode, Version, header::HOST};
 
 use crate::HttpConfig;
 
 /// What is wrong with a head that is too large, or has not exactly one `Host`.
-pub(crate) fn find_fault(request: &Request, config: &HttpConfig) -> Option<(StatusCode, String)> {
+pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option<(StatusCode, String)> {
     let uri_bytes = request
         .uri()
         .path_and_query()

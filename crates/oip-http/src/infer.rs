@@ -1,8 +1,12 @@
 //! The story of one inference: read, decode, run, encode, all within the lease of the request.
 
-use std::sync::Arc;
+use std::{error::Error, pin::pin, sync::Arc};
 
-use axum::{body::Body, extract::Request, http::HeaderMap, response::Response};
+use axum::{
+    body::HttpBody,
+    http::{HeaderMap, Request},
+    response::Response,
+};
 use bytes::Bytes;
 use oip_service::{
     CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs, answer as answer_request,
@@ -27,14 +31,22 @@ use crate::{
 
 /// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
 /// is when other connections would begin to notice.
-const LARGE: usize = 64 << 10;
+const LARGE: usize = 256 << 10;
 
 /// Bytes of binary data above which BYTES are read elsewhere: each element is looked at, and a raw body is copied.
 /// Numbers stay where they are in the body, however many.
 const LARGE_BYTES: usize = 1 << 20;
 
 /// Answers an inference request.
-pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
+pub(crate) async fn infer<B>(
+    app: App,
+    model: ModelRef<'_>,
+    request: Request<B>,
+) -> Result<Response, ServiceError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let lease = Lease::new(&app.config.budget, &app.config.time);
     // When the client leaves, this future is dropped: then all work for it ends.
     let guard = lease.guard();
@@ -61,7 +73,7 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
         mut request,
         mut binary_outputs,
         ..
-    } = in_time(&lease, model, decoded).await?;
+    } = in_time(&lease, model, pin!(decoded)).await?;
     if wanted.json_only {
         binary_outputs = BinaryOutputs::all(false);
     }
@@ -78,12 +90,12 @@ pub(crate) async fn infer(app: App, model: ModelRef<'_>, request: Request) -> Re
         laps.end(Phase::Encode);
         encoded.map_err(|error| error.within(model))
     };
-    let encoded = in_time(&lease, model, answered).await?;
+    let encoded = in_time(&lease, model, pin!(answered)).await?;
     guard.disarm();
     Ok(answer::inference(encoded))
 }
 
-/// Waits for a part of the work until the deadline that the lease has now.
+/// Waits for a part of the work until the deadline that the lease has now. The work is best pinned where it is: it is large to be moved.
 pub(crate) async fn in_time<T>(
     lease: &Lease,
     model: ModelRef<'_>,
@@ -99,13 +111,17 @@ pub(crate) async fn in_time<T>(
 }
 
 /// Reads the body and undoes its compression.
-pub(crate) async fn receive(
+pub(crate) async fn receive<B>(
     app: &App,
     headers: &HeaderMap,
-    body: Body,
+    body: B,
     limit: usize,
     lease: &Lease,
-) -> Result<Bytes, ServiceError> {
+) -> Result<Bytes, ServiceError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
     let encoding = content_encoding::from_headers(headers)?;
     let body = read_body(headers, body, limit, lease).await?;
     let Some(encoding) = encoding else {

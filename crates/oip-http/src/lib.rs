@@ -1,10 +1,10 @@
-//! The Open Inference Protocol over HTTP: [`router`] gives any [`InferenceService`](oip_service::InferenceService) the
-//! REST side of the protocol, as an axum `Router`.
+//! The Open Inference Protocol over HTTP: [`service`] gives any [`InferenceService`](oip_service::InferenceService) the
+//! REST side of the protocol as a tower service, and [`router`] as an axum `Router`.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use axum::{body::Body, http::Request};
-//! use oip_http::{HttpConfig, router};
+//! use oip_http::{HttpConfig, service};
 //! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
 //! use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 //! use tower::ServiceExt;
@@ -28,7 +28,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! let app = router(Arc::new(Nothing), HttpConfig::default());
+//! let app = service(Arc::new(Nothing), HttpConfig::default());
 //! let request = Request::get("/v2/models/m").header("host", "localhost").body(Body::empty()).unwrap();
 //! let response = app.oneshot(request).await.unwrap();
 //! assert_eq!(response.status(), 404);
@@ -56,6 +56,7 @@ mod negotiation;
 mod path;
 mod read_body;
 mod routes;
+mod service;
 mod v1;
 
 pub use answer::error as error_response;
@@ -63,3 +64,4 @@ pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
 pub use description::OPENAPI;
 pub use routes::{paths, router, router_with};
+pub use service::{HttpAnswer, HttpService, service, service_with};

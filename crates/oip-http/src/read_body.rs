@@ -1,9 +1,9 @@
 //! Reads bodies, within a limit and within the lease of their request.
 
-use std::io;
+use std::{error::Error, io, pin::pin};
 
 use axum::{
-    body::Body,
+    body::HttpBody,
     http::{HeaderMap, header::CONTENT_LENGTH},
 };
 use bytes::Bytes;
@@ -17,12 +17,17 @@ use oip_types::{ErrorCode, ServiceError, causes};
 /// Otherwise bytes are charged as they come, so that clients which announce much and send little take no room from
 /// others. A body that comes in one frame is not copied; otherwise its frames are joined in one buffer, which grows up to
 /// the announced length.
-pub(crate) async fn read_body(
+pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
-    mut body: Body,
+    body: B,
     limit: usize,
     lease: &Lease,
-) -> Result<Bytes, ServiceError> {
+) -> Result<Bytes, ServiceError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut body = pin!(body);
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -40,7 +45,7 @@ pub(crate) async fn read_body(
     let mut first: Option<(Bytes, Charge)> = None;
     let mut joined: Option<Buffer> = None;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() else {
+        let Ok(data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else {
             continue;
         };
         let len = first.as_ref().map_or(0, |(first, _)| first.len());
@@ -72,7 +77,7 @@ pub(crate) async fn read_body(
 }
 
 /// A body that could not be read to its end: too slow, or cut off.
-fn broken(error: &axum::Error) -> ServiceError {
+fn broken(error: &(dyn Error + 'static)) -> ServiceError {
     let mut io_errors = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
     if io_errors.any(|error| error.kind() == io::ErrorKind::TimedOut) {
         return ServiceError::new(ErrorCode::SlowRequest, "the body came too slowly");

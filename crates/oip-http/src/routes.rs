@@ -40,7 +40,11 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 /// # Panics
 /// When `more` has a fallback, or a path of the protocol.
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
-    let app = App::new(service, config);
+    routed(App::new(service, config), more)
+}
+
+/// A router of everything, and of `more`.
+pub(crate) fn routed(app: App, more: Router) -> Router {
     let config = app.config.clone();
     let mut router = Router::new().merge(more.with_state(()));
     // What is asked of a model of the first version stands in one part of the path with its name.

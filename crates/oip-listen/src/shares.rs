@@ -43,7 +43,7 @@ struct Shared {
 }
 
 /// Bytes of a large window. A connection whose way there and back takes 1 ms carries 256 MiB/s with it.
-const LARGE: u32 = 256 << 10;
+const LARGE: u32 = 1 << 20;
 /// Bytes of a medium window, the least that HTTP/2 allows for a connection.
 const MEDIUM: u32 = 65_535;
 /// Bytes of a small window, of each stream of a connection. It carries 16 MiB/s where the way there and back takes 1 ms.

@@ -356,7 +356,7 @@ impl App {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));
         }
         tokio::spawn(free_unused_buffers(config.http.budget.clone()));
-        let rest = oip_http::router_with(service.clone(), config.http, beside);
+        let rest = oip_http::service_with(service.clone(), config.http, beside);
         let calls = oip_grpc::service(service, config.grpc);
         tokio::spawn({
             let (calls, shutdown) = (calls.clone(), shutdown.clone());

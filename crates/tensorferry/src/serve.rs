@@ -118,7 +118,7 @@ impl Serve {
         let mut transports = Vec::new();
         let mut beside = Vec::new();
         if let Some(listener) = http {
-            let rest = oip_http::router(service.clone(), http_config);
+            let rest = oip_http::service(service.clone(), http_config);
             let serving =
                 oip_listen::serve(listener, Protocol::Http1, rest, limits.clone(), shutdown.clone());
             transports.push(tokio::spawn(serving));

@@ -4,11 +4,11 @@ use axum::{
     body::Body,
     http::{Method, Request, StatusCode},
 };
-use oip_http::{AllowedHosts, HttpConfig};
+use oip_http::{AllowedHosts, HttpConfig, HttpService};
 
 use crate::support::{Answer, app, app_with, call, x};
 
-async fn ask(app: &axum::Router, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+async fn ask(app: &HttpService, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
     body::{Body, HttpBody},
     http::{Method, Request, StatusCode},
 };
-use oip_http::HttpConfig;
+use oip_http::{HttpConfig, HttpService};
 use oip_service::{BoxFuture, Grant, InferenceService, ModelRepository, Readiness, RequestContext, Rights};
 use oip_types::{
     DataType, ErrorCode, InferRequest, InferResponse, LoadOptions, ModelIndexEntry, ModelMetadata, ModelRef,
@@ -416,14 +415,14 @@ async fn the_page_needs_nothing_from_elsewhere() {
 }
 
 /// What is served: the description with the models that are ready.
-async fn served(app: &Router) -> Value {
+async fn served(app: &HttpService) -> Value {
     let answer = get(app, "/openapi.json").await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     answer.json()
 }
 
 /// Models of every datatype and several shapes beside `matrix`, which is always there.
-async fn app_with_models() -> Router {
+async fn app_with_models() -> HttpService {
     let app = app();
     let forms = ["", "_scalar", "_matrix"];
     let identities = oip_service::testing::datatypes().flat_map(|datatype| {
@@ -585,7 +584,7 @@ impl ModelRepository for Wide {
 
 #[tokio::test]
 async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
-    let app = oip_http::router(Arc::new(Wide), HttpConfig::default());
+    let app = oip_http::service(Arc::new(Wide), HttpConfig::default());
     let answer = get(&app, "/openapi.json").await;
     assert!(answer.text().len() < 2 << 20, "{} bytes", answer.text().len());
     let description = answer.json();

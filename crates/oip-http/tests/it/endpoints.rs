@@ -8,7 +8,7 @@ use axum::{
     http::{Method, Request, StatusCode},
     routing,
 };
-use oip_http::{HttpConfig, router_with};
+use oip_http::{HttpConfig, service_with};
 use serde_json::json;
 
 use crate::support::{app, app_with, call, get, infer, send, x};
@@ -42,7 +42,7 @@ async fn server_endpoints_in_both_slash_forms() {
 async fn routes_of_the_program_beside_those_of_the_protocol() {
     let more = Router::new().route("/more", routing::get(|| async { "more" }));
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
-    let app = router_with(service, HttpConfig::default(), more);
+    let app = service_with(service, HttpConfig::default(), more);
     assert_eq!(get(&app, "/more").await.text(), "more");
     let answer = send(&app, Method::HEAD, "/more", Body::empty()).await;
     assert_eq!((answer.status, answer.text()), (StatusCode::OK, String::new()));

@@ -1,21 +1,20 @@
 //! The endpoints of the protocol's extensions.
 
 use axum::{
-    Router,
     body::Body,
     http::{Method, StatusCode},
 };
-use oip_http::{HttpConfig, router};
+use oip_http::{HttpConfig, HttpService, service};
 use oip_service::testing::TestService;
 use serde_json::{Value, json};
 
 use crate::support::{Answer, app, app_with, get, infer, send};
 
-async fn post(app: &Router, path: &str, body: &str) -> Answer {
+async fn post(app: &HttpService, path: &str, body: &str) -> Answer {
     send(app, Method::POST, path, Body::from(body.to_owned())).await
 }
 
-async fn get_json(app: &Router, path: &str) -> Value {
+async fn get_json(app: &HttpService, path: &str) -> Value {
     let answer = get(app, path).await;
     assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -307,7 +306,7 @@ async fn outputs_can_be_classified() {
 
 #[tokio::test]
 async fn what_is_not_offered_is_said() {
-    let plain = router(std::sync::Arc::new(TestService::plain()), HttpConfig::default());
+    let plain = service(std::sync::Arc::new(TestService::plain()), HttpConfig::default());
     let full = app();
     for (app, method, path, extension) in [
         (&plain, Method::GET, "/v2/models", "model_repository"),

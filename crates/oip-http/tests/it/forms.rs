@@ -2,8 +2,9 @@
 
 use std::io::Read;
 
-use axum::{Router, body::Body, http::StatusCode};
+use axum::{body::Body, http::StatusCode};
 use flate2::read::{GzDecoder, ZlibDecoder};
+use oip_http::HttpService;
 use serde_json::json;
 
 use crate::support::{Answer, app, call, get, infer, infer_with, x};
@@ -24,7 +25,7 @@ fn large() -> String {
     x("FP32", "[1000]", &format!("{:?}", [0.5; 1000]))
 }
 
-async fn ask(app: &Router, accept_encoding: &str, json: &str) -> Answer {
+async fn ask(app: &HttpService, accept_encoding: &str, json: &str) -> Answer {
     infer_with(
         app,
         "identity_fp32",
@@ -122,7 +123,7 @@ async fn clients_that_take_only_json_get_json() {
     }
 }
 
-async fn raw(app: &Router, model: &str, body: &[u8]) -> Answer {
+async fn raw(app: &HttpService, model: &str, body: &[u8]) -> Answer {
     infer_with(
         app,
         model,

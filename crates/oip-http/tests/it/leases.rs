@@ -11,7 +11,6 @@ use std::{
 };
 
 use axum::{
-    Router,
     body::Body,
     http::{Request, StatusCode},
     response::Response,
@@ -20,13 +19,13 @@ use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use oip_http::HttpConfig;
+use oip_http::{HttpConfig, HttpService};
 use oip_service::{ByteBudget, TimeLimits};
 use tower::ServiceExt;
 
 use crate::support::{app_with, infer, infer_binary, infer_with, x};
 
-fn app_within(limit: u64, config: HttpConfig) -> (Router, ByteBudget) {
+fn app_within(limit: u64, config: HttpConfig) -> (HttpService, ByteBudget) {
     let budget = ByteBudget::new(limit);
     let (app, _) = app_with(config.with(|config| config.budget = budget.clone()));
     (app, budget)
@@ -39,7 +38,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
 }
 
 /// Sends a body of so many bytes to a model that gives it back, and leaves the answer's body unread.
-async fn echo_unread(app: &Router, bytes: usize, accept_json: bool) -> Response {
+async fn echo_unread(app: &HttpService, bytes: usize, accept_json: bool) -> Response {
     let json = format!(
         r#"{{"parameters":{{"binary_data_output":{}}},"inputs":[{{"name":"x","datatype":"BOOL","shape":[{bytes}],"parameters":{{"binary_data_size":{bytes}}}}}]}}"#,
         !accept_json

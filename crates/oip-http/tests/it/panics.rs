@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{body::Body, http::Method};
-use oip_http::{HttpConfig, router};
+use oip_http::{HttpConfig, service};
 use oip_service::{
     BoxFuture, InferenceService, ModelConfiguration, ModelRepository, Readiness, RequestContext, Statistics,
     testing::TestService,
@@ -52,7 +52,7 @@ impl InferenceService for Panicking {
 
 #[tokio::test]
 async fn a_panic_is_status_500_and_the_next_request_is_answered() {
-    let app = router(Arc::new(Panicking::default()), HttpConfig::default());
+    let app = service(Arc::new(Panicking::default()), HttpConfig::default());
     for model in ["early", "late", "metadata"] {
         let answer = infer(&app, model, &x("FP32", "[1]", "[1]")).await;
         assert_eq!(answer.status, 500, "{model}");
@@ -128,7 +128,7 @@ impl ModelConfiguration for PanickingExtensions {
 
 #[tokio::test]
 async fn panics_of_extensions_cost_one_request_each() {
-    let app = router(Arc::new(PanickingExtensions::default()), HttpConfig::default());
+    let app = service(Arc::new(PanickingExtensions::default()), HttpConfig::default());
     for (method, path) in [
         (Method::GET, "/v2"),
         (Method::GET, "/v2/models"),

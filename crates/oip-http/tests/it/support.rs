@@ -3,24 +3,23 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Router,
     body::Body,
     http::{HeaderMap, Method, Request, StatusCode},
 };
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use oip_http::{HttpConfig, router};
+use oip_http::{HttpConfig, HttpService};
 use oip_service::testing::TestService;
 use serde_json::Value;
 use tower::ServiceExt;
 
-pub(crate) fn app() -> Router {
+pub(crate) fn app() -> HttpService {
     app_with(HttpConfig::default()).0
 }
 
-pub(crate) fn app_with(config: HttpConfig) -> (Router, Arc<TestService>) {
+pub(crate) fn app_with(config: HttpConfig) -> (HttpService, Arc<TestService>) {
     let service = Arc::new(TestService::default());
-    (router(service.clone(), config), service)
+    (oip_http::service(service.clone(), config), service)
 }
 
 pub(crate) struct Answer {
@@ -62,7 +61,7 @@ impl Answer {
     }
 }
 
-pub(crate) async fn call(app: &Router, request: Request<Body>) -> Answer {
+pub(crate) async fn call(app: &HttpService, request: Request<Body>) -> Answer {
     let answering = app.clone().oneshot(request);
     let response = tokio::time::timeout(Duration::from_secs(20), answering)
         .await
@@ -80,11 +79,11 @@ pub(crate) async fn call(app: &Router, request: Request<Body>) -> Answer {
     }
 }
 
-pub(crate) async fn get(app: &Router, path: &str) -> Answer {
+pub(crate) async fn get(app: &HttpService, path: &str) -> Answer {
     send(app, Method::GET, path, Body::empty()).await
 }
 
-pub(crate) async fn send(app: &Router, method: Method, path: &str, body: Body) -> Answer {
+pub(crate) async fn send(app: &HttpService, method: Method, path: &str, body: Body) -> Answer {
     call(
         app,
         Request::builder()
@@ -98,7 +97,7 @@ pub(crate) async fn send(app: &Router, method: Method, path: &str, body: Body) -
 }
 
 /// Sends JSON to a model's infer endpoint.
-pub(crate) async fn infer(app: &Router, model: &str, json: &str) -> Answer {
+pub(crate) async fn infer(app: &HttpService, model: &str, json: &str) -> Answer {
     send(
         app,
         Method::POST,
@@ -109,7 +108,7 @@ pub(crate) async fn infer(app: &Router, model: &str, json: &str) -> Answer {
 }
 
 /// Sends JSON and binary tensors.
-pub(crate) async fn infer_binary(app: &Router, model: &str, json: &str, binary: &[u8]) -> Answer {
+pub(crate) async fn infer_binary(app: &HttpService, model: &str, json: &str, binary: &[u8]) -> Answer {
     let body = [json.as_bytes(), binary].concat();
     infer_with(
         app,
@@ -120,7 +119,12 @@ pub(crate) async fn infer_binary(app: &Router, model: &str, json: &str, binary: 
     .await
 }
 
-pub(crate) async fn infer_with(app: &Router, model: &str, headers: &[(&str, &str)], body: Body) -> Answer {
+pub(crate) async fn infer_with(
+    app: &HttpService,
+    model: &str,
+    headers: &[(&str, &str)],
+    body: Body,
+) -> Answer {
     let mut request = Request::post(format!("/v2/models/{model}/infer")).header("host", "x");
     for (name, value) in headers {
         request = request.header(*name, *value);

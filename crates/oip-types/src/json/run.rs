@@ -105,8 +105,11 @@ const WINDOW: usize = 24;
 /// Where `wanted` stands in a block, the first byte in the lowest bit.
 #[inline(always)]
 fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
-    // The compiler compares sixteen bytes at once here.
-    let equal = block.map(|byte| u8::from(byte == wanted));
+    // The compiler compares sixteen bytes at once here; a `map` of arrays it may leave as calls, one for each byte.
+    let mut equal = [0; BLOCK];
+    for (equal, byte) in equal.iter_mut().zip(block) {
+        *equal = u8::from(*byte == wanted);
+    }
     equal
         .as_chunks::<8>()
         .0
@@ -243,21 +246,24 @@ const MIN_OF_LEN: [u64; 17] = {
 /// The number that sixteen digits are, the first in the lowest byte; `None` when one is no digit.
 #[inline(always)]
 fn value_of(digits: u128) -> Option<u64> {
-    let halves = [digits as u64, (digits >> 64) as u64];
+    let (high, low) = (digits as u64, (digits >> 64) as u64);
     // What is no digit has its high nibble set, here or after adding six.
-    let above_nine = halves.map(|digits| digits | digits.wrapping_add(0x0606_0606_0606_0606));
-    if (above_nine[0] | above_nine[1]) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
+    let above_nine = |digits: u64| digits | digits.wrapping_add(0x0606_0606_0606_0606);
+    if (above_nine(high) | above_nine(low)) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
         return None;
     }
-    let [high, low] = halves.map(|digits| {
-        // Neighbours are joined: digits to pairs, then the four pairs, each with its power of ten.
-        const PAIRS: u64 = 0x0000_00ff_0000_00ff;
-        let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
-        let odd = (pairs & PAIRS).wrapping_mul(1_000_000 << 32 | 100);
-        let even = (pairs >> 16 & PAIRS).wrapping_mul(10_000 << 32 | 1);
-        odd.wrapping_add(even) >> 32
-    });
-    Some(high * 100_000_000 + low)
+    Some(value_of_eight(high) * 100_000_000 + value_of_eight(low))
+}
+
+/// The number that eight digits are.
+#[inline(always)]
+fn value_of_eight(digits: u64) -> u64 {
+    // Neighbours are joined: digits to pairs, then the four pairs, each with its power of ten.
+    const PAIRS: u64 = 0x0000_00ff_0000_00ff;
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
+    let odd = (pairs & PAIRS).wrapping_mul(1_000_000 << 32 | 100);
+    let even = (pairs >> 16 & PAIRS).wrapping_mul(10_000 << 32 | 1);
+    odd.wrapping_add(even) >> 32
 }
 
 /// A decimal number that fits a window.

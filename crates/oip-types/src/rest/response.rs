@@ -62,6 +62,8 @@ fn write_response(
     non_finite: NonFinite,
 ) -> Result<Vec<Bytes>, ServiceError> {
     let mut binary = Vec::new();
+    // For what stands beside the data of a usual answer.
+    writer.room(128 * (1 + response.outputs.len().min(8)))?;
     writer.raw("{");
     if let Some(id) = &response.id {
         writer.raw("\"id\":");

@@ -318,6 +318,14 @@ pub(super) fn write_tensor(
     let mut parameters = Cow::Borrowed(parameters);
     match &destination {
         Destination::Json(_) => {}
+        // The most common case, without a map for it.
+        Destination::Binary(_) if parameters.is_empty() => {
+            writer.raw(",\"parameters\":{");
+            writer.string(BINARY_DATA_SIZE);
+            writer.raw(":");
+            writer.integer(value.raw().len());
+            writer.raw("}");
+        }
         Destination::Binary(_) => {
             let size = i64::try_from(value.raw().len()).unwrap_or(i64::MAX);
             parameters

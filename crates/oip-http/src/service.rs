@@ -1,0 +1,183 @@
+//! The REST side as one service, in which inference does not go through a router.
+//!
+//! A router takes a dozen allocations for a request, and code of its own that a small request finds cold. Inference is nearly all that a
+//! server is asked for, and its path is soon told from others.
+
+use std::{
+    convert::Infallible,
+    error::Error,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    Router,
+    body::HttpBody,
+    http::{Method, Request},
+    response::Response,
+    routing::future::RouteFuture,
+};
+use bytes::Bytes;
+use oip_service::InferenceService;
+use oip_types::ModelRef;
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::{
+    HttpConfig,
+    answer::respond,
+    app::App,
+    entrance::{Entered, refusal},
+    infer::infer,
+    routes::routed,
+};
+
+/// The REST side of the protocol for a service, as a tower service to be served: it answers as [`router`](crate::router) does, and
+/// inference with less work.
+#[must_use]
+pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpService {
+    service_with(service, config, Router::new())
+}
+
+/// The same, and `more` routes beside it: what holds for heads, unknown paths and wrong methods holds for them too.
+///
+/// # Panics
+/// When `more` has a fallback, or a path of the protocol.
+#[must_use]
+pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> HttpService {
+    let app = App::new(service, config);
+    HttpService {
+        router: routed(app.clone(), more),
+        app,
+    }
+}
+
+/// A tower service that answers HTTP requests; made by [`service`].
+#[derive(Clone)]
+pub struct HttpService {
+    app: App,
+    /// For everything but inference.
+    router: Router,
+}
+
+impl<B> Service<Request<B>> for HttpService
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = HttpAnswer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> HttpAnswer {
+        if *request.method() != Method::POST || model_of(request.uri().path()).is_none() {
+            let answer = self.router.call(request);
+            return HttpAnswer::Routed { answer };
+        }
+        let answer = match refusal(&request, &self.app.config) {
+            Some(response) => Entered::refused(response),
+            None => Entered::admitted(answer(self.app.clone(), request)),
+        };
+        HttpAnswer::Inference { answer }
+    }
+}
+
+/// Answers an inference.
+fn answer<B>(app: App, request: Request<B>) -> Answering
+where
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    Box::pin(async move {
+        let uri = request.uri().clone();
+        let (model, version) = model_of(uri.path()).unwrap_or_default();
+        let answered = async {
+            let model = ModelRef::new(model, version)?;
+            // A model that does not exist is not worth reading a body for.
+            app.service.model_ready(model)?;
+            infer(app, model, request).await
+        };
+        Ok(respond(answered.await))
+    })
+}
+
+/// The model and the version whose inference a path is, if it is one and needs no decoding.
+fn model_of(path: &str) -> Option<(&str, Option<&str>)> {
+    let path = path.strip_prefix("/v2/models/")?;
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let path = path.strip_suffix("/infer")?;
+    let (model, version) = match path.split_once("/versions/") {
+        Some((model, version)) => (model, Some(version)),
+        None => (path, None),
+    };
+    let is_plain = |part: &str| !part.is_empty() && !part.contains(['/', '%']);
+    (is_plain(model) && version.is_none_or(is_plain)).then_some((model, version))
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+pin_project! {
+    /// The answer of an [`HttpService`] in the making.
+    #[project = HttpAnswerProjection]
+    pub enum HttpAnswer {
+        #[doc(hidden)]
+        Inference {
+            #[pin]
+            answer: Entered<Answering>,
+        },
+        #[doc(hidden)]
+        Routed {
+            #[pin]
+            answer: RouteFuture<Infallible>,
+        },
+    }
+}
+
+impl Future for HttpAnswer {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            HttpAnswerProjection::Inference { answer } => answer.poll(cx),
+            HttpAnswerProjection::Routed { answer } => answer.poll(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_inference_are_told_from_others() {
+        for (path, found) in [
+            ("/v2/models/m/infer", Some(("m", None))),
+            ("/v2/models/m/infer/", Some(("m", None))),
+            ("/v2/models/infer/infer", Some(("infer", None))),
+            ("/v2/models/m/versions/3/infer", Some(("m", Some("3")))),
+            ("/v2/models/m/versions/3/infer/", Some(("m", Some("3")))),
+            ("/v2/models/versions/infer", Some(("versions", None))),
+            ("/v2/models/a b/infer", Some(("a b", None))),
+            ("/v2/models//infer", None),
+            ("/v2/models/m//infer", None),
+            ("/v2/models/m/infer//", None),
+            ("/v2/models/m/versions//infer", None),
+            ("/v2/models/m/versions/infer", None),
+            ("/v2/models/m/versions/3/4/infer", None),
+            ("/v2/models/m/n/infer", None),
+            ("/v2/models/m%2Fn/infer", None),
+            ("/v2/models/m/versions/%33/infer", None),
+            ("/v2/models/m/generate", None),
+            ("/v2/models/infer", None),
+            ("/v2/models/m", None),
+            ("/v1/models/m/infer", None),
+        ] {
+            assert_eq!(model_of(path), found, "{path}");
+        }
+    }
+}
