@@ -7,7 +7,7 @@ use std::{
 };
 
 use oip_service::{Answers, BoxFuture, CancelToken, Lease, ModelCall, OtherModels, RequestContext};
-use oip_types::{ErrorCode, InferRequest, ServiceError};
+use oip_types::{ErrorCode, InferRequest, ParameterValue, ServiceError};
 
 /// Models that answer requests: all that a model's threads know of the rest of the engine. The registry implements it.
 pub(crate) trait Callees: Send + Sync {
@@ -77,7 +77,7 @@ impl OtherModels for Asking<'_> {
         };
         let cx = RequestContext::for_call(self.lease().clone(), self.cancel, call.timeout, self.caller);
         let priority = call.request.parameters.get("priority");
-        let priority = priority.and_then(|priority| priority.as_u64()).unwrap_or(0);
+        let priority = priority.and_then(ParameterValue::as_u64).unwrap_or(0);
         callees.answer_call(call.request, cx.with_priority(priority), call.takes_several)
     }
 }
