@@ -31,7 +31,7 @@ use crate::{
 
 /// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
 /// is when other connections would begin to notice.
-const LARGE: usize = 256 << 10;
+const LARGE: usize = 64 << 10;
 
 /// Bytes of binary data above which BYTES are read elsewhere: each element is looked at, and a raw body is copied.
 /// Numbers stay where they are in the body, however many.
