@@ -50,26 +50,23 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What a request costs the server, beside a bare echo.
+/// What a request costs the server, beside bare echoes.
 fn cost_of_requests(more: &[String]) -> Result<()> {
-    let echo = [
-        "build",
-        "--release",
-        "--package",
-        "oip-listen",
-        "--example",
-        "echo",
-    ];
-    cargo::run(&echo, &[])?;
+    for (package, echo) in [("oip-listen", "echo"), ("oip-grpc", "bare_echo")] {
+        cargo::run(
+            &["build", "--release", "--package", package, "--example", echo],
+            &[],
+        )?;
+    }
     cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     let built = workspace::root().join(target).join("release");
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
     let network = workspace::root().join("crates/oip-server/examples/models/digits/1/model.onnx");
     let (server, network) = (path("oip-server"), network.to_string_lossy().into_owned());
-    let http_floor = path("examples/echo");
+    let (http_floor, grpc_floor) = (path("examples/echo"), path("examples/bare_echo"));
     let measured = ["--server", &server, "--network", &network];
-    let floors = ["--http-floor", &http_floor];
+    let floors = ["--http-floor", &http_floor, "--grpc-floor", &grpc_floor];
     let kit = [
         "run",
         "--quiet",

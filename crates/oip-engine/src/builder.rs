@@ -8,7 +8,12 @@ use tensor_core::Quoted;
 use crate::{
     config::EngineConfig,
     engine::Engine,
-    load::{LoadError, loader, registry::Registry, repositories::Repositories, repository::Repository},
+    load::{
+        LoadError, loader,
+        registry::{LoadCost, Registry},
+        repositories::Repositories,
+        repository::Repository,
+    },
     run::others::Others,
 };
 
@@ -112,7 +117,11 @@ impl EngineBuilder {
             if !names.insert(name.clone()) {
                 return Err(BuildError::duplicate(&name));
             }
-            let before = registry.finish_loading(&name, None, Ok(Arc::new(served)), start.elapsed(), true);
+            let cost = LoadCost {
+                time: start.elapsed(),
+                memory: None,
+            };
+            let before = registry.finish_loading(&name, None, Ok(Arc::new(served)), cost, true);
             debug_assert!(before.is_none(), "names differ");
         }
         Ok(Engine::start_with(registry, repositories, config))

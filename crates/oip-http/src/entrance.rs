@@ -5,7 +5,6 @@
 
 use std::{
     convert::Infallible,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -16,7 +15,7 @@ use axum::{
     http::{Request, StatusCode},
     response::Response,
 };
-use oip_service::service_panicked;
+use oip_service::{CatchPanic, catch_panic};
 use oip_types::{ServiceError, rest::error_body};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -96,12 +95,12 @@ pin_project! {
         Refused { response: Option<Response> },
         Admitted {
             #[pin]
-            answer: F,
+            answer: CatchPanic<F>,
         },
     }
 }
 
-impl<F> Entered<F> {
+impl<F: Future> Entered<F> {
     pub(crate) fn refused(response: Response) -> Self {
         Self::Refused {
             response: Some(response),
@@ -109,7 +108,9 @@ impl<F> Entered<F> {
     }
 
     pub(crate) fn admitted(answer: F) -> Self {
-        Self::Admitted { answer }
+        Self::Admitted {
+            answer: catch_panic(answer),
+        }
     }
 }
 
@@ -124,9 +125,9 @@ where
             EnteredProjection::Refused { response } => response
                 .take()
                 .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
-            // The future is not polled again after a panic.
-            EnteredProjection::Admitted { answer } => catch_unwind(AssertUnwindSafe(|| answer.poll(cx)))
-                .unwrap_or_else(|_| Poll::Ready(Ok(answer::error(&service_panicked())))),
+            EnteredProjection::Admitted { answer } => answer
+                .poll(cx)
+                .map(|answered| answered.unwrap_or_else(|panicked| Ok(answer::error(&panicked)))),
         }
     }
 }

@@ -102,12 +102,12 @@ pub use extended::Extended;
 
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
-pub use memory::available_memory;
+pub use memory::{available_memory, private_memory};
 pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;
 pub use others::{ModelCall, NoOtherModels, OtherModels};
-pub use panics::{catch_panic, service_panicked};
+pub use panics::{CatchPanic, catch_panic, service_panicked};
 pub use request_ids::RequestIds;
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;

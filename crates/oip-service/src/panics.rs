@@ -1,31 +1,43 @@
 //! Panics of services: caught where transports call them, so that a client gets an error and not a cut connection.
 
 use std::{
-    future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
-    task::Poll,
+    pin::Pin,
+    task::{Context, Poll},
 };
 
 use oip_types::ServiceError;
+use pin_project_lite::pin_project;
 
-/// Awaits work that a service does; a panic in it becomes an error.
+/// Awaits work that a service does; a panic in it becomes an error: [`Internal`](oip_types::ErrorCode::Internal).
 ///
 /// The panic hook has run by then, so the log has the panic itself. A service that is shared between requests must stay
 /// usable after a panic, as it must when one of its threads panics.
-///
-/// # Errors
-/// [`Internal`](oip_types::ErrorCode::Internal) when the work panics.
-pub async fn catch_panic<F: Future>(work: F) -> Result<F::Output, ServiceError> {
-    let mut work = pin!(work);
-    poll_fn(|cx| {
+pub fn catch_panic<F: Future>(work: F) -> CatchPanic<F> {
+    CatchPanic { work }
+}
+
+pin_project! {
+    /// Work whose panics become errors; made by [`catch_panic`]. It is no larger than the work: futures of requests are large, and moved.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless they are awaited"]
+    pub struct CatchPanic<F> {
+        #[pin]
+        work: F,
+    }
+}
+
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = Result<F::Output, ServiceError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let work = self.project().work;
         // The future is not polled again after a panic.
-        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        match catch_unwind(AssertUnwindSafe(|| work.poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(service_panicked())),
         }
-    })
-    .await
+    }
 }
 
 /// What a client is told whose request panicked.

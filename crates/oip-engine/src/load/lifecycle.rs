@@ -1,10 +1,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use model_config::{Syntax, WrittenConfig, steps};
+use oip_service::private_memory;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
@@ -14,8 +15,8 @@ use crate::{
         LoadError,
         files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
-        model_folder::{FoundVersion, ModelFolder},
-        registry::Registry,
+        model_folder::{Content, FoundVersion, ModelFolder},
+        registry::{LoadCost, Registry},
         repositories::Repositories,
         retirement::Retirement,
     },
@@ -276,6 +277,8 @@ impl Lifecycle {
         snapshot: &Snapshot,
     ) -> Result<(), LoadError> {
         let (name, version) = (plan.name, found.version);
+        let is_pipeline = matches!(found.content, Ok(Content::Pipeline));
+        let before = private_memory().filter(|_| !is_pipeline);
         let start = Instant::now();
         let loaded = found.content.and_then(|content| {
             let job = Job {
@@ -302,11 +305,16 @@ impl Lifecycle {
                 _ => Ok(Arc::new(served)),
             }
         });
-        let (took, version) = (start.elapsed(), version.as_deref());
-        let outcome = self.take_over(plan, version, loaded, took);
+        let version = version.as_deref();
+        let cost = LoadCost {
+            time: start.elapsed(),
+            // Versions are loaded one at a time, so most of what grew is this one's.
+            memory: before.and_then(|before| Some(private_memory()?.saturating_sub(before))),
+        };
+        let outcome = self.take_over(plan, version, loaded, cost);
         match &outcome {
             Ok(()) => {
-                let milliseconds = took.as_millis() as u64;
+                let milliseconds = cost.time.as_millis() as u64;
                 tracing::info!(model = name, version, milliseconds, "loaded a model");
             }
             Err(reason) => {
@@ -323,7 +331,7 @@ impl Lifecycle {
         plan: &Plan<'_>,
         version: Option<&str>,
         loaded: Result<Arc<ServedVersion>, LoadError>,
-        took: Duration,
+        cost: LoadCost,
     ) -> Result<(), LoadError> {
         let _planning = lock(&self.planning);
         let (served, failure) = match loaded {
@@ -341,7 +349,7 @@ impl Lifecycle {
         let result = served.ok_or_else(|| failure.iter().map(ToString::to_string).collect());
         let before = self
             .registry
-            .finish_loading(plan.name, version, result, took, plan.is_waited_for);
+            .finish_loading(plan.name, version, result, cost, plan.is_waited_for);
         if let Some(before) = before {
             self.retirement.retire(before, || {});
         }

@@ -32,7 +32,7 @@ struct Entry {
     state: State,
     /// Why it is not ready; of one that is, why the last attempt to replace it failed.
     reason: String,
-    load_time: Option<Duration>,
+    cost: Option<LoadCost>,
     /// Whether the server is not ready before this is.
     is_waited_for: bool,
 }
@@ -50,7 +50,7 @@ impl Entry {
         Self {
             state,
             reason: reason.into(),
-            load_time: None,
+            cost: None,
             is_waited_for,
         }
     }
@@ -92,6 +92,17 @@ pub struct ModelStatus {
     pub metadata: Option<Arc<ModelMetadata>>,
     /// How long loading took.
     pub load_time: Option<Duration>,
+    /// About how many bytes of memory it takes: by how much what the process and its children have for themselves grew while the
+    /// version was loaded. None where the system does not say, and for pipelines and models of the program's own.
+    pub load_memory: Option<u64>,
+}
+
+/// What loading a version took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadCost {
+    pub(crate) time: Duration,
+    /// As in [`ModelStatus`].
+    pub(crate) memory: Option<u64>,
 }
 
 impl ModelStatus {
@@ -106,6 +117,7 @@ impl ModelStatus {
             reason: reason.to_owned(),
             metadata: None,
             load_time: None,
+            load_memory: None,
         }
     }
 
@@ -123,6 +135,15 @@ impl ModelStatus {
     pub fn with_load_time(self, load_time: Duration) -> Self {
         Self {
             load_time: Some(load_time),
+            ..self
+        }
+    }
+
+    /// The same with the memory that it takes.
+    #[must_use]
+    pub fn with_load_memory(self, load_memory: u64) -> Self {
+        Self {
+            load_memory: Some(load_memory),
             ..self
         }
     }
@@ -172,7 +193,7 @@ impl Registry {
         name: &str,
         version: Option<&str>,
         result: Result<Arc<ServedVersion>, String>,
-        load_time: Duration,
+        cost: LoadCost,
         is_waited_for: bool,
     ) -> Option<Arc<ServedVersion>> {
         if result.is_ok() {
@@ -191,7 +212,7 @@ impl Registry {
             (Err(reason), _) => (State::Failed, reason),
         };
         let entry = Entry {
-            load_time: Some(load_time),
+            cost: Some(cost),
             ..Entry::new(state, reason, is_waited_for)
         };
         let before = entries.insert(version.map(VersionKey::new), entry);
@@ -428,7 +449,8 @@ impl Registry {
                     state,
                     reason,
                     metadata: entry.served().map(|served| served.metadata().clone()),
-                    load_time: entry.load_time,
+                    load_time: entry.cost.map(|cost| cost.time),
+                    load_memory: entry.cost.and_then(|cost| cost.memory),
                 }
             })
             .collect()

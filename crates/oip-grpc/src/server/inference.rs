@@ -1,6 +1,6 @@
 //! From a request's message to its answer's: decompressing, reading, running, writing, within the request's lease.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
@@ -194,7 +194,7 @@ impl Inference {
                     Envelope::Stream => oip_service::answers(service, cpu, request, cx).await,
                 }
             };
-            let answers = within_deadline(&lease, inference)
+            let answers = within_deadline(&lease, pin!(inference))
                 .await
                 .map_err(|passed| passed.within(&model))??;
             let response = match answers {

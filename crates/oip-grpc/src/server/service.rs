@@ -119,8 +119,11 @@ where
         }
         match request.uri().path() {
             MODEL_INFER => {
-                let answer = unary::call(self.inference.clone(), request);
-                Box::pin(async { Ok(catch_panic(answer).await.unwrap_or_else(|error| refused(&error))) })
+                let inference = self.inference.clone();
+                Box::pin(async {
+                    let answer = catch_panic(unary::call(inference, request)).await;
+                    Ok(answer.unwrap_or_else(|error| refused(&error)))
+                })
             }
             MODEL_STREAM_INFER => {
                 let response = stream::open(self.inference.clone(), request);

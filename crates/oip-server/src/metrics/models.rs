@@ -141,6 +141,11 @@ const READY: Family = Family::gauge(
 
 const LOAD_TIME: Family = Family::gauge("nv_model_load_duration_secs", "Seconds that loading took.");
 
+const LOAD_MEMORY: Family = Family::gauge(
+    "oip_model_memory_bytes",
+    "About how much memory a version takes: by how much the server's grew while it was loaded.",
+);
+
 /// Writes the families of versions that are ready.
 pub(super) fn write_metrics(text: &mut Text, versions: &[VersionMetrics]) {
     for PerVersion { family, of } in &NUMBERS {
@@ -190,6 +195,12 @@ pub(super) fn write_states(text: &mut Text, versions: &[ModelStatus]) {
     for status in versions {
         if let (ModelState::Ready, Some(time)) = (status.state, status.load_time) {
             samples.add(&status_labels(status), time.as_secs_f64());
+        }
+    }
+    let mut samples = text.family(&LOAD_MEMORY);
+    for status in versions {
+        if let (ModelState::Ready, Some(memory)) = (status.state, status.load_memory) {
+            samples.add(&status_labels(status), memory);
         }
     }
 }
