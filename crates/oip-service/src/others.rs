@@ -64,7 +64,7 @@ pub trait OtherModels {
     /// What memory for calls is charged to, before it is taken.
     fn lease(&self) -> &Lease;
 
-    /// Asks another model. Whoever drops the future, or the answers that it gives, ends the work for it.
+    /// Asks another model. Dropping the future, or the answers that it gives, ends the work for it.
     ///
     /// The future says no by itself when the model is not there, refuses the request, or waits for the model that asks.
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Answers, ServiceError>>;

@@ -24,10 +24,7 @@ use tensor_core::Quoted;
 
 use crate::protocol::{Answer, Ask, Broken, Connection, Failed, InputPlace, Kind, Next};
 #[cfg(target_os = "linux")]
-use crate::{
-    places::LEAST_IN_REGION,
-    region::{REGION_ALIGNMENT, Region},
-};
+use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 
 /// Calls of one request that are open at a time. Workers keep to it.
 const MOST_CALLS: usize = 256;

@@ -11,7 +11,7 @@ use tensor_core::{Quoted, Shape};
 #[cfg(target_os = "linux")]
 use crate::protocol::{NewRegion, Room};
 #[cfg(target_os = "linux")]
-use crate::region::{REGION_ALIGNMENT, Region};
+use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     protocol::{
@@ -19,10 +19,6 @@ use crate::{
         Run, Taken, read_json,
     },
 };
-
-/// Bytes of inputs from which they are in a region: below, a second system call costs more than a second copy.
-#[cfg(target_os = "linux")]
-pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
 /// The places that one worker knows.
 #[derive(Default)]

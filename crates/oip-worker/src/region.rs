@@ -15,6 +15,9 @@ use rustix::{
 /// Where tensors begin in a region: at multiples of this.
 pub(crate) const REGION_ALIGNMENT: u64 = 64;
 
+/// Bytes of tensors from which they are in a region: below, a second system call costs more than a second copy.
+pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
+
 /// The largest region that is kept between two requests.
 const KEPT: u64 = 64 << 20;
 
