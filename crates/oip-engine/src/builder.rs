@@ -14,6 +14,7 @@ use crate::{
         repositories::Repositories,
         repository::Repository,
     },
+    run::others::Others,
 };
 
 /// Builds an [`Engine`] out of models that the program has itself. Nothing is read from disk, and nothing panics: what cannot
@@ -112,7 +113,7 @@ impl EngineBuilder {
             let start = Instant::now();
             let name = loader::name_of(&*model).map_err(|error| BuildError::load("a model", error))?;
             let named = |error| BuildError::load(&format!("model {}", Quoted(&name)), error);
-            let served = loader::embed(model, &config).map_err(named)?;
+            let served = loader::embed(model, &config, Others::of(&registry)).map_err(named)?;
             if !names.insert(name.clone()) {
                 return Err(BuildError::duplicate(&name));
             }

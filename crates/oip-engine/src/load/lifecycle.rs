@@ -21,7 +21,7 @@ use crate::{
         retirement::Retirement,
     },
     pipeline::{Change, Pipeline},
-    run::{cache::ResponseCache, served_version::ServedVersion},
+    run::{cache::ResponseCache, others::Others, served_version::ServedVersion},
 };
 
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
@@ -287,7 +287,13 @@ impl Lifecycle {
                 folder: plan.folder.clone(),
                 written: plan.written.clone(),
             };
-            let served = loader::load(job, content, &self.config, self.cache.as_ref())?;
+            let served = loader::load(
+                job,
+                content,
+                &self.config,
+                self.cache.as_ref(),
+                Others::of(&self.registry),
+            )?;
             // What was read while it was written is neither the old nor the new.
             let part = version.as_deref().map_or(Part::All, Part::Version);
             let stamps = |snapshot: &Snapshot| {

@@ -13,7 +13,7 @@ use tensor_core::Quoted;
 use crate::{
     load::version_key::VersionKey,
     pipeline::{Pipeline, StepError, StepModels},
-    run::{cache::Generation, served_version::ServedVersion},
+    run::{cache::Generation, call_order::CallOrder, others::Callees, served_version::ServedVersion},
 };
 
 /// Which versions of which models there are, and how each of them is.
@@ -22,6 +22,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Registry {
     models: Mutex<BTreeMap<String, Versions>>,
+    call_order: CallOrder,
 }
 
 /// Versions from oldest to newest; a model without versions has one entry, under `None`.
@@ -200,6 +201,9 @@ impl Registry {
         cost: LoadCost,
         is_waited_for: bool,
     ) -> Option<Arc<ServedVersion>> {
+        if result.is_ok() {
+            self.call_order.forget(name);
+        }
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
         let before = entries.get_mut(&version.map(VersionKey::new));
@@ -320,6 +324,7 @@ impl Registry {
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
             let served = self.find(request.model())?;
+            self.admit(&served, &cx)?;
             if served.is_decoupled() {
                 return Err(ServiceError::new(ErrorCode::Unimplemented, DECOUPLED).within(request.model()));
             }
@@ -335,11 +340,20 @@ impl Registry {
     ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
         Box::pin(async move {
             let served = self.find(request.model())?;
+            self.admit(&served, &cx)?;
             if !served.is_decoupled() {
                 return self.infer_one(&served, request, cx).await.map(Answers::One);
             }
             answer_several(served, request, &cx).map(Answers::Several)
         })
+    }
+
+    /// Lets a request pass that a model makes, unless it could wait for itself. A pipeline waits for nothing; its steps do.
+    fn admit(&self, served: &ServedVersion, cx: &RequestContext) -> Result<(), ServiceError> {
+        match cx.caller().filter(|_| served.pipeline().is_none()) {
+            None => Ok(()),
+            Some(caller) => self.call_order.admit(caller, &served.metadata().name),
+        }
     }
 
     /// `served` is held until the answer is there, so that nobody ends it before.
@@ -520,6 +534,23 @@ impl StepModels for Registry {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         self.infer(request, cx)
+    }
+}
+
+/// How models ask each other.
+impl Callees for Registry {
+    fn answer_call(
+        self: Arc<Self>,
+        request: InferRequest,
+        cx: RequestContext,
+        takes_several: bool,
+    ) -> BoxFuture<'static, Result<Answers, ServiceError>> {
+        Box::pin(async move {
+            match takes_several {
+                true => self.answers(request, cx).await,
+                false => self.infer(request, cx).await.map(Answers::One),
+            }
+        })
     }
 }
 
