@@ -47,7 +47,7 @@ pub(super) fn packed(rows: usize, weights: &[f32]) -> Vec<f32> {
     let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
     for (block, weights) in blocks.zip(weights.chunks((BLOCK * depth).max(1))) {
         let (terms, _) = block.as_chunks_mut::<BLOCK>();
-        if let Some((first, second, third, fourth)) = four_rows(weights, depth) {
+        if let Some([first, second, third, fourth]) = four_rows(weights, depth) {
             for (term, numbers) in terms.iter_mut().enumerate() {
                 *numbers = [first[term], second[term], third[term], fourth[term]];
             }
@@ -63,11 +63,11 @@ pub(super) fn packed(rows: usize, weights: &[f32]) -> Vec<f32> {
 }
 
 /// The rows of a block that is full.
-fn four_rows(weights: &[f32], depth: usize) -> Option<(&[f32], &[f32], &[f32], &[f32])> {
+fn four_rows(weights: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     let (first, rest) = weights.split_at_checked(depth)?;
     let (second, rest) = rest.split_at_checked(depth)?;
     let (third, rest) = rest.split_at_checked(depth)?;
-    Some((first, second, third, rest.get(..depth)?))
+    Some([first, second, third, rest.get(..depth)?])
 }
 
 /// Copies some numbers; quicker than the usual way for the few of a line.
@@ -229,7 +229,7 @@ impl<F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Products<'_, 
 
 /// Copies the rows of a panel together. Columns behind the last one may be left as they are.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "as below")]
+#[allow(clippy::manual_memcpy, clippy::needless_range_loop, reason = "as below")]
 fn copy<S: pulp::Simd>(_: S, values: &[f32], offsets: &[usize], panel: &mut [[f32; PANEL]]) {
     let panel = &mut panel[..offsets.len()];
     for term in 0..offsets.len() {
@@ -258,6 +258,7 @@ struct Tile<'t> {
 impl Tile<'_> {
     #[inline(always)]
     #[allow(
+        clippy::manual_memcpy,
         clippy::needless_range_loop,
         reason = "the sums stay in registers only where every index is a constant"
     )]
@@ -315,7 +316,7 @@ impl Tile<'_> {
 
 /// One row times some vectors.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "as above")]
+#[allow(clippy::manual_memcpy, clippy::needless_range_loop, reason = "as above")]
 fn filter<S: pulp::Simd, const VECTORS: usize>(
     simd: S,
     weights: &[f32],
