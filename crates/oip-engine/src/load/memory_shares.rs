@@ -47,7 +47,7 @@ impl MemoryShares {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Shares, Option<i64>) -> T) -> T {
-        // Numbers only: whoever panicked here left nothing half done.
+        // Updates are plain numbers, so lock poisoning is ignored.
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = private_memory().and_then(|bytes| i64::try_from(bytes).ok());
         change(&mut shares, now)
