@@ -5,7 +5,6 @@ use std::{
 };
 
 use model_config::{Syntax, WrittenConfig, steps};
-use oip_service::private_memory;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
@@ -15,6 +14,7 @@ use crate::{
         LoadError,
         files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
+        memory_shares::MemoryShares,
         model_folder::{Content, FoundVersion, ModelFolder},
         registry::{LoadCost, Registry},
         repositories::Repositories,
@@ -33,6 +33,7 @@ pub(crate) struct Lifecycle {
     /// What was in the folders of models when they were last loaded, or tried to be.
     known: Mutex<BTreeMap<String, Known>>,
     cache: Option<Arc<ResponseCache>>,
+    memory_shares: MemoryShares,
     /// Held while models come and go and pipelines are planned with them.
     planning: Mutex<()>,
     /// Models that were loaded only because a pipeline runs them.
@@ -76,6 +77,7 @@ impl Lifecycle {
             config,
             known: Mutex::default(),
             cache: (cache_bytes > 0).then(|| Arc::new(ResponseCache::new(cache_bytes))),
+            memory_shares: MemoryShares::default(),
             planning: Mutex::default(),
             as_steps: Mutex::default(),
         }
@@ -278,7 +280,7 @@ impl Lifecycle {
     ) -> Result<(), LoadError> {
         let (name, version) = (plan.name, found.version);
         let is_pipeline = matches!(found.content, Ok(Content::Pipeline));
-        let before = private_memory().filter(|_| !is_pipeline);
+        let share = self.memory_shares.begin();
         let start = Instant::now();
         let loaded = found.content.and_then(|content| {
             let job = Job {
@@ -308,8 +310,7 @@ impl Lifecycle {
         let version = version.as_deref();
         let cost = LoadCost {
             time: start.elapsed(),
-            // Versions are loaded one at a time, so most of what grew is this one's.
-            memory: before.and_then(|before| Some(private_memory()?.saturating_sub(before))),
+            memory: share.end().filter(|_| !is_pipeline),
         };
         let outcome = self.take_over(plan, version, loaded, cost);
         match &outcome {

@@ -7,6 +7,7 @@ pub(crate) mod files;
 pub(crate) mod labels;
 pub(crate) mod lifecycle;
 pub(crate) mod loader;
+pub(crate) mod memory_shares;
 pub(crate) mod model_folder;
 pub(crate) mod poll;
 pub(crate) mod registry;

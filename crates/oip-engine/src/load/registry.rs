@@ -93,7 +93,7 @@ pub struct ModelStatus {
     /// How long loading took.
     pub load_time: Option<Duration>,
     /// About how many bytes of memory it takes: by how much what the process and its children have for themselves grew while the
-    /// version was loaded. None where the system does not say, and for pipelines and models of the program's own.
+    /// version was loaded, split evenly among those that were loaded at the same time. None where the system does not say, and for pipelines and models of the program's own.
     pub load_memory: Option<u64>,
 }
 

@@ -1,0 +1,106 @@
+//! About how much memory each load took, where several go on at the same time.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use oip_service::private_memory;
+
+/// What the process grows by is split evenly among the loads that go on meanwhile, so that their sum is right.
+#[derive(Default)]
+pub(crate) struct MemoryShares(Mutex<Shares>);
+
+#[derive(Default)]
+struct Shares {
+    /// What was in use when a load last began or ended; none where the system does not say.
+    last: Option<i64>,
+    /// The share of each load that goes on, by its number.
+    running: BTreeMap<u64, i64>,
+    next: u64,
+}
+
+/// A load that goes on, until this is dropped.
+pub(crate) struct Share<'a> {
+    of: &'a MemoryShares,
+    load: u64,
+}
+
+impl Share<'_> {
+    /// Ends the load. Returns about how many bytes it took.
+    pub(crate) fn end(self) -> Option<u64> {
+        self.of.with(|shares, now| shares.end(self.load, now))
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.of.with(|shares, now| shares.end(self.load, now));
+    }
+}
+
+impl MemoryShares {
+    /// A load begins.
+    pub(crate) fn begin(&self) -> Share<'_> {
+        let load = self.with(|shares, now| shares.begin(now));
+        Share { of: self, load }
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Shares, Option<i64>) -> T) -> T {
+        // Updates are plain numbers, so lock poisoning is ignored.
+        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = private_memory().and_then(|bytes| i64::try_from(bytes).ok());
+        change(&mut shares, now)
+    }
+}
+
+impl Shares {
+    fn begin(&mut self, now: Option<i64>) -> u64 {
+        self.split(now);
+        let load = self.next;
+        self.next += 1;
+        self.running.insert(load, 0);
+        load
+    }
+
+    fn end(&mut self, load: u64, now: Option<i64>) -> Option<u64> {
+        self.split(now);
+        let share = self.running.remove(&load)?;
+        now.map(|_| u64::try_from(share).unwrap_or(0))
+    }
+
+    /// Shares what has grown, or shrunk, since the last time.
+    fn split(&mut self, now: Option<i64>) {
+        let before = std::mem::replace(&mut self.last, now);
+        let (Some(before), Some(now), Ok(loads @ 1..)) = (before, now, i64::try_from(self.running.len()))
+        else {
+            return;
+        };
+        let each = (now - before) / loads;
+        for share in self.running.values_mut() {
+            *share += each;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grew_is_split_among_those_that_run() {
+        let mut shares = Shares::default();
+        let first = shares.begin(Some(1000));
+        let second = shares.begin(Some(1100));
+        // 200 for both, then 50 given back.
+        let third = shares.begin(Some(1300));
+        assert_eq!(shares.end(third, Some(1240)), Some(0));
+        assert_eq!(shares.end(first, Some(1240)), Some(180));
+        assert_eq!(shares.end(second, Some(1540)), Some(380));
+        // Between loads memory belongs to nobody.
+        let alone = shares.begin(Some(5000));
+        assert_eq!(shares.end(alone, Some(5007)), Some(7));
+        let unknown = shares.begin(None);
+        assert_eq!(shares.end(unknown, None), None);
+    }
+}
