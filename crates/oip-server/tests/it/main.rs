@@ -28,6 +28,8 @@ mod hanging;
 mod house;
 #[cfg(feature = "onnx")]
 mod isolation;
+#[cfg(feature = "tensors")]
+mod keys;
 mod life_cycle;
 #[cfg(feature = "tensors")]
 mod metrics;
@@ -35,6 +37,8 @@ mod parity;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod pipelines;
 mod pressure;
+#[cfg(all(feature = "otlp", feature = "tensors"))]
+mod pushed;
 #[cfg(all(feature = "stores", feature = "tensors"))]
 mod stores;
 mod streams;
