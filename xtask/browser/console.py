@@ -8,6 +8,7 @@ Fails when a control does not do what it should, when the page reports an error,
 import argparse
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def overview(console):
     expect(page.locator("#version")).to_have_text("0.1.0")
     for model in ["digits", "digits_forest", "digit_means", "digit_portrait"]:
         expect(page.get_by_role("row", name=model).first).to_contain_text("READY")
+    expect(page.get_by_role("row", name="digits").first).to_contain_text(re.compile(r"[0-9] ([KMG]i)?B"))
     for label in ["requests/s", "p50", "p99", "failures/s", "waiting", "memory for requests", "processors in use"]:
         expect(page.locator(".tile .label", has_text=label).first).to_be_visible()
     console.shot("models")
@@ -52,6 +54,7 @@ def a_model(console):
     page = console.page
     page.get_by_role("link", name="digits", exact=True).click()
     expect(page.get_by_role("heading", name="digits")).to_be_visible()
+    expect(page.locator(".tile .label", has_text="memory, about")).to_be_visible()
     # The example that the form is filled with is answered as it stands.
     assert console.run().status == 200
     for view in ["Bars", "Table", "JSON"]:

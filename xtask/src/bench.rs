@@ -18,6 +18,8 @@ pub(crate) enum Subject {
     Models,
     /// The server as a process.
     Serve,
+    /// What TLS, identities, logs, traces and recordings add to the cost of a request.
+    Options,
 }
 
 impl Subject {
@@ -35,6 +37,7 @@ impl Subject {
             Self::Json => &[("oip-types", "json")],
             Self::Models => &[("backend-onnx", "models")],
             Self::Serve => &[("oip-server", "serve")],
+            Self::Options => &[],
         }
     }
 }
@@ -44,15 +47,27 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     for (package, name) in subject.programs() {
         cargo::run(&["bench", "--package", package, "--bench", name], &[])?;
     }
-    if matches!(subject, Subject::Serve) {
-        cost_of_requests(more)?;
+    match subject {
+        Subject::Serve => cost_of_requests(true, more),
+        Subject::Options => cost_of_requests(false, &with_defaults(more)),
+        Subject::Files | Subject::Json | Subject::Models => Ok(()),
     }
-    Ok(())
 }
 
-/// What a request costs the server, beside bare echoes.
-fn cost_of_requests(more: &[String]) -> Result<()> {
-    for (package, echo) in [("oip-listen", "echo"), ("oip-grpc", "bare_echo")] {
+/// One small network over HTTP and gRPC, unless somebody wants others.
+fn with_defaults(more: &[String]) -> Vec<String> {
+    let mut all = vec!["--with-options".to_owned()];
+    if !more.iter().any(|option| option.starts_with("--only")) {
+        all.extend(["--only", "network 1x64"].map(str::to_owned));
+    }
+    all.extend_from_slice(more);
+    all
+}
+
+/// What a request costs the server, beside bare echoes if these are wanted.
+fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
+    let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
+    for (package, echo) in echoes.into_iter().filter(|_| with_floors) {
         cargo::run(
             &["build", "--release", "--package", package, "--example", echo],
             &[],
@@ -66,7 +81,10 @@ fn cost_of_requests(more: &[String]) -> Result<()> {
     let (server, network) = (path("oip-server"), network.to_string_lossy().into_owned());
     let (http_floor, grpc_floor) = (path("examples/echo"), path("examples/bare_echo"));
     let measured = ["--server", &server, "--network", &network];
-    let floors = ["--http-floor", &http_floor, "--grpc-floor", &grpc_floor];
+    let floors: &[&str] = match with_floors {
+        true => &["--http-floor", &http_floor, "--grpc-floor", &grpc_floor],
+        false => &[],
+    };
     let kit = [
         "run",
         "--quiet",
@@ -77,5 +95,5 @@ fn cost_of_requests(more: &[String]) -> Result<()> {
         "cost",
     ];
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
-    cargo::run(&[&kit[..], &measured, &floors, &more].concat(), &[])
+    cargo::run(&[&kit[..], &measured, floors, &more].concat(), &[])
 }

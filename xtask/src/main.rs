@@ -28,6 +28,7 @@ mod python;
 mod readmes;
 mod rustfmt;
 mod schemas;
+mod simulate;
 mod sizes;
 mod stores;
 mod tidy;
@@ -64,7 +65,7 @@ enum Task {
     Bench {
         /// What to measure
         subject: bench::Subject,
-        /// Of `serve`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`
+        /// Of `serve` and `options`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`
         #[arg(last = true)]
         more: Vec<String>,
     },
@@ -85,6 +86,8 @@ enum Task {
     /// Hold every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus that scrapes a running
     /// server; needs Python 3 and Prometheus
     Monitor(monitor::Options),
+    /// Reckon what becomes of a burst of requests until autoscalers have made enough replicas (docs/deploy/scaling.md)
+    Simulate(simulate::Options),
     /// Serve models from emulators of S3, Google's store and Azure, and from a server that answers as the Hub does; needs Python 3,
     /// npm and a network for the first run
     Stores(stores::Options),
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
         Task::Deploy(options) => deploy::run(&options),
         Task::Image(options) => image::run(&options),
         Task::Monitor(options) => monitor::run(&options),
+        Task::Simulate(options) => simulate::run(&options),
         Task::Stores(options) => stores::run(&options),
         Task::Wheel(options) => python::wheel(&options),
         Task::Python(options) => python::test(&options),

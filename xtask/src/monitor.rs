@@ -1,11 +1,12 @@
-//! `cargo xtask monitor`: a server under load, a real Prometheus that scrapes it, and every query of docs/deploy/monitoring.
+//! `cargo xtask monitor`: a server under load, a real Prometheus that scrapes it, and every query of docs/deploy/monitoring; then the same
+//! metrics, and traces, as they are sent by OTLP: straight and by a collector of others, read by OpenTelemetry's own definitions.
 
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{cargo, workspace};
+use crate::{cargo, python, workspace};
 
 /// Which programs to use.
 #[derive(Args)]
@@ -17,20 +18,37 @@ pub(crate) struct Options {
     prometheus: PathBuf,
     #[arg(long, default_value = "promtool", value_name = "PROGRAM")]
     promtool: PathBuf,
+    /// Only what is sent by OTLP
+    #[arg(long)]
+    only_otlp: bool,
 }
+
+/// OpenTelemetry's own messages, and a collector.
+const REQUIREMENTS: &[&str] = &["opentelemetry-proto==1.45.2", "rotel==0.0.1a15"];
 
 /// Builds the server and runs the suite; fails when a query has no samples.
 pub(crate) fn run(options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
-    let status = Command::new(&options.python)
-        .arg(workspace::root().join("xtask/monitor/suite.py"))
-        .arg(workspace::root().join("target/debug/oip-server"))
-        .arg("--prometheus")
-        .arg(&options.prometheus)
-        .arg("--promtool")
-        .arg(&options.promtool)
+    let server = workspace::built("debug").join("oip-server");
+    if !options.only_otlp {
+        let status = Command::new(&options.python)
+            .arg(workspace::root().join("xtask/monitor/suite.py"))
+            .arg(&server)
+            .arg("--prometheus")
+            .arg(&options.prometheus)
+            .arg("--promtool")
+            .arg(&options.promtool)
+            .status()
+            .context("starting the suite")?;
+        ensure!(status.success(), "not every query has samples");
+    }
+    let folder = workspace::root().join("target/monitor-venv");
+    let python = python::environment(&options.python, &folder, REQUIREMENTS)?;
+    let status = Command::new(python)
+        .arg(workspace::root().join("xtask/monitor/pushed.py"))
+        .arg(&server)
         .status()
         .context("starting the suite")?;
-    ensure!(status.success(), "not every query has samples");
+    ensure!(status.success(), "what is sent by OTLP is not as it should be");
     Ok(())
 }

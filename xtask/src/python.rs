@@ -35,6 +35,7 @@ const TEST_REQUIREMENTS: &[&str] = &[
     "ml_dtypes",
     "scikit-learn",
     "joblib",
+    "lightgbm",
     "tritonclient[grpc]",
     "trustme",
     "mypy",

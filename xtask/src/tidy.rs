@@ -39,7 +39,7 @@ const ARROWS: &[Arrows] = &[
         never: &["axum", "tonic", "prost"],
     },
     Arrows {
-        from: "forest",
+        from: "flat-forest",
         to: &[],
         never: &["tokio", "serde"],
     },
@@ -227,13 +227,13 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "backend-forest",
-        to: &["forest", "tensor-core", "oip-types", "oip-service"],
+        to: &["flat-forest", "tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
         from: "backend-onnx",
         to: &[
-            "forest",
+            "flat-forest",
             "onnx-session",
             "tensor-core",
             "oip-types",

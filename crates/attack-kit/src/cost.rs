@@ -12,6 +12,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,11 +22,12 @@ use attack_kit::{
     run as block_on,
 };
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{Method, Request};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    task::spawn_local,
+use rustls::ClientConfig;
+use tokio::task::spawn_local;
+
+use crate::{
+    callers::{To, call_grpc, call_http, with_token},
+    variants::{self, Variant},
 };
 
 #[derive(clap::Args)]
@@ -46,6 +48,9 @@ pub(crate) struct Options {
     /// An ONNX model with an input X of FP32[-1, 64], such as the example network of the server
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
+    /// Beside each server the same one with TLS, with identities, with traces and so on, one after the other
+    #[arg(long)]
+    with_options: bool,
     /// Seconds that each figure is measured for
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
@@ -64,8 +69,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let repository = tempfile::tempdir()?;
     write_models(repository.path(), options.network.as_deref())?;
     let mut servers = Vec::new();
+    let needed = tempfile::tempdir()?;
     for program in &options.server {
-        servers.push(Measured::start(program, repository.path())?);
+        if !options.with_options {
+            servers.push(Measured::start(program, repository.path(), None)?);
+            continue;
+        }
+        for variant in variants::all(needed.path())? {
+            servers.push(Measured::start(program, repository.path(), Some(variant))?);
+        }
     }
     for running in &options.against {
         servers.push(Measured::running(running)?);
@@ -76,7 +88,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             *floor = Some(Measured::floor(program)?);
         }
     }
-    let title = ["cpu us", "switches", "p50 us", "p99 us", "requests/s", "to floor"];
+    let last = if options.with_options {
+        "to the first"
+    } else {
+        "to floor"
+    };
+    let title = ["cpu us", "switches", "p50 us", "p99 us", "requests/s", last];
     println!("{:<44}{}", "", title.map(|title| format!("{title:>12}")).concat());
     for work in all_work(options.network.is_some()) {
         let wanted = options.only.as_deref().unwrap_or_default();
@@ -98,7 +115,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                     }
                 }
             }
-            let floor = floor.and_then(|_| Some(best.last()?.as_ref()?.cpu));
+            let of = |cost: Option<&Option<Cost>>| Some(cost?.as_ref()?.cpu);
+            let floor = match options.with_options {
+                true => of(best.first()),
+                false => floor.and_then(|_| of(best.last())),
+            };
             for (server, cost) in all.iter().zip(best.iter().flatten()) {
                 let ratio = floor.map_or(String::new(), |floor| format!("{:.2}", cost.cpu / floor));
                 println!(
@@ -276,10 +297,12 @@ struct Measured {
     pid: u32,
     http: SocketAddr,
     grpc: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
+    has_token: bool,
 }
 
 impl Measured {
-    fn start(program: &Path, repository: &Path) -> Result<Self> {
+    fn start(program: &Path, repository: &Path, variant: Option<Variant>) -> Result<Self> {
         let mut command = pinned(program);
         command
             .arg("--model-repository")
@@ -287,7 +310,15 @@ impl Measured {
             .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])
             .args(["--log", "off"])
             .env_remove("ORT_DYLIB_PATH");
-        Self::spawn(command, program, &["HTTP", "gRPC", " after "])
+        let words = ["HTTP", "gRPC", " after "];
+        let Some(variant) = variant else {
+            return Self::spawn(command, program, &words);
+        };
+        command.args(&variant.options);
+        let mut measured = Self::spawn(command, program, &words)?;
+        measured.name = variant.name.to_owned();
+        (measured.tls, measured.has_token) = (variant.tls, variant.has_token);
+        Ok(measured)
     }
 
     fn floor(program: &Path) -> Result<Self> {
@@ -308,7 +339,8 @@ impl Measured {
             let line = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains(word)));
             let line = line.with_context(|| format!("{name} ended while it started"))??;
             let address = line.trim().rsplit(' ').next().unwrap_or_default();
-            addresses.extend(address.trim_start_matches("http://").parse::<SocketAddr>());
+            let address = address.rsplit("://").next().unwrap_or_default();
+            addresses.extend(address.parse::<SocketAddr>());
         }
         // What it prints later must not fail.
         std::thread::spawn(move || lines.count());
@@ -321,6 +353,8 @@ impl Measured {
             http: *http,
             grpc: *grpc,
             process: Some(process),
+            tls: None,
+            has_token: false,
         })
     }
 
@@ -335,6 +369,8 @@ impl Measured {
             pid: pid.parse().context("the process id")?,
             http: http.parse().context("the address for HTTP")?,
             grpc: grpc.parse().context("the address for gRPC")?,
+            tls: None,
+            has_token: false,
         })
     }
 
@@ -367,10 +403,18 @@ impl Measured {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         let mut running = Vec::new();
         for _ in 0..callers {
-            let request = work.request.clone();
+            let mut request = work.request.clone();
+            if self.has_token && !work.is_grpc {
+                request = with_token(&request)?;
+            }
+            let to = To {
+                address: if work.is_grpc { self.grpc } else { self.http },
+                tls: self.tls.clone(),
+                protocol: if work.is_grpc { "h2" } else { "http/1.1" },
+            };
             running.push(match work.is_grpc {
-                true => spawn_local(call_grpc(self.grpc, request, end)),
-                false => spawn_local(call_http(self.http, request, end)),
+                true => spawn_local(call_grpc(to, request, self.has_token, end)),
+                false => spawn_local(call_http(to, request, end)),
             });
         }
         let mut times = Vec::new();
@@ -417,107 +461,4 @@ struct Cost {
     p50: f64,
     p99: f64,
     rate: f64,
-}
-
-/// Sends a request over a connection of its own again and again; the time of each.
-async fn call_http(address: SocketAddr, request: Bytes, end: Instant) -> Result<Vec<Duration>> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let mut buffer = vec![0; 1 << 20];
-    let mut times = Vec::new();
-    loop {
-        let start = Instant::now();
-        if start >= end {
-            return Ok(times);
-        }
-        // An echo answers large bodies while they are sent.
-        let (mut read, mut write) = stream.split();
-        let (sent, received) = tokio::join!(write.write_all(&request), receive(&mut read, &mut buffer));
-        sent?;
-        received?;
-        times.push(start.elapsed());
-    }
-}
-
-/// Reads one answer with a length.
-async fn receive(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<()> {
-    let mut filled = 0;
-    let end = loop {
-        filled += read(stream, &mut buffer[filled..]).await?;
-        let head = buffer[..filled]
-            .windows(4)
-            .position(|window| window == b"\r\n\r\n");
-        if let Some(end) = head {
-            break end;
-        }
-    };
-    let head = String::from_utf8_lossy(&buffer[..end]);
-    ensure!(
-        head.starts_with("HTTP/1.1 200"),
-        "{}",
-        String::from_utf8_lossy(&buffer[..filled])
-    );
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(": ")?;
-        let is_length = name.eq_ignore_ascii_case("content-length");
-        is_length.then(|| value.parse::<usize>().ok()).flatten()
-    });
-    let mut left = length.context("an answer without a length")?;
-    left = left.saturating_sub(filled - end - 4);
-    while left > 0 {
-        left = left.saturating_sub(read(stream, buffer).await?);
-    }
-    Ok(())
-}
-
-async fn read(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<usize> {
-    let read = stream.read(buffer).await?;
-    ensure!(read > 0, "the server hung up");
-    Ok(read)
-}
-
-/// The same over HTTP/2, without what a gRPC client has beside.
-async fn call_grpc(address: SocketAddr, message: Bytes, end: Instant) -> Result<Vec<Duration>> {
-    const WINDOW: u32 = 1 << 20;
-    let stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (mut sender, connection) = h2::client::Builder::new()
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .max_frame_size(64 << 10)
-        .handshake::<_, Bytes>(stream)
-        .await?;
-    let driver = spawn_local(connection);
-    let path = format!("http://{address}/inference.GRPCInferenceService/ModelInfer");
-    let mut times = Vec::new();
-    loop {
-        let start = Instant::now();
-        if start >= end {
-            driver.abort();
-            return Ok(times);
-        }
-        sender = sender.ready().await?;
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri(&path)
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())?;
-        let (response, mut body) = sender.send_request(request, false)?;
-        body.send_data(message.clone(), true)?;
-        let response = response.await?;
-        let refusal = response.headers().get("grpc-status");
-        ensure!(refusal.is_none(), "{:?}", response.headers());
-        let mut body = response.into_body();
-        while let Some(data) = body.data().await {
-            let length = data?.len();
-            body.flow_control().release_capacity(length)?;
-        }
-        let trailers = body.trailers().await?.context("an answer without a status")?;
-        ensure!(
-            trailers.get("grpc-status").is_some_and(|status| status == "0"),
-            "{trailers:?}"
-        );
-        times.push(start.elapsed());
-    }
 }

@@ -1,10 +1,12 @@
 //! The programs behind `cargo xtask attack`, `cargo xtask soak` and `cargo xtask bench serve`.
 #![allow(clippy::print_stdout, reason = "these programs print their figures")]
 
+mod callers;
 mod cost;
 mod full;
 mod promise;
 mod soak;
+mod variants;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! A model of either package, ready to score rows.
 
-use forest::{Forest, Rows, TooFewFeatures};
+use flat_forest::{Forest, Rows, TooFewFeatures};
 
 use crate::{lightgbm, meaning::Meaning, xgboost};
 

@@ -21,8 +21,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl From<forest::TreeError> for Refusal {
-    fn from(error: forest::TreeError) -> Self {
+impl From<flat_forest::TreeError> for Refusal {
+    fn from(error: flat_forest::TreeError) -> Self {
         Self(error.to_string())
     }
 }

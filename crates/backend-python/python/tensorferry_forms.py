@@ -6,6 +6,7 @@ whether another one is wanted; `may_write_inputs`; `finish()`.
 """
 
 import asyncio
+import importlib
 import inspect
 import io
 import os
@@ -25,6 +26,8 @@ def model_of(order, content):
     path = os.path.abspath(order["path"])
     if order["backend"] == "sklearn":
         return SavedObject(order, path, content)
+    if order["backend"] == "booster":
+        return Booster(order, content)
     # Other modules beside it can be imported; the model itself has a name that none of them can have.
     sys.path.insert(0, os.path.dirname(path))
     module = types.ModuleType("model")
@@ -369,6 +372,61 @@ class SavedObject:
         except Exception as error:
             log_traceback(error)
             raise Refused(f"{type(self._object).__name__} failed: {last_line(error)}") from None
+
+    def finish(self):
+        pass
+
+
+class Booster:
+    """A model of XGBoost or LightGBM, run by its own package. Names and answers are those of the server's own runtime for them."""
+
+    may_write_inputs = True
+    is_decoupled = False
+
+    def __init__(self, order, content):
+        package = "lightgbm" if content.lstrip().startswith((b"tree\n", b"tree\r")) else "xgboost"
+        try:
+            module = importlib.import_module(package)
+        except ImportError:
+            raise Refused(f"the runtime python runs it by the package {package}, which its Python, {sys.executable}, does not have", 400)
+        try:
+            if package == "lightgbm":
+                booster = module.Booster(model_str=content.decode())
+                features, self._predict = booster.num_feature(), booster.predict
+            else:
+                booster = module.Booster()
+                booster.load_model(bytearray(content))
+                features = booster.num_features()
+                self._predict = lambda x: booster.predict(module.DMatrix(x), validate_features=False)
+        except Exception as error:
+            log_traceback(error)
+            raise Refused(f"{package} cannot read it: {last_line(error)}", 400) from None
+        self._platform = f"{package}_python"
+        config = written_config(order)
+        rows = config.get("max_batch_size", 0)
+        self._inputs = ports_of_config(config["input"], rows) or [port("input-0", "FP32", [-1, features])]
+        self._outputs = ports_of_config(config["output"], rows)
+        for role, ports in (("inputs", self._inputs), ("outputs", self._outputs)):
+            if len(ports) > 1:
+                raise Refused(f"its configuration has {len(ports)} {role}, but {package} has one", 400)
+        if not self._outputs:
+            answer = self._predict(np.zeros((1, features), np.float32))
+            self._outputs = [port("output-0", datatype_of(answer.dtype), [-1, *answer.shape[1:]])]
+
+    def about(self):
+        return {"platform": self._platform, "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
+
+    def infer(self, number, message, arrays):
+        x, output = arrays[self._inputs[0]["name"]], self._outputs[0]
+        try:
+            answer = self._predict(x)
+            if answer.ndim < len(output["dims"]):
+                answer = answer.reshape(-1, 1)
+            return [(output["name"], output["datatype"], as_array(answer, output["datatype"], output["name"]))]
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise failed(error) from None
 
     def finish(self):
         pass

@@ -23,6 +23,54 @@ class Context:
         #: The parameters of the configuration: name to text.
         self.parameters = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
 
+    def infer(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
+        """Asks another model of the server: its outputs as a dict of arrays.
+
+        `inputs` is a dict of names and arrays; `timeout` are seconds, at most what is left to the request that is being answered.
+        Raises InferenceError with what the other model says; a model that lets it pass refuses its own request with it.
+        """
+        call, _ = _ask(model, inputs, version, outputs, parameters, timeout)
+        try:
+            return _outputs(call.take()[0])
+        except _calls().Failed as failure:
+            raise InferenceError(str(failure), failure.status) from None
+
+    async def infer_async(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
+        """The same for `await`: others can be asked meanwhile, up to 256 at once."""
+        call, _ = _ask(model, inputs, version, outputs, parameters, timeout)
+        try:
+            return _outputs((await call.take_later())[0])
+        except _calls().Failed as failure:
+            raise InferenceError(str(failure), failure.status) from None
+
+    def stream(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
+        """Asks a model that gives any number of answers: an iterator over them, for `for` and `async for`, with `close()`."""
+        call, number = _ask(model, inputs, version, outputs, parameters, timeout, several=True)
+        return _calls().Answers(call, number, _outputs, _raise)
+
+
+def _calls():
+    import tensorferry_calls
+
+    return tensorferry_calls
+
+
+def _ask(model, inputs, version, outputs, parameters, timeout, several=False):
+    calls = _calls()
+    options = {"version": version, "outputs": outputs, "parameters": parameters, "several": several}
+    try:
+        return calls.ask(model, inputs.items(), timeout=None if timeout is None else max(1, timeout * 1e6), **options)
+    except calls.Failed as failure:
+        raise InferenceError(str(failure), failure.status) from None
+
+
+def _outputs(outputs):
+    return {name: array for name, _, array in outputs or ()}
+
+
+def _raise(failure):
+    raise InferenceError(str(failure), failure.status)
+
 
 class Request:
     """What a request has besides its inputs; `infer` gets it when it has a parameter called `request`."""

@@ -7,12 +7,14 @@ import asyncio
 import inspect
 import json
 import os
+import queue
 import sys
 import threading
 import weakref
 
 import numpy as np
 
+import tensorferry_calls as calls
 from tensorferry_model import _cancelled
 from tensorferry_tensors import as_array, datatype_of, decode_strings, dtype_of, encode_strings
 from tensorferry_worker import Refused, last_line, log_traceback
@@ -37,6 +39,9 @@ class TritonError:
     """An error of one response, with Triton's code."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
+
+    #: Triton's code for an HTTP status, of errors that come from other models.
+    _CODES = {400: INVALID_ARG, 404: NOT_FOUND, 413: INVALID_ARG, 429: UNAVAILABLE, 499: CANCELLED, 501: UNSUPPORTED, 503: UNAVAILABLE}
 
     _STATUS = {NOT_FOUND: 404, INVALID_ARG: 400, UNAVAILABLE: 503, UNSUPPORTED: 501, ALREADY_EXISTS: 400, CANCELLED: 499}
 
@@ -231,7 +236,10 @@ class _Stream:
     def __init__(self, give):
         self._give = give
         self._lock = threading.Lock()
-        self._end = threading.Event()
+        #: Gets something at the end. `abandon` runs in the middle of a garbage collection, and so maybe of a wait in the same
+        #: thread: the `put` of this queue may interrupt anything, `Event.set` waits for a lock that `Event.wait` has.
+        self._end = queue.SimpleQueue()
+        self._is_over = False
         self._is_wanted = True
         self.failure = None
         self.has_sender = False
@@ -243,7 +251,7 @@ class _Stream:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TritonModelException(f"expected a pb_utils.InferenceResponse, found {type(response).__name__}")
         with self._lock:
-            if self._end.is_set():
+            if self._is_over:
                 raise TritonModelException("a response was sent after the final one")
             try:
                 # Nothing comes after an error, or to a client that is gone, but the model may go on to its end.
@@ -253,27 +261,31 @@ class _Stream:
                 self._is_wanted, self.failure = False, refusal
             except BaseException as error:
                 self._is_wanted, self.failure = False, Refused(f"its answer cannot be sent: {last_line(error)}")
-                self._end.set()
+                self._finish()
                 raise
             if is_final:
-                self._end.set()
+                self._finish()
+
+    def _finish(self):
+        self._is_over = True
+        self._end.put(None)
 
     def abandon(self, of_sender):
         """The request, or its sender, is gone from the model; without a sender nothing can come any more."""
-        if (of_sender or not self.has_sender) and not self._end.is_set():
+        if (of_sender or not self.has_sender) and not self._is_over:
             self.failure = self.failure or Refused(
                 "its model.py let go of a request without a response with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
             )
-            self._end.set()
+            self._finish()
 
     def close(self):
         """Nothing is sent any more; waits for an answer that is on its way."""
         with self._lock:
             self._is_wanted = False
-            self._end.set()
+            self._is_over = True
 
     def wait(self):
-        self._end.wait()
+        self._end.get()
         if self.failure is not None:
             raise self.failure
 
@@ -290,10 +302,34 @@ class _StreamSender:
 
 
 class InferenceRequest:
-    """What a model is asked."""
+    """What a model is asked, or asks of another one (BLS)."""
 
-    def __init__(self, *_, **__):
-        _unsupported("pb_utils.InferenceRequest to other models (BLS)")
+    def __init__(
+        self,
+        request_id="",
+        correlation_id=0,
+        inputs=(),
+        requested_output_names=(),
+        model_name="",
+        model_version=-1,
+        flags=0,
+        timeout=0,
+        preferred_memory=None,
+        trace=None,
+        parameters=None,
+    ):
+        for tensor in inputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(f"expected tensors of pb_utils.Tensor, found {type(tensor).__name__}")
+        if isinstance(parameters, str):
+            parameters = json.loads(parameters)
+        given = dict(parameters or {})
+        if correlation_id:
+            given["sequence_id"] = correlation_id
+        self._message = {"id": request_id, "parameters": given, "outputs": list(requested_output_names)}
+        self._inputs, self._model_name, self._model_version = list(inputs), model_name, model_version
+        self._timeout, self._sender, self._stream, self._number = timeout, None, None, None
+        self.set_flags(flags)
 
     @classmethod
     def _of(cls, number, message, tensors, model_name, model_version):
@@ -301,6 +337,7 @@ class InferenceRequest:
         request._number, request._message, request._inputs = number, message, tensors
         request._model_name, request._model_version = model_name, model_version
         request._sender = request._stream = None
+        request._timeout = 0
         return request
 
     def inputs(self):
@@ -317,7 +354,13 @@ class InferenceRequest:
         return bool(parameters.get("sequence_start")) * 1 + bool(parameters.get("sequence_end")) * 2
 
     def set_flags(self, flags):
-        _unsupported("InferenceRequest.set_flags")
+        parameters = self._message.setdefault("parameters", {})
+        for name, flag in (
+            ("sequence_start", TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+            ("sequence_end", TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+        ):
+            parameters.pop(name, None)
+            parameters.update({name: True} if flags & flag else {})
 
     def model_name(self):
         return self._model_name
@@ -326,13 +369,13 @@ class InferenceRequest:
         return int(self._model_version) if str(self._model_version).isdigit() else self._model_version
 
     def requested_output_names(self):
-        return self._message.get("outputs") or list(self._all_outputs)
+        return self._message.get("outputs") or (list(self._all_outputs) if self._number is not None else [])
 
     def parameters(self):
         return json.dumps(self._message.get("parameters", {}))
 
     def timeout(self):
-        return 0
+        return self._timeout
 
     def preferred_memory(self):
         return PreferredMemory(TRITONSERVER_MEMORY_CPU)
@@ -341,9 +384,11 @@ class InferenceRequest:
         return None
 
     def is_cancelled(self):
-        return _cancelled.number >= self._number
+        return self._number is not None and _cancelled.number >= self._number
 
     def get_response_sender(self):
+        if self._number is None:
+            raise TritonModelException("get_response_sender is for requests that a model has received")
         if self._stream is not None:
             if self._sender is None:
                 number = self._number
@@ -356,11 +401,50 @@ class InferenceRequest:
             self._sender.is_cancelled = self.is_cancelled
         return self._sender
 
-    def exec(self, *_, **__):
-        _unsupported("InferenceRequest.exec (BLS)")
+    def exec(self, decoupled=False):
+        """Asks the model that it names and waits for its answer; with `decoupled` for each of them, as an iterator.
 
-    def async_exec(self, *_, **__):
-        _unsupported("InferenceRequest.async_exec (BLS)")
+        What the other model, or the server, refuses is a response with an error.
+        """
+        try:
+            call, number = self._ask(decoupled)
+            if decoupled:
+                return calls.Answers(call, number, _response, _failed_response)
+            return _response(call.take()[0])
+        except calls.Failed as failure:
+            return iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
+
+    async def async_exec(self, decoupled=False):
+        """The same for `await`; several can be under way at once."""
+        try:
+            call, number = self._ask(decoupled)
+            if decoupled:
+                return calls.Answers(call, number, _response, _failed_response)
+            return _response((await call.take_later())[0])
+        except calls.Failed as failure:
+            return iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
+
+    def _ask(self, decoupled):
+        version = str(self._model_version)
+        return calls.ask(
+            self._model_name,
+            [(tensor.name(), tensor.as_numpy()) for tensor in self._inputs],
+            version=None if version in ("-1", "") else version,
+            outputs=self._message.get("outputs"),
+            parameters=self._message.get("parameters"),
+            id=self._message.get("id"),
+            timeout=self._timeout or None,
+            several=decoupled,
+        )
+
+
+def _response(outputs):
+    return InferenceResponse([Tensor(name, array) for name, _, array in outputs or ()])
+
+
+def _failed_response(failure):
+    code = TritonError._CODES.get(failure.status, TritonError.INTERNAL)
+    return InferenceResponse(error=TritonError(str(failure), code))
 
 
 class LogLevel:

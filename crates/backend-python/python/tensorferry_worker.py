@@ -4,10 +4,12 @@ The other side is the crate oip-worker, whose page has the protocol. Nothing her
 but for the standard library, so that whatever is missing can be told.
 """
 
+import collections
 import gc
 import json
 import mmap
 import os
+import queue
 import signal
 import socket
 import struct
@@ -16,8 +18,8 @@ import threading
 import time
 import traceback
 
-VERSION = 1
-HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN = range(1, 13)
+VERSION = 2
+HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, TAKEN, ASK, ANSWER, NEXT = range(1, 16)
 
 _HEAD = struct.Struct("<IIQQ")
 #: Reads JSON without looking for spaces before and after it.
@@ -31,6 +33,8 @@ _MOST_IN_FRAME = 64 << 10
 _BUFFER = 256 << 10
 #: The largest region that is used again.
 _KEPT = 64 << 20
+#: Requests to other models that one request may have open.
+_MOST_CALLS = 256
 #: How long a model may take to finish when the server wants no more of it.
 _FAREWELL = 1.0
 
@@ -48,10 +52,12 @@ class Refused(Exception):
 
 
 class Connection:
-    """Frames on a socket; files that come with them are kept in their order."""
+    """Frames on a socket. One thread at a time receives, any number may send."""
 
     def __init__(self, data):
         self._socket = data
+        #: Frames of several threads do not mix.
+        self._sending = threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._start = self._end = 0
         self._files = []
@@ -97,10 +103,10 @@ class Connection:
         """The next frame: kind, number, what its JSON says, and its binary part as a view that the next call overwrites."""
         kind, count, number, binary = _HEAD.unpack(self.take(_HEAD.size))
         body = self.take(count + binary)
-        return kind, number, _scan(str(body[:count], "utf-8"), 0)[0], body[count:]
-
-    def file(self):
-        return self._files.pop(0)
+        message = _scan(str(body[:count], "utf-8"), 0)[0]
+        if kind == REGION or (kind == ANSWER and "region" in message):
+            message["file"] = self._files.pop(0)
+        return kind, number, message, body[count:]
 
     def send(self, kind, number, message, parts=()):
         self.send_text(kind, number, _encode(message), parts)
@@ -116,15 +122,16 @@ class Connection:
         text += b" " * (-len(text) % _ALIGNMENT)
         binary = sum(map(len, parts))
         buffers = [_HEAD.pack(kind, len(text), number, binary) + text, *parts]
-        sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
-        if sent == len(buffers[0]) + binary:
-            return
-        for buffer in buffers:
-            if sent >= len(buffer):
-                sent -= len(buffer)
-                continue
-            self._socket.sendall(memoryview(buffer)[sent:])
-            sent = 0
+        with self._sending:
+            sent = self._socket.sendmsg(buffers[:512]) if len(buffers) <= 512 else 0
+            if sent == len(buffers[0]) + binary:
+                return
+            for buffer in buffers:
+                if sent >= len(buffer):
+                    sent -= len(buffer)
+                    continue
+                self._socket.sendall(memoryview(buffer)[sent:])
+                sent = 0
 
 
 class Region:
@@ -147,13 +154,25 @@ class Worker:
         self._connection = connection
         self._tensors = tensors
         self._cancelled = cancelled
-        #: Several answers to a request may come from threads of the model's; frames do not mix.
+        #: Held by what uses the region for outputs, and by what waits for the server: a model may have threads.
         self._turn = threading.Lock()
+        #: Reads what the server says, from the first request to another model on: its answers come at any time.
+        self._reader = None
+        #: What the reader leaves to others, None at the end.
+        self._frames = queue.SimpleQueue()
+        #: The request that is being answered, and what it asks of other models, by number.
+        self._current = None
+        self._calls = {}
+        self._last_call = 0
+        #: Calls that a garbage collection found to be given up.
+        self._left = collections.deque()
         self._model = None
         self._max_answer = 0
         self._limit = None
         self._inputs = None
         self._outputs = None
+        #: Whether the inputs of the current request are in their region.
+        self._is_in_region = False
         #: Regions that a model holds on to.
         self._held = []
         #: Names of outputs as JSON has them.
@@ -165,9 +184,19 @@ class Worker:
         self._model = model_of(order, content)
         self._connection.send(LOADED, 0, self._model.about())
 
+    def _next(self):
+        """The next frame that is no answer of another model."""
+        if self._reader is None:
+            return self._connection.frame()
+        frame = self._frames.get()
+        if frame is None:
+            self._frames.put(None)
+            raise Ended
+        return frame
+
     def serve(self):
         while True:
-            kind, number, message, binary = self._connection.frame()
+            kind, number, message, binary = self._next()
             if kind == REGION:
                 self._map(message)
                 continue
@@ -188,6 +217,8 @@ class Worker:
                 log_traceback(error)
                 failed = {"status": 500, "message": f"its answer cannot be sent: {last_line(error)}"}
                 results = None
+            finally:
+                self._end_request()
             if results is None:
                 # Without what the exception held on to: it was dropped when its clause ended.
                 if self._is_full():
@@ -213,7 +244,7 @@ class Worker:
             self._let_go_of_inputs()
             if not self._model.may_write_inputs:
                 access = mmap.ACCESS_READ
-        region = Region(message["number"], self._connection.file(), message["length"], access)
+        region = Region(message["number"], message["file"], message["length"], access)
         if message["is_for_inputs"]:
             self._inputs = region
         else:
@@ -243,17 +274,20 @@ class Worker:
         return used > self._limit - self._limit // 10
 
     def _run(self, number, message, binary):
-        region = self._inputs if message.get("region") is not None else None
+        self._is_in_region = message.get("region") is not None
+        region = self._inputs if self._is_in_region else None
         if self._limit is not None and self._held and self._is_full():
             raise MemoryError("the model holds on to its inputs")
         arrays = {}
         for place in message["inputs"]:
             arrays[place["name"]] = self._input(place, region, binary)
+        self._current = number
         if self._model.is_decoupled:
             self._model.stream(number, message, arrays, lambda outputs, is_last: self._give(number, region, outputs, is_last))
             placed, parts, end = "", [], ',"is_end":true'
         else:
             outputs = self._model.infer(number, message, arrays)
+            self._end_request()
             (placed, parts), end = self._place(outputs, region, number), ""
         arrays = outputs = None
         is_held = region is not None and region.is_held()
@@ -264,12 +298,116 @@ class Worker:
         with self._turn:
             placed, parts = self._place(outputs, region, number)
             self._connection.send_text(PART, number, f'{{"outputs":[{placed}],"is_last":{"true" if is_last else "false"}}}', parts)
-            kind, _, message, _ = self._connection.frame()
+            kind, _, message, _ = self._next()
             if kind != TAKEN:
                 raise Ended
             if not message["is_wanted"]:
                 self._cancelled.number = max(self._cancelled.number, number)
             return message["is_wanted"]
+
+    def ask(self, message, tensors, call):
+        """Asks another model for the request that is being answered, and returns the number of the call, whose answers are `put`."""
+        with self._turn:
+            if self._current is None:
+                raise self._failure("other models can be asked only while a request is answered", 503)
+            if len(self._calls) >= _MOST_CALLS:
+                raise self._failure(f"a request may ask {_MOST_CALLS} times at once, and no more", 429)
+            if self._reader is None:
+                self._reader = threading.Thread(target=self._read, daemon=True)
+                self._reader.start()
+            self._tell_left()
+            region = self._inputs if self._is_in_region else None
+            try:
+                placed, parts = self._place(tensors, region, self._current)
+            except Refused as refusal:
+                raise self._failure(str(refusal), 413) from None
+            self._last_call += 1
+            number = self._last_call
+            self._calls[number] = call
+            text = f'{{"call":{number},"inputs":[{placed}],{_encode(message)[1:]}'
+            self._connection.send_text(ASK, self._current, text, parts)
+            if '"place":"region"' in placed:
+                # The region is used again.
+                kind, _, _, _ = self._next()
+                if kind != TAKEN:
+                    raise Ended
+            return number
+
+    def want_next(self, number):
+        self._say_next(number, True)
+
+    def leave(self, number):
+        if self._calls.pop(number, None) is not None:
+            self._say_next(number, False)
+
+    def leave_later(self, number):
+        """The same from a garbage collection, which may be in the middle of all else here."""
+        self._left.append(number)
+
+    def _tell_left(self):
+        while self._left:
+            self.leave(self._left.popleft())
+
+    def _say_next(self, number, is_wanted):
+        current = self._current
+        if current is not None:
+            self._connection.send(NEXT, current, {"call": number, "is_wanted": is_wanted})
+
+    def _end_request(self):
+        """The request is answered: the server drops what it has asked and not waited for."""
+        if self._current is None:
+            return
+        with self._turn:
+            self._current = None
+            self._left.clear()
+            calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.put(self._failure("the request that asked for it is over", 499))
+
+    def _failure(self, message, status):
+        return self.calls.Failed(message, status)
+
+    def _read(self):
+        """The life of the reader."""
+        try:
+            while True:
+                kind, number, message, binary = self._connection.frame()
+                if kind == ANSWER:
+                    self._answer(message, bytes(binary))
+                else:
+                    self._frames.put((kind, number, message, bytes(binary)))
+        except Exception as error:
+            if not isinstance(error, (Ended, OSError)):
+                log_traceback(error)
+        self._frames.put(None)
+        for call in list(self._calls.values()):
+            call.put(self._failure("the server has closed the connection", 503))
+
+    def _answer(self, message, binary):
+        is_end = message["is_end"]
+        calls = self._calls
+        call = calls.pop(message["call"], None) if is_end else calls.get(message["call"])
+        region = None
+        try:
+            if "region" in message:
+                access = mmap.ACCESS_WRITE if self._model.may_write_inputs else mmap.ACCESS_READ
+                region = Region(0, message["file"], message["region"], access)
+            if call is None:
+                # It was given up meanwhile.
+                return
+            if "failed" in message:
+                failed = message["failed"]
+                call.put(self._failure(failed["message"], failed["status"]))
+                return
+            outputs = message.get("outputs")
+            if outputs is not None:
+                outputs = [(place["name"], place["datatype"], self._input(place, region, binary)) for place in outputs]
+            if region is not None:
+                self._held.append(region)
+            call.put((outputs, is_end))
+        except Exception as error:
+            if call is not None:
+                call.put(self._failure(f"its answer cannot be read: {last_line(error)}", 500))
 
     def _input(self, place, region, binary):
         """An input as an array: over shared memory, or over bytes of its own."""
@@ -340,7 +478,7 @@ class Worker:
         if self._outputs is None or self._outputs.length < room:
             self._outputs = None
             self._connection.send(ROOM, number, {"bytes": room})
-            kind, _, message, _ = self._connection.frame()
+            kind, _, message, _ = self._next()
             if kind != REGION:
                 raise Ended
             self._map(message)
@@ -453,6 +591,8 @@ def main(data, control, install):
                     raise
                 raise Refused(f"its Python, {sys.executable}, has no numpy, which models in Python need: pip install numpy", 400)
             worker = Worker(connection, tensors, cancelled)
+            worker.calls = install("tensorferry_calls")
+            worker.calls._worker = worker
             worker.load(order, bytes(content), install("tensorferry_forms").model_of)
         except Refused as refusal:
             connection.fail(0, refusal, refusal.status)

@@ -1,6 +1,8 @@
-//! The two backends: `model.py`, and objects that were saved.
+//! The backends: `model.py`, objects that were saved, and boosters that are to be run by their own packages.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{path::PathBuf, process::Command, sync::Arc, time::Duration};
+
+use bytes::Bytes;
 
 use oip_service::{Backend, LoadContext, Model, ModelSource};
 use oip_types::{ModelConfig, ServiceError};
@@ -14,6 +16,9 @@ const PYTHON: &str = "python";
 /// The time a model has to stop once the client of its request is gone. A process costs seconds of imports, so a client that is
 /// impatient with a slow model must not cost the others a new one. Shorter than the engine's patience with an instance.
 const GRACE: Duration = Duration::from_secs(4);
+
+/// What a configuration asks for in `runtime` to have a booster run by its own package.
+const RUNTIME: &str = "python";
 
 /// What Triton calls an environment for a model, which here has another form.
 const EXECUTION_ENV_PATH: &str = "EXECUTION_ENV_PATH";
@@ -148,5 +153,62 @@ impl Backend for SavedObjectBackend {
             ));
         }
         self.0.load(self.name(), source, cx)
+    }
+}
+
+/// Models of XGBoost and LightGBM, loaded as another backend does unless their configuration says `runtime: "python"`: then by the
+/// package that made them.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use backend_python::{BoosterBackend, PythonBackend, Settings};
+/// use oip_service::Backend;
+///
+/// // In a server the other one is the backend for forests.
+/// let other: Arc<dyn Backend> = Arc::new(PythonBackend::new(Settings::default()));
+/// assert_eq!(BoosterBackend::new(other, Settings::default()).name(), "python");
+/// ```
+pub struct BoosterBackend {
+    other: Arc<dyn Backend>,
+    settings: Settings,
+}
+
+impl BoosterBackend {
+    /// A backend that stands for `other`, and runs models in Python, or refuses to, as is set.
+    #[must_use]
+    pub fn new(other: Arc<dyn Backend>, settings: Settings) -> Self {
+        Self { other, settings }
+    }
+}
+
+impl Backend for BoosterBackend {
+    fn name(&self) -> &'static str {
+        self.other.name()
+    }
+
+    fn other_names(&self) -> &'static [&'static str] {
+        self.other.other_names()
+    }
+
+    fn file_names(&self) -> &[&str] {
+        self.other.file_names()
+    }
+
+    fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        self.other.files_beside(content)
+    }
+
+    fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+        if cx.config.runtime != RUNTIME {
+            return self.other.load(source, cx);
+        }
+        if !self.settings.is_allowed {
+            return Err(ServiceError::invalid(
+                "its configuration asks for the runtime python, which runs the package that made it in an interpreter that the \
+                 configuration may name; --allow-python lets the server do that",
+            ));
+        }
+        self.settings.load("booster", source, cx)
     }
 }

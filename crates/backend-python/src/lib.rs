@@ -1,7 +1,8 @@
 //! Models in Python, for servers of the Open Inference Protocol.
 //!
 //! A file called `model.py` with a class `Model`, or with the class `TritonPythonModel` that Triton's Python backend wants, is a
-//! model; so is an estimator of scikit-learn, saved as `model.joblib` or `model.pkl`. Each runs in processes of its own
+//! model; so is an estimator of scikit-learn, saved as `model.joblib` or `model.pkl`. Models of XGBoost and LightGBM can be run by the
+//! packages that made them. Each runs in processes of its own
 //! (`oip-worker`), of the interpreter that its configuration names or else of `python3`: with a memory limit, replaced when it
 //! dies, killed when it hangs. The interpreter needs NumPy and nothing of this project: what it runs beside the model is a few
 //! modules in this crate's folder `python/`, which it is sent.
@@ -34,4 +35,4 @@ mod backend;
 mod interpreter;
 mod program;
 
-pub use backend::{PythonBackend, SavedObjectBackend, Settings};
+pub use backend::{BoosterBackend, PythonBackend, SavedObjectBackend, Settings};

@@ -5,7 +5,7 @@ use bytes::Bytes;
 /// What the interpreter is started with: it takes the modules from the socket and runs the first one.
 pub(crate) const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
-const MODULES: [(&str, &str); 5] = [
+const MODULES: [(&str, &str); 6] = [
     (
         "tensorferry_worker",
         include_str!("../python/tensorferry_worker.py"),
@@ -17,6 +17,10 @@ const MODULES: [(&str, &str); 5] = [
     (
         "tensorferry_tensors",
         include_str!("../python/tensorferry_tensors.py"),
+    ),
+    (
+        "tensorferry_calls",
+        include_str!("../python/tensorferry_calls.py"),
     ),
     (
         "tensorferry_forms",

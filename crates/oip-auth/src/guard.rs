@@ -21,6 +21,7 @@ use tokio::{
 use crate::{
     call::{Api, Call},
     error::AuthError,
+    jwt::Refused,
     restricted::Restricted,
     table::{Contents, Known, Table, denied},
 };
@@ -35,6 +36,18 @@ struct Shared {
     table: RwLock<Option<Arc<Table>>>,
     /// What the files held when they were last looked at, whether it could be used or not.
     seen: Mutex<Option<Contents>>,
+}
+
+/// What became of fetching keys of JSON Web Tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyFetches {
+    /// How often keys were fetched.
+    pub succeeded: u64,
+    /// How often that failed.
+    pub failed: u64,
+    /// Whether there are keys, of now or of earlier.
+    pub has_keys: bool,
 }
 
 /// What is answered where requests come in.
@@ -95,7 +108,7 @@ impl Guard {
     pub fn with_table(path: impl Into<PathBuf>) -> Result<Self, AuthError> {
         let path = path.into();
         let contents = Contents::read(&path)?;
-        let table = Table::new(&path, &contents)?;
+        let table = Table::new(&path, &contents, None)?;
         Ok(Self(Arc::new(Shared {
             path: Some(path),
             table: RwLock::new(Some(Arc::new(table))),
@@ -116,8 +129,11 @@ impl Guard {
         if seen.as_ref() == Some(&contents) {
             return Ok(false);
         }
-        let made = Table::new(path, &contents);
-        *seen = Some(contents);
+        let before = self.table();
+        let made = Table::new(path, &contents, before.as_deref());
+        // What a server says may be otherwise the next time, though the files are the same.
+        let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
+        *seen = is_settled.then_some(contents);
         *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made?));
         Ok(true)
     }
@@ -157,6 +173,28 @@ impl Guard {
         }
     }
 
+    fn table(&self) -> Option<Arc<Table>> {
+        self.0
+            .table
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// How often keys of JSON Web Tokens were fetched, and how often that failed; none where they are not at a URL. It begins at 0
+    /// when the table names another URL.
+    #[must_use]
+    pub fn key_fetches(&self) -> Option<KeyFetches> {
+        let table = self.table()?;
+        let fetched = table.fetched()?;
+        let (succeeded, failed) = fetched.counts();
+        Some(KeyFetches {
+            succeeded,
+            failed,
+            has_keys: fetched.keys().is_some(),
+        })
+    }
+
     /// The file of the table.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
@@ -180,12 +218,7 @@ impl Guard {
             restricted.check(headers).map_err(denied)?;
             is_restricted = true;
         }
-        let table = self
-            .0
-            .table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let table = self.table();
         match &door.answers {
             Answers::Everything => {}
             Answers::NoChanges(advice) => {
@@ -302,9 +335,15 @@ fn identify(
             WRONG,
         ));
     };
-    table
-        .by_token(token)
-        .map_err(|reason| Refusal::unauthenticated(reason, WRONG))
+    table.by_token(token).map_err(|refused| match refused {
+        Refused::Token(reason) => Refusal::unauthenticated(reason, WRONG),
+        Refused::NoKeys => {
+            let reason =
+                "the keys of tokens could not be fetched yet: nobody can say whether the token is good";
+            let error = ServiceError::new(ErrorCode::Unavailable, reason);
+            error.retry_after(Duration::from_secs(5)).into()
+        }
+    })
 }
 
 /// What is asked once the request was read.

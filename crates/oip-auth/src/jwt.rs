@@ -3,63 +3,48 @@
 //! Which algorithm a token is held against is the key's to say, never the token's: `none` and keys of one kind that are used as another
 //! are no cases here.
 
-use std::{path::Path, time::SystemTime};
+use std::{sync::Arc, time::SystemTime};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents, UnparsedPublicKey,
-};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::error::AuthError;
+use crate::{fetched::Fetched, key::Key};
 
 /// Keys, and what tokens must say.
 pub(crate) struct Verifier {
-    keys: Vec<Key>,
+    keys: Keys,
     issuer: String,
     audience: String,
     claim: String,
 }
 
-/// A key for one algorithm.
-struct Key {
-    id: Option<String>,
-    public: Public,
+/// Where keys are from.
+#[derive(Clone)]
+pub(crate) enum Keys {
+    /// A file: they stay as they are.
+    File(Arc<Vec<Key>>),
+    /// A server, which may have others later, or none yet.
+    Server(Arc<Fetched>),
 }
 
-enum Public {
-    Rsa {
-        n: Vec<u8>,
-        e: Vec<u8>,
-    },
-    /// A point of P-256, uncompressed.
-    P256(Vec<u8>),
-    Ed25519(Vec<u8>),
-}
-
-impl Public {
-    fn algorithm(&self) -> &'static str {
+impl Keys {
+    /// The keys of now, and a number that is another one once they have changed.
+    fn now(&self) -> Option<(Arc<Vec<Key>>, u64)> {
         match self {
-            Self::Rsa { .. } => "RS256",
-            Self::P256(_) => "ES256",
-            Self::Ed25519(_) => "EdDSA",
+            Self::File(keys) => Some((keys.clone(), 0)),
+            Self::Server(fetched) => fetched.keys(),
         }
     }
+}
 
-    fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
-        let verified = match self {
-            Self::Rsa { n, e } => {
-                let key = RsaPublicKeyComponents { n, e };
-                key.verify(&RSA_PKCS1_2048_8192_SHA256, message, signature)
-            }
-            Self::P256(point) => {
-                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(message, signature)
-            }
-            Self::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature),
-        };
-        verified.is_ok()
-    }
+/// Why a token is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Something is wrong with it: for its sender, without any of it.
+    Token(&'static str),
+    /// Nobody knows yet: there are no keys.
+    NoKeys,
 }
 
 /// What a good token says.
@@ -69,18 +54,12 @@ pub(crate) struct Verified {
     pub(crate) values: Vec<String>,
     /// Until when it is good, in seconds since 1970, with some leeway.
     pub(crate) until: u64,
+    /// Which keys it was verified with.
+    pub(crate) keys: u64,
 }
 
 /// Clocks of issuers and servers differ by so many seconds at most.
 const LEEWAY: f64 = 10.0;
-
-/// Keys of a set: issuers have two or three.
-const MOST_KEYS: usize = 64;
-
-#[derive(Deserialize)]
-struct Set {
-    keys: Vec<Map<String, Value>>,
-}
 
 #[derive(Deserialize)]
 struct Header {
@@ -90,43 +69,39 @@ struct Header {
 }
 
 impl Verifier {
-    /// Reads a set of keys. Keys for other purposes and of kinds that are not known are passed over.
-    pub(crate) fn new(
-        path: &Path,
-        set: &[u8],
-        issuer: String,
-        audience: String,
-        claim: String,
-    ) -> Result<Self, AuthError> {
-        let set: Set = serde_json::from_slice(set)
-            .map_err(|error| AuthError::new(path, format_args!("not a JSON Web Key Set: {error}")))?;
-        if set.keys.len() > MOST_KEYS {
-            let found = set.keys.len();
-            return Err(AuthError::new(
-                path,
-                format_args!("expected at most {MOST_KEYS} keys, found {found}"),
-            ));
-        }
-        let mut keys = Vec::new();
-        for (index, key) in set.keys.iter().enumerate() {
-            let read = read_key(key)
-                .map_err(|reason| AuthError::new(path, format_args!("keys[{index}]: {reason}")))?;
-            keys.extend(read);
-        }
-        if keys.is_empty() {
-            let expected = "expected a public key of RSA, EC with P-256, or OKP with Ed25519, found none";
-            return Err(AuthError::new(path, expected));
-        }
-        Ok(Self {
+    pub(crate) fn new(keys: Keys, issuer: String, audience: String, claim: String) -> Self {
+        Self {
             keys,
             issuer,
             audience,
             claim,
+        }
+    }
+
+    /// Which keys are those of now; none if there are none yet.
+    pub(crate) fn keys(&self) -> Option<u64> {
+        self.keys.now().map(|(_, number)| number)
+    }
+
+    /// Where keys are fetched, if they are.
+    pub(crate) fn fetched(&self) -> Option<&Arc<Fetched>> {
+        match &self.keys {
+            Keys::File(_) => None,
+            Keys::Server(fetched) => Some(fetched),
+        }
+    }
+
+    /// Checks a token at a time.
+    pub(crate) fn verify(&self, token: &str, now: SystemTime) -> Result<Verified, Refused> {
+        let (keys, number) = self.keys.now().ok_or(Refused::NoKeys)?;
+        let verified = self.verify_with(&keys, token, now).map_err(Refused::Token)?;
+        Ok(Verified {
+            keys: number,
+            ..verified
         })
     }
 
-    /// Checks a token at a time. An error is for its sender: what is wrong, without any of it.
-    pub(crate) fn verify(&self, token: &str, now: SystemTime) -> Result<Verified, &'static str> {
+    fn verify_with(&self, keys: &[Key], token: &str, now: SystemTime) -> Result<Verified, &'static str> {
         const MALFORMED: &str = "the token is not a signed JSON Web Token";
         let (message, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
         let (header, claims) = message.split_once('.').ok_or(MALFORMED)?;
@@ -136,16 +111,17 @@ impl Verifier {
             return Err("the token has extensions that are not known");
         }
         let signature = decode(signature)?;
-        let is_signed = self.keys.iter().any(|key| {
-            let is_meant = match (&header.kid, &key.id) {
-                (Some(wanted), Some(id)) => wanted == id,
-                _ => true,
-            };
-            is_meant
-                && key.public.algorithm() == header.alg
-                && key.public.verifies(message.as_bytes(), &signature)
-        });
+        let is_signed = keys
+            .iter()
+            .any(|key| key.verifies(&header.alg, header.kid.as_deref(), message.as_bytes(), &signature));
         if !is_signed {
+            // Its issuer may have a new key.
+            let is_known = |kid: &String| keys.iter().any(|key| key.id() == Some(kid));
+            if let Some(fetched) = self.fetched()
+                && !header.kid.as_ref().is_some_and(is_known)
+            {
+                fetched.ask();
+            }
             return Err("the token is not signed by a known key");
         }
         let claims: Map<String, Value> = serde_json::from_slice(&decode(claims)?).map_err(|_| MALFORMED)?;
@@ -192,53 +168,9 @@ impl Verifier {
             values,
             // Times beyond what the type holds are as good as for ever.
             until: until as u64,
+            keys: 0,
         })
     }
-}
-
-/// Reads a key; none for those of no use here.
-fn read_key(key: &Map<String, Value>) -> Result<Option<Key>, String> {
-    let text = |name: &str| key.get(name).and_then(Value::as_str);
-    let bytes = |name: &str| {
-        let text = text(name).ok_or_else(|| format!("'{name}' is missing"))?;
-        let decoded = URL_SAFE_NO_PAD.decode(text);
-        decoded.map_err(|_| format!("'{name}': expected base64url without padding"))
-    };
-    if key.contains_key("d") || key.contains_key("k") {
-        return Err("expected a public key, found a secret one, which this file should not have".to_owned());
-    }
-    if text("use").is_some_and(|purpose| purpose != "sig") {
-        return Ok(None);
-    }
-    let public = match (text("kty"), text("crv")) {
-        (Some("RSA"), _) => {
-            let n = bytes("n")?;
-            let leading = n.iter().take_while(|byte| **byte == 0).count();
-            let n = n[leading..].to_vec();
-            let bits = n.len() * 8;
-            if !(2048..=8192).contains(&bits) {
-                return Err(format!("expected an RSA key of 2048 to 8192 bits, found {bits}"));
-            }
-            Public::Rsa { n, e: bytes("e")? }
-        }
-        (Some("EC"), Some("P-256")) => {
-            let (x, y) = (bytes("x")?, bytes("y")?);
-            if x.len() != 32 || y.len() != 32 {
-                return Err("expected coordinates of 32 bytes".to_owned());
-            }
-            Public::P256([&[4][..], &x, &y].concat())
-        }
-        (Some("OKP"), Some("Ed25519")) => Public::Ed25519(bytes("x")?),
-        (None, _) => return Err("'kty' is missing".to_owned()),
-        _ => return Ok(None),
-    };
-    if text("alg").is_some_and(|algorithm| algorithm != public.algorithm()) {
-        return Ok(None);
-    }
-    Ok(Some(Key {
-        id: text("kid").map(str::to_owned),
-        public,
-    }))
 }
 
 #[cfg(test)]
@@ -252,6 +184,7 @@ pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::key::read_set;
 
     /// Signs tokens, and knows the set of its keys.
     pub(crate) struct Issuer {
@@ -303,9 +236,9 @@ pub(crate) mod tests {
     }
 
     fn verifier(issuer: &Issuer) -> Verifier {
-        let set = issuer.set().to_string();
+        let (keys, _) = read_set(issuer.set().to_string().as_bytes()).unwrap();
         let [iss, aud, claim] = ["https://issuer", "models", "sub"].map(str::to_owned);
-        Verifier::new(Path::new("keys.json"), set.as_bytes(), iss, aud, claim).unwrap()
+        Verifier::new(Keys::File(Arc::new(keys)), iss, aud, claim)
     }
 
     const NOW: u64 = 1_000_000;
@@ -347,20 +280,21 @@ pub(crate) mod tests {
         let token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
         let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]}).to_string();
         let [iss, aud, claim] = ["joe", "models", "sub"].map(str::to_owned);
-        let verifier = Verifier::new(Path::new("k"), set.as_bytes(), iss, aud, claim).unwrap();
+        let (keys, _) = read_set(set.as_bytes()).unwrap();
+        let verifier = Verifier::new(Keys::File(Arc::new(keys)), iss, aud, claim);
         let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_300_819_370);
         assert_eq!(
             verifier.verify(token, then).unwrap_err(),
-            "the token is for another audience"
+            Refused::Token("the token is for another audience")
         );
         assert_eq!(
             verifier.verify(token, SystemTime::now()).unwrap_err(),
-            "the token has expired"
+            Refused::Token("the token has expired")
         );
         let changed = token.replace("eyJpc3MiOiJqb2Ui", "eyJpc3MiOiJqb2Uj");
         assert_eq!(
             verifier.verify(&changed, then).unwrap_err(),
-            "the token is not signed by a known key"
+            Refused::Token("the token is not signed by a known key")
         );
     }
 
@@ -433,36 +367,8 @@ pub(crate) mod tests {
             ("x".to_owned(), "the token is not a signed JSON Web Token"),
             (format!("{good}="), "the token is not a signed JSON Web Token"),
         ] {
-            assert_eq!(verifier.verify(&token, now()).unwrap_err(), reason, "{token}");
-        }
-    }
-
-    #[test]
-    fn sets_that_cannot_be_used_are_refused() {
-        let new = |set: &str| {
-            let [iss, aud, claim] = ["i", "a", "sub"].map(str::to_owned);
-            let verifier = Verifier::new(Path::new("keys.json"), set.as_bytes(), iss, aud, claim);
-            verifier.err().unwrap().to_string()
-        };
-        for (set, expected) in [
-            ("", "keys.json: not a JSON Web Key Set"),
-            (r#"{"keys": []}"#, "found none"),
-            (r#"{"keys": [{"crv": "P-256"}]}"#, "keys[0]: 'kty' is missing"),
-            (
-                r#"{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}"#,
-                "of 2048 to 8192 bits, found 24",
-            ),
-            (
-                r#"{"keys": [{"kty": "EC", "crv": "P-256", "x": "!", "y": ""}]}"#,
-                "'x': expected base64url",
-            ),
-            (
-                r#"{"keys": [{"kty": "oct", "k": "AAAA"}]}"#,
-                "keys[0]: expected a public key, found a secret one",
-            ),
-        ] {
-            let error = new(set);
-            assert!(error.contains(expected), "{error}");
+            let refused = verifier.verify(&token, now()).unwrap_err();
+            assert_eq!(refused, Refused::Token(reason), "{token}");
         }
     }
 }

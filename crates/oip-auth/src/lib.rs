@@ -1,7 +1,7 @@
 //! Who may do what on a server of the Open Inference Protocol: a [`Gate`] in front of its services, whatever their transport.
 //!
 //! A [`Guard`] knows identities from a table in a file, read again when it changes: bearer tokens (as SHA-256), JSON Web Tokens (RS256,
-//! ES256, EdDSA, by a key set in a file), and names in certificates of clients. Each may use some groups of APIs, for some models, so many
+//! ES256, EdDSA, by a key set in a file or at a URL), and names in certificates of clients. Each may use some groups of APIs, for some models, so many
 //! times a second. [`Restricted`] is Triton's own option: a header with a secret value. A [`Door`] says what is answered where
 //! requests come in, so that what changes the server can have an address of its own.
 //!
@@ -54,9 +54,11 @@
 
 mod call;
 mod error;
+mod fetched;
 mod gate;
 mod guard;
 mod jwt;
+mod key;
 mod pattern;
 mod rate;
 mod restricted;
@@ -65,5 +67,5 @@ mod table;
 pub use call::{Api, Call};
 pub use error::AuthError;
 pub use gate::{Answer, Gate, Transport};
-pub use guard::{Answers, Door, Guard};
+pub use guard::{Answers, Door, Guard, KeyFetches};
 pub use restricted::{Restricted, check_restricted};

@@ -6,7 +6,7 @@ use std::{
     io::Read,
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -21,7 +21,9 @@ use toml::Spanned;
 use crate::{
     call::{Api, Call},
     error::AuthError,
-    jwt::{Verified, Verifier},
+    fetched::{Fetched, Place, check_authorities},
+    jwt::{Keys, Refused, Verified, Verifier},
+    key::read_set,
     pattern::Pattern,
     rate::Rate,
 };
@@ -107,7 +109,10 @@ struct RightsFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct JwtFile {
-    keys: PathBuf,
+    /// A file or a URL.
+    keys: Spanned<String>,
+    /// Certificates, for a URL.
+    ca: Option<Spanned<PathBuf>>,
     issuer: String,
     audience: String,
     claim: Option<String>,
@@ -117,23 +122,67 @@ struct JwtFile {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     table: String,
-    /// Where the keys of tokens are, and what is there.
-    keys: Option<(PathBuf, Vec<u8>)>,
+    keys: Option<KeysFrom>,
+}
+
+/// Where the keys of tokens are, and what is there as far as files say it.
+#[derive(Clone, PartialEq, Eq)]
+enum KeysFrom {
+    File(PathBuf, Vec<u8>),
+    Server(Place),
 }
 
 impl Contents {
     pub(crate) fn read(path: &Path) -> Result<Self, AuthError> {
         let table =
             String::from_utf8(read(path)?).map_err(|_| AuthError::new(path, "expected text in UTF-8"))?;
+        let beside = |other: &Path| path.parent().unwrap_or(Path::new("")).join(other);
+        let wrong = |offset: usize, problem: &str| AuthError::at(path, line(&table, offset), problem);
         let keys = parse(path, &table)?.jwt.map(|jwt| {
-            let keys = path.parent().unwrap_or(Path::new("")).join(jwt.keys);
-            let contents = read(&keys)?;
-            Ok((keys, contents))
+            let place = jwt.keys.get_ref();
+            if !Place::is_url(place) {
+                if let Some(ca) = &jwt.ca {
+                    let problem = "`ca` is for keys at a URL, and these are in a file";
+                    return Err(wrong(ca.span().start, problem));
+                }
+                let keys = beside(Path::new(place));
+                let contents = read(&keys)?;
+                return Ok(KeysFrom::File(keys, contents));
+            }
+            Place::check(place).map_err(|problem| wrong(jwt.keys.span().start, &problem))?;
+            let authorities = jwt.ca.map(|ca| {
+                let ca = beside(ca.get_ref());
+                let pem = read(&ca)?;
+                check_authorities(&pem).map_err(|problem| AuthError::new(&ca, problem))?;
+                Ok(pem)
+            });
+            Ok(KeysFrom::Server(Place {
+                url: place.clone(),
+                authorities: authorities.transpose()?,
+            }))
         });
-        Ok(Self {
-            table,
-            keys: keys.transpose()?,
-        })
+        let keys = keys.transpose()?;
+        Ok(Self { table, keys })
+    }
+}
+
+impl KeysFrom {
+    /// The keys; those that are fetched already are taken from a table before.
+    fn keys(&self, before: Option<&Arc<Fetched>>) -> Result<Keys, AuthError> {
+        match self {
+            Self::File(path, contents) => match read_set(contents) {
+                Ok((keys, None)) => Ok(Keys::File(Arc::new(keys))),
+                Ok((_, Some(problem))) | Err(problem) => Err(AuthError::new(path, problem)),
+            },
+            Self::Server(place) => {
+                if let Some(before) = before.filter(|before| before.place() == place) {
+                    return Ok(Keys::Server(before.clone()));
+                }
+                let fetched = Fetched::start(place.clone());
+                let fetched = fetched.map_err(|failure| AuthError::at_url(&place.url, &failure.reason))?;
+                Ok(Keys::Server(Arc::new(fetched)))
+            }
+        }
     }
 }
 
@@ -173,7 +222,8 @@ fn parse(path: &Path, text: &str) -> Result<TableFile, AuthError> {
 }
 
 impl Table {
-    pub(crate) fn new(path: &Path, contents: &Contents) -> Result<Self, AuthError> {
+    /// Reads a table. Keys that the table before has fetched are not fetched again.
+    pub(crate) fn new(path: &Path, contents: &Contents, before: Option<&Self>) -> Result<Self, AuthError> {
         let text = &contents.table;
         let file = parse(path, text)?;
         let wrong = |offset: usize, problem: &str| AuthError::at(path, line(text, offset), problem);
@@ -240,10 +290,12 @@ impl Table {
                 .identities
                 .push(Identity::new("anonymous".to_owned(), &rights, &wrong)?);
         }
-        if let (Some(jwt), Some((keys, contents))) = (file.jwt, &contents.keys) {
+        // Last: what is wrong in the file is told without asking anybody.
+        if let (Some(jwt), Some(keys)) = (file.jwt, &contents.keys) {
             let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
+            let keys = keys.keys(before.and_then(Self::fetched))?;
             table.jwt = Some(Jwt {
-                verifier: Verifier::new(keys, contents, jwt.issuer, jwt.audience, claim)?,
+                verifier: Verifier::new(keys, jwt.issuer, jwt.audience, claim),
                 values,
                 known: Mutex::new(LruCache::new(KNOWN_TOKENS)),
             });
@@ -251,12 +303,17 @@ impl Table {
         Ok(table)
     }
 
+    /// The keys that are fetched, if any are.
+    pub(crate) fn fetched(&self) -> Option<&Arc<Fetched>> {
+        self.jwt.as_ref()?.verifier.fetched()
+    }
+
     pub(crate) fn identity(&self, number: usize) -> &Identity {
         &self.identities[number]
     }
 
-    /// Who has sent a bearer token. An error is for its sender.
-    pub(crate) fn by_token(&self, token: &str) -> Result<Known, &'static str> {
+    /// Who has sent a bearer token.
+    pub(crate) fn by_token(&self, token: &str) -> Result<Known, Refused> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         // All are compared, whichever it is.
         let mut found = None;
@@ -276,9 +333,11 @@ impl Table {
                     found.map(|(_, identity)| self.known(*identity, Some(value)))
                 };
                 let found = verified.values.iter().find_map(of_value);
-                found.ok_or("nobody in the server's table is meant by the token")
+                found.ok_or(Refused::Token(
+                    "nobody in the server's table is meant by the token",
+                ))
             }
-            _ => Err("the token is not known"),
+            _ => Err(Refused::Token("the token is not known")),
         }
     }
 
@@ -308,13 +367,14 @@ impl Table {
 }
 
 impl Jwt {
-    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, &'static str> {
+    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, Refused> {
         let seconds = now
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |time| time.as_secs());
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(verified) = known().get(&digest)
             && seconds < verified.until
+            && Some(verified.keys) == self.verifier.keys()
         {
             return Ok(verified.clone());
         }
@@ -464,7 +524,7 @@ mod tests {
         let path = folder.path().join("auth.toml");
         fs::write(&path, text).unwrap();
         let contents = Contents::read(&path).map_err(|error| error.to_string())?;
-        Table::new(&path, &contents).map_err(|error| error.to_string())
+        Table::new(&path, &contents, None).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -494,8 +554,14 @@ mod tests {
         assert!(identity.take_turn().is_ok());
         let error = identity.take_turn().unwrap_err();
         assert!(error.code() == ErrorCode::Overloaded && error.retry_delay().is_some());
-        assert_eq!(table.by_token("other").err(), Some("the token is not known"));
-        assert_eq!(table.by_token("").err(), Some("the token is not known"));
+        assert_eq!(
+            table.by_token("other").err(),
+            Some(Refused::Token("the token is not known"))
+        );
+        assert_eq!(
+            table.by_token("").err(),
+            Some(Refused::Token("the token is not known"))
+        );
         assert!(table.anonymous().is_none());
     }
 
@@ -531,7 +597,7 @@ mod tests {
         fs::write(folder.path().join("keys.json"), issuer.set().to_string()).unwrap();
         let text = "[jwt]\nkeys = \"keys.json\"\nissuer = \"i\"\naudience = \"a\"\nclaim = \"groups\"\n[identities.team]\njwt = [\"ml-*\"]\napis = [\"*\"]";
         fs::write(&path, text).unwrap();
-        let table = Table::new(&path, &Contents::read(&path).unwrap()).unwrap();
+        let table = Table::new(&path, &Contents::read(&path).unwrap(), None).unwrap();
         let sign = |groups: &[&str], exp: u64| {
             let claims = json!({"iss": "i", "aud": "a", "groups": groups, "exp": exp});
             issuer.sign(&json!({"alg": "EdDSA"}), &claims)
@@ -544,11 +610,13 @@ mod tests {
         let nobody = table.by_token(&sign(&["all"], u64::MAX));
         assert_eq!(
             nobody.err(),
-            Some("nobody in the server's table is meant by the token")
+            Some(Refused::Token(
+                "nobody in the server's table is meant by the token"
+            ))
         );
         assert_eq!(
             table.by_token(&sign(&["ml-7"], 1)).err(),
-            Some("the token has expired")
+            Some(Refused::Token("the token has expired"))
         );
     }
 
@@ -580,6 +648,18 @@ mod tests {
             (
                 "[jwt]\nkeys = \"nowhere.json\"\nissuer = \"i\"\naudience = \"a\"",
                 "nowhere.json: cannot be read: No such file",
+            ),
+            (
+                "[jwt]\nissuer = \"i\"\nkeys = \"http://login.example.com/keys\"\naudience = \"a\"",
+                "line 3: keys are fetched by https:// only",
+            ),
+            (
+                "[jwt]\nissuer = \"i\"\nkeys = \"auth.toml\"\naudience = \"a\"\nca = \"ca.pem\"",
+                "line 5: `ca` is for keys at a URL",
+            ),
+            (
+                "[jwt]\nissuer = \"i\"\nkeys = \"https://x/\"\naudience = \"a\"\nca = \"auth.toml\"",
+                "auth.toml: expected certificates in PEM, found none",
             ),
             ("[", "line 1: "),
         ] {

@@ -21,6 +21,9 @@ const OUTPUTS: &str = "outputs";
 /// Before the name of a tensor of byte strings: its shape. safetensors has no strings, so that they are U8 in the protocol's raw form.
 const STRINGS: &str = "strings:";
 
+/// In place of a number that JSON does not have: an object with this name, and `NaN`, `inf` or `-inf`.
+const NON_FINITE: &str = "double";
+
 /// A request's file.
 pub(crate) fn request_file(request: &InferRequest) -> Result<Vec<u8>, Error> {
     let model = request.model();
@@ -84,7 +87,9 @@ fn json(value: &ParameterValue) -> Value {
         ParameterValue::Bool(value) => (*value).into(),
         ParameterValue::Int64(value) => (*value).into(),
         ParameterValue::Uint64(value) => (*value).into(),
-        ParameterValue::Double(value) => (*value).into(),
+        ParameterValue::Double(value) if value.is_finite() => (*value).into(),
+        // JSON has no such numbers.
+        ParameterValue::Double(value) => serde_json::json!({NON_FINITE: value.to_string()}),
         ParameterValue::String(value) => value.as_str().into(),
         other => other.to_string().into(),
     }
@@ -179,6 +184,13 @@ fn parameters_of(metadata: &Metadata) -> Result<Parameters, String> {
                 (.., Some(value)) => ParameterValue::Double(value),
                 _ => return Err(wrong(&format!("{name} is {value}"))),
             },
+            Value::Object(object) if object.len() == 1 => {
+                let number = object.get(NON_FINITE).and_then(Value::as_str);
+                match number.and_then(|number| number.parse::<f64>().ok()) {
+                    Some(number) => ParameterValue::Double(number),
+                    None => return Err(wrong(&format!("{name} is {value}"))),
+                }
+            }
             other => return Err(wrong(&format!("{name} is {other}"))),
         };
         Ok((name, read))

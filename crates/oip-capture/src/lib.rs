@@ -3,7 +3,7 @@
 //! [`Captured`] is a service around another one. Of the requests to some models it hands a part, with their answers, to a
 //! [`Recorder`], whose thread writes them as safetensors files, each with the line of an index. Requests never wait for it: what finds no
 //! room in memory, or on the disk within the limit, is counted and not recorded. [`Recording`] reads what was written, also after a
-//! crash: a line of the index is there once both files are.
+//! crash: a line of the index is there once both files are on the disk.
 //!
 //! ```
 //! use oip_capture::{Recorder, RecorderConfig, Recording};
@@ -34,6 +34,7 @@
 mod error;
 mod file;
 mod index;
+mod leftovers;
 mod recorder;
 mod recording;
 mod service;

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Write},
+    io::Write,
     path::{Path, PathBuf},
     process,
     sync::{
@@ -20,6 +20,7 @@ use crate::{
     error::CaptureError,
     file::{answer_file, request_file},
     index::{ANSWER, INDEX, Line, PART, REQUEST},
+    leftovers,
 };
 
 /// What is recorded, and within which bounds.
@@ -88,6 +89,8 @@ struct Exchange {
     time: SystemTime,
     request: InferRequest,
     response: InferResponse,
+    /// Of its tensors.
+    tensors: u64,
     /// What it counts as while it waits.
     bytes: u64,
 }
@@ -150,6 +153,7 @@ impl Recorder {
             time: SystemTime::now(),
             request,
             response,
+            tensors: inputs + outputs,
             bytes,
         });
         if self.queue.send(Message::Exchange(exchange)).is_err() {
@@ -197,6 +201,18 @@ fn fits(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// What became of an exchange.
+enum Written {
+    Recorded,
+    /// It has so many bytes, which do not fit; smaller ones may.
+    TooLarge(u64),
+    /// It does not fit, nor will others.
+    Full,
+}
+
+/// No exchange takes less.
+const SMALLEST: u64 = 512;
+
 /// The thread.
 struct Writer {
     folder: PathBuf,
@@ -206,7 +222,11 @@ struct Writer {
     index_path: PathBuf,
     used: u64,
     limit: u64,
+    /// Exchanges of this run, and their bytes.
     count: u64,
+    bytes: u64,
+    /// Whether one was too large, which is said once.
+    has_skipped: bool,
     /// Whether the last exchange could not be written, which is said once.
     is_failing: bool,
 }
@@ -217,16 +237,7 @@ impl Writer {
         private(&mut DirBuilder::new())
             .create(&folder)
             .map_err(CaptureError::io(&folder))?;
-        let entries = fs::read_dir(&folder).map_err(CaptureError::io(&folder))?;
-        let lengths = entries.map(|entry| match entry?.metadata() {
-            Ok(metadata) => Ok(metadata.len()),
-            // Another server has it no longer.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(error),
-        });
-        let used = lengths
-            .sum::<io::Result<u64>>()
-            .map_err(CaptureError::io(&folder))?;
+        let used = leftovers::clear(&folder).map_err(CaptureError::io(&folder))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let run = format!("{:013}-{}", since.as_millis(), process::id());
         let index_path = folder.join(format!("{}{run}{}", INDEX.0, INDEX.1));
@@ -234,6 +245,10 @@ impl Writer {
         let index = owners(options.append(true).create_new(true))
             .open(&index_path)
             .map_err(CaptureError::io(&index_path))?;
+        // Says that this run lives, as long as it does. Where files cannot be locked nobody clears anything. Elsewhere than on Unix
+        // a lock would keep readers out.
+        #[cfg(unix)]
+        let _ = index.lock();
         Ok(Self {
             folder,
             run,
@@ -242,7 +257,9 @@ impl Writer {
             used,
             limit: config.limit,
             count: 0,
+            bytes: 0,
             is_failing: false,
+            has_skipped: false,
         })
     }
 
@@ -256,21 +273,30 @@ impl Writer {
                 }
             };
             let written = match shared.is_full.load(Relaxed) {
-                true => Ok(false),
+                true => Ok(Written::Full),
                 false => self.write(&exchange),
             };
             let bytes = exchange.bytes;
             drop(exchange);
             shared.waiting.fetch_sub(bytes, Relaxed);
             let count = match &written {
-                Ok(true) => &shared.recorded,
-                Ok(false) | Err(_) => &shared.dropped,
+                Ok(Written::Recorded) => &shared.recorded,
+                Ok(Written::TooLarge(_) | Written::Full) | Err(_) => &shared.dropped,
             };
             count.fetch_add(1, Relaxed);
             match &written {
-                Ok(false) if !shared.is_full.swap(true, Relaxed) => {
+                Ok(Written::Full) if !shared.is_full.swap(true, Relaxed) => {
                     let (folder, limit) = (self.folder.display(), self.limit);
                     tracing::warn!(%folder, limit, "captured requests have reached their limit: no more are recorded");
+                }
+                Ok(Written::TooLarge(bytes)) if !self.has_skipped => {
+                    self.has_skipped = true;
+                    let left = self.limit - self.used.min(self.limit);
+                    tracing::warn!(
+                        bytes,
+                        left,
+                        "a request and its answer are larger than what is left of the limit: not recorded, smaller ones are"
+                    );
                 }
                 Err(error) if !self.is_failing => {
                     tracing::warn!(%error, "a captured request cannot be written");
@@ -281,8 +307,26 @@ impl Writer {
         }
     }
 
-    /// Writes an exchange; false if it does not fit the limit.
-    fn write(&mut self, exchange: &Exchange) -> Result<bool, CaptureError> {
+    /// What becomes of an exchange of so many bytes, if it does not fit: when it is like those before it, the next ones will not fit
+    /// either.
+    fn beyond(&self, bytes: u64) -> Option<Written> {
+        let left = self.limit.saturating_sub(self.used);
+        if bytes <= left {
+            return None;
+        }
+        let is_usual = self.count > 0 && bytes / 2 <= self.bytes / self.count;
+        Some(match is_usual || left < SMALLEST {
+            true => Written::Full,
+            false => Written::TooLarge(bytes),
+        })
+    }
+
+    /// Writes an exchange. It is recorded once both files and its line of the index are on the disk.
+    fn write(&mut self, exchange: &Exchange) -> Result<Written, CaptureError> {
+        // Without making files of tensors that will not fit.
+        if let Some(beyond) = self.beyond(exchange.tensors) {
+            return Ok(beyond);
+        }
         let name = format!("{}-{:08}", self.run, self.count + 1);
         let encoded = |suffix: &str, file: Result<Vec<u8>, fmt_core::Error>| {
             let path = self.folder.join(format!("{name}{suffix}"));
@@ -303,33 +347,63 @@ impl Writer {
         };
         let mut text = serde_json::to_string(&line).unwrap_or_default();
         text.push('\n');
-        if self.used.saturating_add(bytes + text.len() as u64) > self.limit {
-            return Ok(false);
+        let bytes = bytes + text.len() as u64;
+        if let Some(beyond) = self.beyond(bytes) {
+            return Ok(beyond);
         }
-        self.publish(&request_path, &request)?;
-        self.publish(&answer_path, &answer)?;
-        // One write, last: what a crash leaves behind is no line, or a part of one, which readers pass over.
-        let before = self.index.metadata().map(|metadata| metadata.len());
-        if let Err(error) = self.index.write_all(text.as_bytes()) {
-            // A part of a line must not stand before the next one.
-            if let Ok(length) = before {
-                let _ = self.index.set_len(length);
+        let published = self
+            .publish(&request_path, &request)
+            .and_then(|()| self.publish(&answer_path, &answer))
+            .and_then(|()| self.sync_folder())
+            .and_then(|()| self.append(&text));
+        if let Err(error) = published {
+            // Files that no line names would stay for ever.
+            for path in [&request_path, &answer_path] {
+                let _ = fs::remove_file(path);
             }
-            return Err(CaptureError::io(&self.index_path)(error));
+            return Err(error);
         }
         self.count += 1;
-        self.used += bytes + text.len() as u64;
-        Ok(true)
+        self.bytes += bytes;
+        self.used += bytes;
+        Ok(Written::Recorded)
+    }
+
+    /// Writes a line of the index, whole or not at all.
+    fn append(&mut self, line: &str) -> Result<(), CaptureError> {
+        // One write, last: what a crash leaves behind is no line, or a part of one, which readers pass over.
+        let before = self.index.metadata().map(|metadata| metadata.len());
+        let written = self
+            .index
+            .write_all(line.as_bytes())
+            .and_then(|()| self.index.sync_data());
+        if written.is_err()
+            && let Ok(length) = before
+        {
+            // A part of a line must not stand before the next one.
+            let _ = self.index.set_len(length);
+        }
+        written.map_err(CaptureError::io(&self.index_path))
+    }
+
+    /// Makes names of files outlast a loss of power.
+    fn sync_folder(&self) -> Result<(), CaptureError> {
+        #[cfg(unix)]
+        File::open(&self.folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(CaptureError::io(&self.folder))?;
+        Ok(())
     }
 
     /// Writes a file under another name first, so that one with its own name is whole.
     fn publish(&self, path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
         // Only its owner may read it, and it goes when writing fails.
         let written = tempfile::Builder::new()
-            .prefix(PART)
+            .prefix(&format!("{PART}{}-", self.run))
             .tempfile_in(&self.folder)
             .and_then(|mut part| {
                 part.write_all(bytes)?;
+                part.as_file().sync_all()?;
                 part.persist(path).map_err(|error| error.error)
             });
         written.map(drop).map_err(CaptureError::io(path))

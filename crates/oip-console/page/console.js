@@ -39,6 +39,8 @@ function tiles(place, { hasMetrics }, model, version) {
       tile("processors in use", count(last(processor)), processor));
   } else {
     shown.push(tile("rows per run", count(last(batch)), batch));
+    const memory = watch.last?.memoryOf(model, version);
+    if (memory != null) shown.push(tile("memory, about", bytes(memory)));
   }
   place.replaceChildren(...shown);
 }
@@ -57,11 +59,12 @@ function overview() {
         entry.version ?? "–",
         badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : entry.state ? "warn" : "quiet"),
         count(of("rate")), seconds(of("p50")), seconds(of("p99")), count(of("pending")),
+        bytes(watch.last?.memoryOf(entry.name, entry.version)),
         entry.reason ?? "",
       ];
     });
     models.replaceChildren(rows.length
-      ? table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", ""], rows)
+      ? table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", "#memory", ""], rows)
       : h("p", { class: "notice" }, "The repository has no models. A model is a folder with a version folder in it: models/iris/1/model.onnx."));
     for (const cell of models.querySelectorAll("td:last-child")) cell.className = "reason quiet";
   });

@@ -79,10 +79,12 @@ function snapshot(families) {
   for (const { labels, value } of families.get("oip_request_duration_seconds_bucket") ?? []) {
     of(labels).buckets.set(labels.le === "+Inf" ? Infinity : Number(labels.le), value);
   }
+  const memories = new Map((families.get("oip_model_memory_bytes") ?? []).map(({ labels, value }) => [key(labels), value]));
   const single = (name) => families.get(name)?.[0]?.value;
   return {
     time: performance.now() / 1000,
     models,
+    memoryOf: (model, version) => memories.get(key({ model, version })),
     memory: single("process_resident_memory_bytes"),
     budgetUsed: single("oip_memory_budget_used_bytes"),
     budget: single("oip_memory_budget_bytes"),

@@ -8,7 +8,13 @@ use tensor_core::Quoted;
 use crate::{
     config::EngineConfig,
     engine::Engine,
-    load::{LoadError, loader, registry::Registry, repositories::Repositories, repository::Repository},
+    load::{
+        LoadError, loader,
+        registry::{LoadCost, Registry},
+        repositories::Repositories,
+        repository::Repository,
+    },
+    run::others::Others,
 };
 
 /// Builds an [`Engine`] out of models that the program has itself. Nothing is read from disk, and nothing panics: what cannot
@@ -107,11 +113,15 @@ impl EngineBuilder {
             let start = Instant::now();
             let name = loader::name_of(&*model).map_err(|error| BuildError::load("a model", error))?;
             let named = |error| BuildError::load(&format!("model {}", Quoted(&name)), error);
-            let served = loader::embed(model, &config).map_err(named)?;
+            let served = loader::embed(model, &config, Others::of(&registry)).map_err(named)?;
             if !names.insert(name.clone()) {
                 return Err(BuildError::duplicate(&name));
             }
-            let before = registry.finish_loading(&name, None, Ok(Arc::new(served)), start.elapsed(), true);
+            let cost = LoadCost {
+                time: start.elapsed(),
+                memory: None,
+            };
+            let before = registry.finish_loading(&name, None, Ok(Arc::new(served)), cost, true);
             debug_assert!(before.is_none(), "names differ");
         }
         Ok(Engine::start_with(registry, repositories, config))

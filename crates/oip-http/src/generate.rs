@@ -6,6 +6,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -21,7 +22,8 @@ use axum::{
 use bytes::Bytes;
 use http_body::Frame;
 use oip_service::{
-    AnswerStream, Answers, CancelGuard, Charge, Lease, RequestContext, answers as answer_request,
+    AnswerStream, Answers, CancelGuard, Charge, Lease, Phase, RequestContext, RequestNotes,
+    answers as answer_request,
 };
 use oip_types::{
     ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
@@ -142,14 +144,21 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<Started,
     let lease = Lease::new(&app.config.budget, &app.config.time);
     let guard = lease.guard();
     let (head, body) = request.into_parts();
+    if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
+        notes.set_model(model.name());
+        lease.set_notes(notes.clone());
+    }
+    let mut laps = lease.laps();
     let limit = app.config.max_body_bytes.min(MAX_BYTES);
     let decoded = async {
         let body = receive(app, &head.headers, body, limit, &lease).await?;
+        laps.end(Phase::Read);
         let _tree = lease.charge(body.len() as u64 * DECODED)?;
         let metadata = app.service.model_metadata(model)?;
         let body = rewrite(&body, &metadata).map_err(|error| error.within(model))?;
         let shared = oip_types::NoSharedMemory;
         let decoded = decode_request_with(model, &body, None, &app.config.limits, &shared, &lease);
+        laps.end(Phase::Decode);
         decoded.map_err(|error| error.within(model))
     };
     let request = in_time(&lease, model, decoded).await?.request;
@@ -338,6 +347,7 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
 
 /// An answer as this extension has it: a value where an output has one element, else a list.
 fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
+    lease.note_version(response.model_version.as_deref());
     let outputs = response.outputs.iter();
     let tensors: usize = outputs.map(|output| output.value.raw().len()).sum();
     if tensors > MAX_BYTES {

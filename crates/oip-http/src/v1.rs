@@ -101,9 +101,7 @@ async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Res
     let answered = async {
         let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
         drop(overhead);
-        if let (Some(notes), Some(version)) = (lease.notes(), &response.model_version) {
-            notes.set_version(version);
-        }
+        lease.note_version(response.model_version.as_deref());
         laps.skip();
         let encoded = encode(app, response, has_rows, &lease).await;
         laps.end(Phase::Encode);

@@ -1,3 +1,5 @@
+//! The running server: starts everything that a configuration asks for, serves until a signal, and ends in order.
+
 use std::{
     env,
     io::{self, ErrorKind},
@@ -25,6 +27,8 @@ use tokio::{
 };
 use tower::{Layer, util::Either};
 
+#[cfg(feature = "otlp")]
+use crate::pushed::{self, Pushed};
 use crate::{
     access_options,
     addresses::{At, Place, Speaks},
@@ -211,6 +215,8 @@ struct App {
     recorder: Option<Recorder>,
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
     traces: Option<Arc<Traces>>,
+    #[cfg(feature = "otlp")]
+    pushed: Option<Pushed>,
 }
 
 impl App {
@@ -318,8 +324,12 @@ impl App {
         let shutdown = Shutdown::new();
         let mut beside = Router::new();
         let totals = Arc::new(Totals::default());
-        if config.allow_metrics {
-            let metrics = Metrics::new(
+        #[cfg(feature = "otlp")]
+        let counts = config.allow_metrics || config.pushed_metrics.is_some();
+        #[cfg(not(feature = "otlp"))]
+        let counts = config.allow_metrics;
+        let metrics = counts.then(|| {
+            Arc::new(Metrics::new(
                 engine.clone(),
                 config.http.budget.clone(),
                 config.http.cpu.clone(),
@@ -328,14 +338,22 @@ impl App {
                     totals: totals.clone(),
                     access_log: access_log.clone(),
                     recorder: recorder.clone(),
+                    guard: guard.clone(),
                     traces: traces.clone(),
                 },
-            );
+            ))
+        });
+        #[cfg(feature = "otlp")]
+        let pushed = match (&metrics, config.pushed_metrics) {
+            (Some(metrics), Some(config)) => Some(pushed::start(metrics, config)?),
+            _ => None,
+        };
+        if let Some(metrics) = metrics.filter(|_| config.allow_metrics) {
             beside = beside.merge(metrics.router());
         }
         let load = {
             let (engine, budget) = (engine.clone(), config.http.budget.clone());
-            let totals = config.allow_metrics.then(|| totals.clone());
+            let totals = counts.then(|| totals.clone());
             move || Load {
                 memory: budget.used() as f64 / budget.limit().max(1) as f64,
                 running: totals
@@ -345,7 +363,7 @@ impl App {
             }
         };
         let traffic = Arc::new(Traffic {
-            totals: config.allow_metrics.then_some(totals),
+            totals: counts.then_some(totals),
             log: access_log.clone(),
             traces: traces.clone(),
             request_ids: RequestIds::new(),
@@ -447,6 +465,8 @@ impl App {
             access_log,
             recorder,
             traces,
+            #[cfg(feature = "otlp")]
+            pushed,
         })
     }
 
@@ -490,6 +510,10 @@ impl App {
             #[cfg(feature = "otlp")]
             if let Some(traces) = &self.traces {
                 traces.exporter.finish(Duration::from_secs(1));
+            }
+            #[cfg(feature = "otlp")]
+            if let Some(pushed) = &self.pushed {
+                pushed.finish(Duration::from_secs(1));
             }
         };
         tokio::select! {

@@ -90,7 +90,7 @@ impl BackendConfig {
     /// folder that has one often has its weights beside it; unless it is not allowed, and is only there to say so.
     #[cfg(feature = "python")]
     fn add_python(&self, backends: &mut Vec<Arc<dyn Backend>>) {
-        use backend_python::{PythonBackend, SavedObjectBackend, Settings};
+        use backend_python::{BoosterBackend, PythonBackend, SavedObjectBackend, Settings};
 
         let settings = |is_allowed: Option<bool>| {
             Settings::default().with(|settings| {
@@ -102,6 +102,9 @@ impl BackendConfig {
             })
         };
         let programs = settings(self.python.allow_python);
+        for backend in backends.iter_mut().filter(|backend| backend.name() == "forest") {
+            *backend = Arc::new(BoosterBackend::new(backend.clone(), programs.clone()));
+        }
         let first = if programs.is_allowed { 0 } else { backends.len() };
         backends.insert(first, Arc::new(PythonBackend::new(programs)));
         let objects = settings(self.python.allow_pickle);

@@ -64,6 +64,9 @@ pub(crate) struct Config {
     /// Where traces go, if they go anywhere.
     #[cfg(feature = "otlp")]
     pub(crate) traces: Option<TraceConfig>,
+    /// Where metrics are pushed to, if they are.
+    #[cfg(feature = "otlp")]
+    pub(crate) pushed_metrics: Option<oip_telemetry::MetricsConfig>,
     pub(crate) access_log_file: Option<PathBuf>,
     /// The configuration file, if what it says of the log is what counts.
     pub(crate) log_file: Option<PathBuf>,
@@ -146,6 +149,8 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
+        #[cfg(feature = "otlp")]
+        let pushed_metrics = options.metrics.resolve(&options.traces.otlp_attribute)?;
         Ok(Self {
             model_repositories,
             model_name: options.model_name,
@@ -213,7 +218,9 @@ impl Config {
             access_log,
             capture: options.capture.resolve()?,
             #[cfg(feature = "otlp")]
-            traces: options.traces.resolve()?,
+            traces: options.traces.resolve(pushed_metrics.is_some())?,
+            #[cfg(feature = "otlp")]
+            pushed_metrics,
             access_log_file: options.traffic.access_log_file,
         })
     }

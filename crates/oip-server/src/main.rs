@@ -25,7 +25,11 @@ mod model_source;
 mod notify;
 mod one_port;
 mod options;
+#[cfg(feature = "otlp")]
+mod otlp_metrics;
 mod platforms;
+#[cfg(feature = "otlp")]
+mod pushed;
 #[cfg(feature = "python")]
 mod python_options;
 mod reload;

@@ -8,8 +8,6 @@ use toml::de::DeTable;
 
 #[cfg(feature = "python")]
 use crate::python_options::PythonOptions;
-#[cfg(feature = "otlp")]
-use crate::trace_options::TraceOptions;
 use crate::{
     access_options::AccessOptions,
     addresses::AddressOptions,
@@ -20,6 +18,8 @@ use crate::{
     traffic::TrafficOptions,
     units::{ByteSize, HumanDuration},
 };
+#[cfg(feature = "otlp")]
+use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
 
 const AFTER_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
@@ -114,6 +114,11 @@ pub(crate) struct Options {
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) traces: TraceOptions,
+
+    #[cfg(feature = "otlp")]
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) metrics: MetricOptions,
 
     /// A TOML file with any of these options
     #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
@@ -350,6 +355,8 @@ impl Options {
             capture: toml::from_str(text)?,
             #[cfg(feature = "otlp")]
             traces: toml::from_str(text)?,
+            #[cfg(feature = "otlp")]
+            metrics: toml::from_str(text)?,
             tls: toml::from_str(text)?,
             access: toml::from_str(text)?,
             in_place: toml::from_str(text)?,
@@ -383,6 +390,8 @@ impl Options {
             capture: self.capture.or(other.capture),
             #[cfg(feature = "otlp")]
             traces: self.traces.or(other.traces),
+            #[cfg(feature = "otlp")]
+            metrics: self.metrics.or(other.metrics),
             config: self.config.or(other.config),
             instances: self.instances.or(other.instances),
             queue_size: self.queue_size.or(other.queue_size),

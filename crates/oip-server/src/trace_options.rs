@@ -1,6 +1,6 @@
 //! Options for traces.
 
-use std::env;
+use std::{env, sync::OnceLock};
 
 use clap::Args;
 use oip_telemetry::{Endpoint, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
@@ -54,11 +54,12 @@ impl TraceOptions {
         }
     }
 
-    /// Where traces go, if they go anywhere.
-    pub(crate) fn resolve(self) -> Result<Option<TraceConfig>, Failure> {
+    /// Where traces go, if they go anywhere. `has_metrics` is whether metrics do, as the same program.
+    pub(crate) fn resolve(self, has_metrics: bool) -> Result<Option<TraceConfig>, Failure> {
         let wrong = |option: &str, why: &dyn std::fmt::Display| Failure::usage(format!("{option}: {why}"));
         let Some(url) = self.otlp_endpoint else {
-            if self.otlp_sample_ratio.is_some() || !self.otlp_attribute.is_empty() {
+            let has_attributes = !self.otlp_attribute.is_empty() && !has_metrics;
+            if self.otlp_sample_ratio.is_some() || has_attributes {
                 let option = match self.otlp_sample_ratio {
                     Some(_) => "--otlp-sample-ratio",
                     None => "--otlp-attribute",
@@ -75,36 +76,7 @@ impl TraceOptions {
             let why = format!("expected a number from 0 to 1, found {ratio}");
             return Err(wrong("--otlp-sample-ratio", &why));
         }
-        let pairs = |name: &str| {
-            let text = env::var(name).unwrap_or_default();
-            read_pairs(&text).map_err(|error| wrong(name, &error))
-        };
-        let mut resource = vec![
-            ("service.name".to_owned(), "oip-server".to_owned()),
-            ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-            ("service.instance.id".to_owned(), SpanId::random().to_string()),
-        ];
-        // What is said later counts.
-        let mut say = |name: String, value: String| {
-            resource.retain(|(known, _)| *known != name);
-            resource.push((name, value));
-        };
-        for (name, value) in pairs("OTEL_RESOURCE_ATTRIBUTES")? {
-            say(name, value);
-        }
-        if let Some(name) = env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty()) {
-            say("service.name".to_owned(), name);
-        }
-        for attribute in &self.otlp_attribute {
-            match attribute.split_once('=') {
-                Some((name, value)) if !name.is_empty() => say(name.to_owned(), value.to_owned()),
-                _ => {
-                    let why = format!("expected NAME=VALUE, found '{attribute}'");
-                    return Err(wrong("--otlp-attribute", &why));
-                }
-            }
-        }
-        let headers = pairs("OTEL_EXPORTER_OTLP_HEADERS")?;
+        let (headers, resource) = (headers("TRACES")?, resource(&self.otlp_attribute)?);
         Ok(Some(TraceConfig {
             exporter: ExporterConfig::new(endpoint).with(|config| {
                 config.headers = headers;
@@ -113,6 +85,57 @@ impl TraceOptions {
             sampler: Sampler::new(ratio),
         }))
     }
+}
+
+/// What the server says of itself, by the variables and the option `--otlp-attribute`.
+pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let mut resource = vec![
+        ("service.name".to_owned(), "oip-server".to_owned()),
+        ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.instance.id".to_owned(), instance().to_owned()),
+    ];
+    // What is said later counts.
+    let mut say = |name: String, value: String| {
+        resource.retain(|(known, _)| *known != name);
+        resource.push((name, value));
+    };
+    for (name, value) in pairs("OTEL_RESOURCE_ATTRIBUTES")? {
+        say(name, value);
+    }
+    if let Some(name) = env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty()) {
+        say("service.name".to_owned(), name);
+    }
+    for attribute in attributes {
+        match attribute.split_once('=') {
+            Some((name, value)) if !name.is_empty() => say(name.to_owned(), value.to_owned()),
+            _ => {
+                return Err(Failure::usage(format!(
+                    "--otlp-attribute: expected NAME=VALUE, found '{attribute}'"
+                )));
+            }
+        }
+    }
+    Ok(resource)
+}
+
+/// One name for both traces and metrics of this run.
+fn instance() -> &'static str {
+    static INSTANCE: OnceLock<String> = OnceLock::new();
+    INSTANCE.get_or_init(|| SpanId::random().to_string())
+}
+
+/// Headers for the collector of a signal: those that are for it, else those for all.
+pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
+    let own = format!("OTEL_EXPORTER_OTLP_{signal}_HEADERS");
+    match env::var_os(&own) {
+        Some(_) => pairs(&own),
+        None => pairs("OTEL_EXPORTER_OTLP_HEADERS"),
+    }
+}
+
+fn pairs(name: &str) -> Result<Vec<(String, String)>, Failure> {
+    let text = env::var(name).unwrap_or_default();
+    read_pairs(&text).map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
 impl TraceConfig {

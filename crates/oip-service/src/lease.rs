@@ -96,6 +96,13 @@ impl Lease {
         self.0.notes.get().map(Arc::as_ref)
     }
 
+    /// Notes which version answered, if it has a name and somebody wants to know.
+    pub fn note_version(&self, version: Option<&str>) {
+        if let (Some(notes), Some(version)) = (self.notes(), version) {
+            notes.set_version(version);
+        }
+    }
+
     /// Begins to take times for the notes.
     #[must_use]
     pub fn laps(&self) -> Laps {

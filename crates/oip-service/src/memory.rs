@@ -1,4 +1,5 @@
-//! How much memory is free, as far as the system says: asked before a model is read into it.
+//! How much memory is free, as far as the system says: asked before a model is read into it. And how much is taken: asked before
+//! and after.
 
 use std::{
     fs,
@@ -16,6 +17,34 @@ pub fn available_memory() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok();
     let groups = groups.and_then(|text| available_to_groups(Path::new("/sys/fs/cgroup"), &text));
     [system, groups].into_iter().flatten().min()
+}
+
+/// Bytes of memory that this process and those that it started have for themselves: without pages of files and without what is
+/// shared. `None` where the system does not say.
+#[must_use]
+pub fn private_memory() -> Option<u64> {
+    private_memory_of(Path::new("/proc"), "self", DESCENT)
+}
+
+/// Children of children that are counted: a worker may be started by a program that starts the interpreter.
+const DESCENT: usize = 3;
+
+/// The same for one process and its children, in a `/proc` at `root`.
+fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> {
+    let folder = root.join(process);
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let own = field(&status, "RssAnon:")?.checked_mul(1024)?;
+    if descent == 0 {
+        return Some(own);
+    }
+    let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
+    let children: u64 = threads
+        // A kernel may be built without these files: then children do not count.
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|child| private_memory_of(root, &child, descent - 1))
+        .sum();
+    Some(own.saturating_add(children))
 }
 
 /// The files in which one version of control groups keeps a group's limit and use, and the labels of its caches.
@@ -112,6 +141,43 @@ mod tests {
         assert_eq!(available("0::/other/service\n"), None);
         write(root.path(), &VERSION_2, ["70\n", "50\n", "inactive_file 10\n"]);
         assert_eq!(available("0::/other/service\n"), Some(30));
+    }
+
+    #[test]
+    fn what_children_hold_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let process = |name: &str, kib: u64, children: &[&str]| {
+            let folder = root.path().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(
+                folder.join("status"),
+                format!("VmRSS:\t 999 kB\nRssAnon:\t {kib} kB\n"),
+            )
+            .unwrap();
+            for (thread, child) in children.iter().enumerate() {
+                let folder = folder.join(format!("task/{thread}"));
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("children"), format!("{child} ")).unwrap();
+            }
+        };
+        // 9 is gone by now.
+        process("self", 1, &["2 9", "3", ""]);
+        process("2", 10, &[]);
+        process("3", 100, &["4"]);
+        process("4", 1000, &[]);
+        assert_eq!(private_memory_of(root.path(), "self", DESCENT), Some(1111 * 1024));
+        assert_eq!(private_memory_of(root.path(), "9", DESCENT), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_is_written_to_is_private() {
+        let before = private_memory().unwrap();
+        let taken = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let after = private_memory().unwrap();
+        // Other tests run beside and may give some back.
+        assert!(after > before + (32 << 20), "{before} {after}");
+        drop(taken);
     }
 
     #[test]

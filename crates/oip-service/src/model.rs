@@ -6,7 +6,7 @@ use oip_types::{
     model_config::{InputConfig, OutputConfig},
 };
 
-use crate::{AnswerSink, CancelToken};
+use crate::{AnswerSink, CancelToken, OtherModels};
 
 /// A model that is ready to run: plain blocking code, called on the engine's own threads, or on a transport's thread if it is
 /// [bounded](Model::is_bounded) and measured to be quick.
@@ -58,6 +58,34 @@ pub trait Model: Send + Sync + 'static {
         answers: &mut dyn AnswerSink,
     ) -> Result<(), ServiceError> {
         answers.send_last(self.infer(request, cancel)?)
+    }
+
+    /// As [`Model::infer`], with the server's other models at hand. This is what an engine calls; models that ask no others leave
+    /// it alone.
+    ///
+    /// # Errors
+    /// As [`Model::infer`].
+    fn infer_with(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        _others: &dyn OtherModels,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        self.infer(request, cancel)
+    }
+
+    /// As [`Model::infer_several`], with the server's other models at hand.
+    ///
+    /// # Errors
+    /// As [`Model::infer_several`].
+    fn infer_several_with(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+        _others: &dyn OtherModels,
+    ) -> Result<(), ServiceError> {
+        self.infer_several(request, cancel, answers)
     }
 
     /// Whether outputs may be memory that the model keeps, such as a table it was loaded with, or that it has charged to

@@ -122,6 +122,8 @@ pub struct RequestContext {
     priority: u64,
     /// See [`Self::with_step`].
     step: u32,
+    /// See [`Self::for_call`].
+    caller: Option<Arc<str>>,
 }
 
 impl RequestContext {
@@ -141,7 +143,38 @@ impl RequestContext {
             lease,
             priority: 0,
             step: 0,
+            caller: None,
         }
+    }
+
+    /// The context of a request that the model `caller` makes of another one while it works. It is charged to `lease`, ends when
+    /// `work`, the token of what the model works on, is cancelled or its time is over, and takes `timeout` at most.
+    #[must_use]
+    pub fn for_call(
+        lease: Lease,
+        work: &CancelToken,
+        timeout: Option<Duration>,
+        caller: impl Into<Arc<str>>,
+    ) -> Self {
+        let received = Instant::now();
+        let own = timeout.and_then(|timeout| received.checked_add(timeout));
+        let deadline = [own, work.deadline()].into_iter().flatten().min();
+        // Of its own, so that giving up the call does not cancel the work.
+        let cancel = CancelToken::all_of(std::slice::from_ref(work)).with_deadline(deadline);
+        Self {
+            received,
+            lease,
+            cancel,
+            priority: 0,
+            step: 0,
+            caller: Some(caller.into()),
+        }
+    }
+
+    /// The model that made the request, if none but a model did.
+    #[must_use]
+    pub fn caller(&self) -> Option<&str> {
+        self.caller.as_deref()
     }
 
     /// The same context for a step of a pipeline, by the number that the request's notes have for it.
@@ -246,6 +279,23 @@ mod tests {
         let context = RequestContext::for_request(request, &lease, transport, &TimeLimits::default());
         let deadline = context.map_err(|error| error.code())?.deadline().unwrap();
         Ok((deadline - Instant::now()).as_secs_f64().round() as u64)
+    }
+
+    #[test]
+    fn a_call_ends_with_the_work_that_it_is_for_and_not_the_other_way_round() {
+        let soon = Instant::now() + Duration::from_secs(5);
+        let work = CancelToken::new(Some(soon));
+        let call = |timeout| {
+            let timeout = Some(Duration::from_secs(timeout));
+            RequestContext::for_call(Lease::unlimited(), &work, timeout, "m")
+        };
+        assert_eq!((call(60).deadline(), call(60).caller()), (Some(soon), Some("m")));
+        assert!(call(1).deadline().unwrap() < soon);
+        call(60).cancel().cancel();
+        assert!(!work.is_cancelled());
+        let given = call(60);
+        work.cancel();
+        assert!(given.cancel().is_cancelled());
     }
 
     #[test]

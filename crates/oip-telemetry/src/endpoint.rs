@@ -1,23 +1,28 @@
-//! Where traces go, and pairs of names and values as OpenTelemetry's variables have them.
+//! Where traces and metrics go, and pairs of names and values as OpenTelemetry's variables have them.
 
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
 use ureq::http::{Uri, uri::Scheme};
 
-/// A collector's address for traces.
+/// A collector's addresses for traces and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint(String);
+pub struct Endpoint {
+    traces: String,
+    metrics: String,
+}
 
 /// Why an address or a list of pairs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointError(String);
 
-/// The path of traces below a collector's address.
+/// The paths of traces and metrics below a collector's address.
 const TRACES: &str = "/v1/traces";
+const METRICS: &str = "/v1/metrics";
 
 impl Endpoint {
-    /// Reads a collector's URL; traces are sent to `/v1/traces` below it. Where it ends so already, it is taken as it is.
+    /// Reads a collector's URL; traces are sent to `/v1/traces` below it, metrics to `/v1/metrics`. It may end with one of these
+    /// already.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -46,16 +51,24 @@ impl Endpoint {
             return wrong("found one with a query");
         }
         let base = url.trim_end_matches('/');
-        Ok(Self(match base.ends_with(TRACES) {
-            true => base.to_owned(),
-            false => format!("{base}{TRACES}"),
-        }))
+        let base = base.strip_suffix(TRACES).unwrap_or(base);
+        let base = base.strip_suffix(METRICS).unwrap_or(base);
+        Ok(Self {
+            traces: format!("{base}{TRACES}"),
+            metrics: format!("{base}{METRICS}"),
+        })
     }
 
     /// The URL that traces are sent to.
     #[must_use]
     pub fn url(&self) -> &str {
-        &self.0
+        &self.traces
+    }
+
+    /// The URL that metrics are sent to.
+    #[must_use]
+    pub fn metrics_url(&self) -> &str {
+        &self.metrics
     }
 }
 
@@ -99,6 +112,14 @@ mod tests {
             ("http://tempo:4318/v1/traces", "http://tempo:4318/v1/traces"),
         ] {
             assert_eq!(Endpoint::parse(url).expect(url).url(), expected);
+        }
+        for url in [
+            "http://p:9090/api/v1/otlp/",
+            "http://p:9090/api/v1/otlp/v1/metrics",
+        ] {
+            let endpoint = Endpoint::parse(url).expect(url);
+            assert_eq!(endpoint.metrics_url(), "http://p:9090/api/v1/otlp/v1/metrics");
+            assert_eq!(endpoint.url(), "http://p:9090/api/v1/otlp/v1/traces");
         }
         for (url, part) in [
             ("", "found ''"),

@@ -12,11 +12,11 @@ use std::{
 };
 
 use prost::Message as _;
-use ureq::{Agent, http::StatusCode};
 
 use crate::{
     endpoint::Endpoint,
-    message::{Answer, Request},
+    message::Request,
+    post::{Poster, Refusal},
     span::Span,
 };
 
@@ -94,9 +94,6 @@ const MOST_WAITING: u64 = 16 << 10;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 
-/// Bytes of an answer that are read.
-const MOST_ANSWER: u64 = 64 << 10;
-
 impl Exporter {
     /// Starts the thread. The collector is first asked when there is something to send.
     ///
@@ -105,16 +102,8 @@ impl Exporter {
     pub fn start(config: ExporterConfig) -> io::Result<Self> {
         let (queue, messages) = sync_channel(config.capacity.max(1));
         let counts = Arc::new(Counts::default());
-        let agent = Agent::config_builder()
-            .timeout_global(Some(config.timeout))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .user_agent(concat!("oip-telemetry/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .into();
         let sender = Sender {
-            agent,
+            poster: Poster::new(config.endpoint.url(), &config.headers, config.timeout),
             config,
             counts: counts.clone(),
             failing_since: None,
@@ -166,18 +155,11 @@ impl Exporter {
 
 /// The thread.
 struct Sender {
-    agent: Agent,
+    poster: Poster,
     config: ExporterConfig,
     counts: Arc<Counts>,
     /// Since when the collector takes nothing: said once, and once when that is over.
     failing_since: Option<Instant>,
-}
-
-/// Why spans were not taken.
-struct Refusal {
-    reason: String,
-    /// Whether the same spans may be taken later.
-    is_passing: bool,
 }
 
 impl Sender {
@@ -259,51 +241,14 @@ impl Sender {
 
     /// Sends a message, and gives how many of its spans the collector did not take.
     fn post(&self, message: &[u8]) -> Result<u64, Refusal> {
-        let mut request = self
-            .agent
-            .post(self.config.endpoint.url())
-            .header("content-type", "application/x-protobuf");
-        for (name, value) in &self.config.headers {
-            request = request.header(name, value);
-        }
-        let mut answer = request.send(message).map_err(|error| Refusal {
-            is_passing: !matches!(error, ureq::Error::BadUri(_) | ureq::Error::Http(_)),
-            reason: match error {
-                ureq::Error::Protocol(error) => {
-                    format!(
-                        "it does not answer in HTTP/1 ({error}); the port for OTLP over HTTP is mostly 4318"
-                    )
-                }
-                error => error.to_string(),
-            },
-        })?;
-        let status = answer.status();
-        if !status.is_success() {
-            return Err(Refusal {
-                reason: format!("it answers {status}"),
-                // As the specification says.
-                is_passing: [
-                    StatusCode::TOO_MANY_REQUESTS,
-                    StatusCode::BAD_GATEWAY,
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    StatusCode::GATEWAY_TIMEOUT,
-                ]
-                .contains(&status),
-            });
-        }
-        // Read to its end, so that the connection is used again.
-        let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
-        let partial = body
-            .ok()
-            .and_then(|body| Answer::decode(&body[..]).ok()?.partial_success);
-        let Some(partial) = partial.filter(|partial| partial.rejected_spans > 0) else {
+        let Some(partial) = self.poster.post(message)? else {
             return Ok(0);
         };
         tracing::debug!(
-            spans = partial.rejected_spans,
+            spans = partial.rejected,
             reason = partial.error_message,
             "the collector refused spans"
         );
-        Ok(partial.rejected_spans.unsigned_abs())
+        Ok(partial.rejected.unsigned_abs())
     }
 }

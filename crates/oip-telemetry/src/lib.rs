@@ -1,8 +1,8 @@
-//! Traces of requests, sent to a collector of OpenTelemetry by OTLP over HTTP with protobuf.
+//! Traces of requests and metrics, sent to a collector of OpenTelemetry by OTLP over HTTP with protobuf.
 //!
 //! A [`Sampler`] decides at a request's head whether it is traced: as the caller's `traceparent` says, or by a ratio. What was
 //! traced goes to an [`Exporter`] as [`Span`]s when the request is over. The exporter has a bounded queue and a thread: nobody
-//! waits for the collector, and what finds no room is counted.
+//! waits for the collector, and what finds no room is counted. A [`MetricsExporter`] has a thread that pushes totals at an interval.
 //!
 //! ```
 //! use std::time::SystemTime;
@@ -29,6 +29,9 @@ mod endpoint;
 mod exporter;
 mod ids;
 mod message;
+mod metric_message;
+mod metrics;
+mod post;
 mod sampler;
 mod span;
 #[cfg(feature = "testing")]
@@ -37,5 +40,6 @@ pub mod testing;
 pub use endpoint::{Endpoint, EndpointError, read_pairs};
 pub use exporter::{Exporter, ExporterConfig};
 pub use ids::{Parent, SpanId, TraceId};
+pub use metrics::{MetricFamily, MetricKind, MetricsConfig, MetricsExporter, Sample, SampleValue};
 pub use sampler::Sampler;
 pub use span::{Kind, Span, Value};

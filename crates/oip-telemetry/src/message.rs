@@ -1,4 +1,5 @@
-//! OTLP's messages for traces, as far as they are sent: `opentelemetry/proto/trace/v1/trace.proto` 1.x.
+//! OTLP's messages for traces, as far as they are sent (`opentelemetry/proto/trace/v1/trace.proto` 1.x), and what those for metrics
+//! share with them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,7 +22,7 @@ struct ResourceSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+pub(crate) struct Resource {
     #[prost(message, repeated, tag = "1")]
     attributes: Vec<KeyValue>,
 }
@@ -35,7 +36,7 @@ struct ScopeSpans {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Scope {
+pub(crate) struct Scope {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
@@ -73,7 +74,7 @@ struct Status {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct KeyValue {
+pub(crate) struct KeyValue {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(message, optional, tag = "2")]
@@ -105,7 +106,7 @@ pub(crate) struct Answer {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct PartialSuccess {
     #[prost(int64, tag = "1")]
-    pub(crate) rejected_spans: i64,
+    pub(crate) rejected: i64,
     #[prost(string, tag = "2")]
     pub(crate) error_message: String,
 }
@@ -118,19 +119,11 @@ const ERROR: i32 = 2;
 impl Request {
     /// The spans of a program with these attributes.
     pub(crate) fn new(resource: &[(String, String)], version: &str, spans: &[Span]) -> Self {
-        let attributes = resource
-            .iter()
-            .map(|(key, value)| pair(key, Any::Text(value.clone())));
         Self {
             resource_spans: vec![ResourceSpans {
-                resource: Some(Resource {
-                    attributes: attributes.collect(),
-                }),
+                resource: Some(Resource::new(resource)),
                 scope_spans: vec![ScopeSpans {
-                    scope: Some(Scope {
-                        name: env!("CARGO_PKG_NAME").to_owned(),
-                        version: version.to_owned(),
-                    }),
+                    scope: Some(Scope::new(version)),
                     spans: spans.iter().map(SpanMessage::of).collect(),
                 }],
             }],
@@ -168,6 +161,32 @@ impl SpanMessage {
     }
 }
 
+impl Resource {
+    /// What a program says of itself.
+    pub(crate) fn new(attributes: &[(String, String)]) -> Self {
+        let attributes = attributes.iter().map(|(key, value)| KeyValue::text(key, value));
+        Self {
+            attributes: attributes.collect(),
+        }
+    }
+}
+
+impl Scope {
+    /// This library, in a version.
+    pub(crate) fn new(version: &str) -> Self {
+        Self {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: version.to_owned(),
+        }
+    }
+}
+
+impl KeyValue {
+    pub(crate) fn text(key: &str, value: &str) -> Self {
+        pair(key, Any::Text(value.to_owned()))
+    }
+}
+
 fn pair(key: &str, value: Any) -> KeyValue {
     KeyValue {
         key: key.to_owned(),
@@ -175,7 +194,7 @@ fn pair(key: &str, value: Any) -> KeyValue {
     }
 }
 
-fn nanoseconds(time: SystemTime) -> u64 {
+pub(crate) fn nanoseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! A collector for tests: answers `POST /v1/traces` as it is told to, and gives what came. Messages are read by field numbers
+//! A collector for tests: answers `POST /v1/traces` and `/v1/metrics` as it is told to, and gives what came. Messages are read by field numbers
 //! here, so that both halves cannot be wrong in the same way.
 #![allow(
     clippy::unwrap_used,
@@ -24,6 +24,42 @@ pub struct Posted {
     pub resource: BTreeMap<String, String>,
     /// The spans, in their order.
     pub spans: Vec<Received>,
+    /// The metrics, by their names.
+    pub metrics: BTreeMap<String, ReceivedMetric>,
+}
+
+/// A metric as it came.
+#[derive(Debug, Default)]
+pub struct ReceivedMetric {
+    /// `gauge`, `sum` or `histogram`.
+    pub kind: &'static str,
+    /// For people.
+    pub description: String,
+    /// `AggregationTemporality`.
+    pub temporality: u64,
+    /// Whether it is a counter.
+    pub is_monotonic: bool,
+    /// The points.
+    pub points: Vec<ReceivedPoint>,
+}
+
+/// A point of a metric as it came.
+#[derive(Debug, Default)]
+pub struct ReceivedPoint {
+    /// Its labels.
+    pub attributes: BTreeMap<String, String>,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    /// The same.
+    pub time: u64,
+    /// The value, or a histogram's sum.
+    pub value: f64,
+    /// Of a histogram: how many values there were.
+    pub count: u64,
+    /// How many there were in each range.
+    pub counts: Vec<u64>,
+    /// The ranges.
+    pub bounds: Vec<f64>,
 }
 
 /// A span as it came.
@@ -126,21 +162,86 @@ fn serve(
 }
 
 fn read(head: String, body: &[u8]) -> Posted {
-    let (mut resource, mut spans) = (BTreeMap::new(), Vec::new());
+    let (mut resource, mut spans, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+    let are_metrics = head
+        .lines()
+        .next()
+        .is_some_and(|line| line.contains("/v1/metrics "));
     for resource_spans in Fields(body).messages(1) {
         for message in Fields(resource_spans).messages(1) {
             resource.extend(Fields(message).messages(1).map(pair));
         }
         for scope in Fields(resource_spans).messages(2) {
             assert_eq!(Fields(scope).messages(1).count(), 1, "the scope");
-            spans.extend(Fields(scope).messages(2).map(span));
+            match are_metrics {
+                true => metrics.extend(Fields(scope).messages(2).map(metric)),
+                false => spans.extend(Fields(scope).messages(2).map(span)),
+            }
         }
     }
     Posted {
         head,
         resource,
         spans,
+        metrics,
     }
+}
+
+fn metric(message: &[u8]) -> (String, ReceivedMetric) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (mut name, mut metric) = (String::new(), ReceivedMetric::default());
+    for (field, value) in Fields(message) {
+        match (field, value) {
+            (1, Field::Bytes(bytes)) => name = text(bytes),
+            (2, Field::Bytes(bytes)) => metric.description = text(bytes),
+            (kind @ (5 | 7 | 9), Field::Bytes(bytes)) => {
+                metric.kind = match kind {
+                    5 => "gauge",
+                    7 => "sum",
+                    _ => "histogram",
+                };
+                for (field, value) in Fields(bytes) {
+                    match (field, value) {
+                        (1, Field::Bytes(bytes)) => metric.points.push(point(bytes, kind == 9)),
+                        (2, Field::Number(temporality)) => metric.temporality = temporality,
+                        (3, Field::Number(is_monotonic)) => metric.is_monotonic = is_monotonic == 1,
+                        (field, _) => panic!("a field of a metric's data: {field}"),
+                    }
+                }
+            }
+            (field, _) => panic!("a field of a metric: {field}"),
+        }
+    }
+    (name, metric)
+}
+
+fn point(message: &[u8], is_histogram: bool) -> ReceivedPoint {
+    let fixed = |bytes: &[u8]| -> Vec<u64> {
+        let pieces = bytes.chunks_exact(8);
+        pieces
+            .map(|piece| u64::from_le_bytes(piece.try_into().unwrap()))
+            .collect()
+    };
+    let mut point = ReceivedPoint::default();
+    for (field, value) in Fields(message) {
+        match (field, value, is_histogram) {
+            (2, Field::Number(start), _) => point.start = start,
+            (3, Field::Number(time), _) => point.time = time,
+            (4, Field::Number(count), true) => point.count = count,
+            (5, Field::Number(sum), true) => point.value = f64::from_bits(sum),
+            (6, Field::Bytes(counts), true) => point.counts = fixed(counts),
+            (7, Field::Bytes(bounds), true) => {
+                point.bounds = fixed(bounds).into_iter().map(f64::from_bits).collect();
+            }
+            (4, Field::Number(value), false) => point.value = f64::from_bits(value),
+            (6, Field::Number(value), false) => point.value = value as f64,
+            (9, Field::Bytes(bytes), true) | (7, Field::Bytes(bytes), false) => {
+                point.attributes.extend([pair(bytes)]);
+            }
+            (field, ..) => panic!("a field of a point: {field}"),
+        }
+    }
+    point
 }
 
 fn span(message: &[u8]) -> Received {

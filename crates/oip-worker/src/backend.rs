@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oip_service::{AnswerSink, Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource};
+use oip_service::{
+    AnswerSink, Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource, NoOtherModels,
+    OtherModels,
+};
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
-use crate::{isolation::Isolation, pool::Pool, process::Recipe};
+use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 
 /// Says in a model's configuration whether it runs in a process of its own: `process` or `none`.
 const ISOLATION: &str = "isolation";
@@ -187,8 +190,7 @@ impl Model for Isolated {
     }
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let answer = self.0.infer(&request, cancel, None)?;
-        answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
+        self.infer_with(request, cancel, &NoOtherModels::default())
     }
 
     fn infer_several(
@@ -197,7 +199,37 @@ impl Model for Isolated {
         cancel: &CancelToken,
         answers: &mut dyn AnswerSink,
     ) -> Result<(), ServiceError> {
-        match self.0.infer(&request, cancel, Some(answers))? {
+        self.infer_several_with(request, cancel, answers, &NoOtherModels::default())
+    }
+
+    fn infer_with(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        let work = Work {
+            request: &request,
+            cancel,
+            others,
+        };
+        let answer = self.0.infer(work, None)?;
+        answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
+    }
+
+    fn infer_several_with(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+        others: &dyn OtherModels,
+    ) -> Result<(), ServiceError> {
+        let work = Work {
+            request: &request,
+            cancel,
+            others,
+        };
+        match self.0.infer(work, Some(answers))? {
             // Of a model that gives one to each request.
             Some(outputs) => answers.send_last(outputs),
             None => Ok(()),

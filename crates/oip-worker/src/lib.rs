@@ -74,7 +74,10 @@
 //! | 9, room | worker, before 8 | bytes that its outputs take | |
 //! | 10, region | server, before 7, and as the answer to 9 | number, size and purpose; the file comes with the head | |
 //! | 11, part | worker, before 8 or 6, any number of times | one of several answers, as 8 | as 8 |
-//! | 12, taken | server, as the answer to 11 | whether it may go on | |
+//! | 12, taken | server, as the answer to 11, and to 13 if its inputs are in a region | whether it may go on | |
+//! | 13, ask | worker, before 8 or 6, any number of times | a request to another model, with a number for it | as 8 |
+//! | 14, answer | server, to 13 | the number; outputs, or an error; whether it is the last | as 7, or in a region whose file comes with the head |
+//! | 15, next | worker, to 14 that is not the last | the number; whether the next one is wanted | |
 //!
 //! Requests and answers are the protocol's own binary form ([`oip_types::rest`]), so there is one reader and one writer for
 //! both. Tensors are not encoded: they are written from where they are and read into one buffer, of which they are slices.
@@ -95,8 +98,15 @@
 //! A model of such a worker that gives several answers to a request sends each as kind 11 and waits until the server has taken
 //! it: while the client is behind, the model waits, and a region is never written while it is read. The answer says whether a
 //! next one is wanted. Kind 8 without outputs, and with `"is_end": true`, ends them.
+//!
+//! A model of such a worker may ask other models while it works on a request (kind 13, at most 256 open at a time); who they are is the
+//! caller's to say ([`Model::infer_with`](oip_service::Model::infer_with)). The thread that runs the request waits for the worker and for
+//! the answers at once. Inputs are charged before they are read. A worker that asks must read what is sent to it at any time: the
+//! server does not read while it sends. Of several answers the next one is made when the worker wants it. What is open when the worker
+//! answers, or when nobody waits for it any more, is dropped.
 
 mod backend;
+mod calls;
 mod child;
 mod isolation;
 mod places;

@@ -1,31 +1,42 @@
 //! Requests to workers that want to know where tensors are rather than be sent REST bodies: behind the JSON, or, on Linux when
 //! they are large, in shared memory.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use oip_service::AnswerSink;
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 
-use crate::protocol::{
-    Broken, Connection, Failed, Head, InputPlace, Kind, OutputPlace, Part, Place, Results, Run, Taken,
-    read_json,
-};
 #[cfg(target_os = "linux")]
 use crate::protocol::{NewRegion, Room};
 #[cfg(target_os = "linux")]
-use crate::region::{REGION_ALIGNMENT, Region};
-
-/// Bytes of inputs from which they are in a region: below, a second system call costs more than a second copy.
-#[cfg(target_os = "linux")]
-const LEAST_IN_REGION: u64 = 64 << 10;
+use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
+use crate::{
+    calls::{Bell, Calls, Work},
+    protocol::{
+        Ask, Broken, Connection, Failed, Head, InputPlace, Kind, Next, OutputPlace, Part, Place, Results,
+        Run, Taken, read_json,
+    },
+};
 
 /// The places that one worker knows.
 #[derive(Default)]
 pub(crate) struct Places {
     #[cfg(target_os = "linux")]
     regions: Regions,
+    /// Once a model has asked another one.
+    bell: Option<Arc<Bell>>,
+}
+
+/// A request that a worker is at.
+struct Exchange<'e> {
+    connection: &'e Connection,
+    number: u64,
+    sent: &'e Sent<'e>,
+    max_answer_bytes: u64,
+    /// What its model asks of others.
+    calls: Calls<'e>,
 }
 
 #[cfg(target_os = "linux")]
@@ -50,11 +61,12 @@ impl Places {
         &mut self,
         connection: &Connection,
         number: u64,
-        request: &InferRequest,
+        work: Work<'_>,
         max_answer_bytes: u64,
         answers: Option<&mut dyn AnswerSink>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+        let request = work.request;
         let parameters = match parameters(request) {
             Ok(parameters) => parameters,
             Err(error) => return Ok(Err(error)),
@@ -100,8 +112,14 @@ impl Places {
             &binary,
             go_on,
         )?;
-        let (head, failure) =
-            self.after_parts(connection, number, &sent, max_answer_bytes, answers, go_on)?;
+        let mut exchange = Exchange {
+            connection,
+            number,
+            sent: &sent,
+            max_answer_bytes,
+            calls: Calls::new(work),
+        };
+        let (head, failure) = self.after_parts(&mut exchange, answers, go_on)?;
         match head.kind {
             Kind::Results => {
                 let (json, body) = body(connection, head, max_answer_bytes, go_on)?;
@@ -127,16 +145,20 @@ impl Places {
     /// worker waits after each of them, so that it is never ahead of the one who takes them.
     fn after_parts(
         &mut self,
-        connection: &Connection,
-        number: u64,
-        sent: &Sent<'_>,
-        max_answer_bytes: u64,
+        exchange: &mut Exchange<'_>,
         mut answers: Option<&mut dyn AnswerSink>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(Head, Option<ServiceError>), Broken> {
         let mut failure = None;
         loop {
-            let head = self.answer(connection, number, max_answer_bytes, go_on)?;
+            let head = self.answer(exchange, go_on)?;
+            let Exchange {
+                connection,
+                number,
+                sent,
+                max_answer_bytes,
+                ..
+            } = *exchange;
             let sink = match (head.kind, &mut answers) {
                 (Kind::Part, Some(sink)) => sink,
                 (Kind::Part, None) => {
@@ -163,6 +185,92 @@ impl Places {
                 return Err(Broken::GivenUp);
             }
         }
+    }
+
+    /// The head of the answer, or of one of several. What the worker needs for it is done before: room for its outputs, and
+    /// requests to other models.
+    fn answer(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Head, Broken> {
+        let (connection, number) = (exchange.connection, exchange.number);
+        let mut rooms = 0;
+        loop {
+            let calls = &mut exchange.calls;
+            calls.drive_until_heard(&mut self.bell, connection, number, go_on)?;
+            let head = connection.head(go_on)?;
+            if head.number != number {
+                return Err(Broken::wrong("an answer to something else"));
+            }
+            match head.kind {
+                Kind::Ask => {
+                    rooms = 0;
+                    self.ask(head, exchange, go_on)?;
+                }
+                Kind::Next if head.binary == 0 => {
+                    let next: Next = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+                    exchange.calls.next(&next);
+                }
+                Kind::Room if head.binary == 0 && rooms == 0 => {
+                    rooms += 1;
+                    let json = connection.bytes(head.json.into(), go_on)?;
+                    self.make_room(&json, exchange, go_on)?;
+                }
+                Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
+                _ => return Ok(head),
+            }
+            // Also when it never has to be waited for.
+            if !go_on() {
+                return Err(Broken::GivenUp);
+            }
+        }
+    }
+
+    /// Takes a request to another model. Its inputs are charged before they are read.
+    fn ask(
+        &mut self,
+        head: Head,
+        exchange: &mut Exchange<'_>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Broken> {
+        let Exchange {
+            connection,
+            number,
+            sent,
+            max_answer_bytes,
+            ..
+        } = *exchange;
+        if head.binary > max_answer_bytes {
+            return Err(too_long(head.binary, max_answer_bytes));
+        }
+        let ask: Ask = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+        let is_copied = |input: &&OutputPlace| matches!(input.place, Place::Region | Place::Inputs);
+        let copied = ask.inputs.iter().filter(is_copied).map(|input| input.length);
+        let copied = copied.fold(0, u64::saturating_add);
+        let charge = exchange.calls.charge(head.binary.saturating_add(copied));
+        let inputs = match charge {
+            Err(error) => {
+                connection.pass_over(head.binary, go_on)?;
+                Err(error)
+            }
+            Ok(mut charge) => {
+                let frame = connection.bytes(head.binary, go_on)?;
+                let frame = charge.split(head.binary).own(frame);
+                let mut inputs = self.take(&ask.inputs, &frame, sent, max_answer_bytes)?;
+                for (input, place) in inputs.iter_mut().zip(&ask.inputs) {
+                    if is_copied(&place) {
+                        let charge = charge.split(place.length);
+                        input.value = input.value.clone().with_handle(|bytes| charge.own(bytes));
+                    }
+                }
+                Ok(inputs)
+            }
+        };
+        if ask.inputs.iter().any(|input| input.place == Place::Region) {
+            connection.send_json(Kind::Taken, number, &Taken { is_wanted: true }, go_on)?;
+        }
+        exchange.calls.begin(&ask, inputs)
     }
 
     /// The outputs of an answer, which are bounded together and each within what it is in.
@@ -260,31 +368,21 @@ impl Places {
         Ok(Ok(Some(region.number())))
     }
 
-    /// The head of the answer. A worker whose outputs find no room is given it first.
-    fn answer(
+    /// Gives a worker room for its outputs.
+    fn make_room(
         &mut self,
-        connection: &Connection,
-        number: u64,
-        max_answer_bytes: u64,
+        json: &[u8],
+        exchange: &Exchange<'_>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Head, Broken> {
-        for _ in 0..2 {
-            let head = next_head(connection, number, go_on)?;
-            if head.kind != Kind::Room {
-                return Ok(head);
-            }
-            if head.binary != 0 {
-                return Err(Broken::wrong("binary data where none belongs"));
-            }
-            let Room { bytes } = read_json(&connection.bytes(head.json.into(), go_on)?)?;
-            // What begins at an aligned place may take a little more than its bytes.
-            if bytes > max_answer_bytes.saturating_add(64 << 10) {
-                return Err(too_long(bytes, max_answer_bytes));
-            }
-            self.regions.outputs = None;
-            self.regions.outputs = Some(self.regions.make(connection, bytes, false, go_on)?);
+    ) -> Result<(), Broken> {
+        let Room { bytes } = read_json(json)?;
+        // What begins at an aligned place may take a little more than its bytes.
+        if bytes > exchange.max_answer_bytes.saturating_add(64 << 10) {
+            return Err(too_long(bytes, exchange.max_answer_bytes));
         }
-        Err(Broken::wrong("that it wants room again and again"))
+        self.regions.outputs = None;
+        self.regions.outputs = Some(self.regions.make(exchange.connection, bytes, false, go_on)?);
+        Ok(())
     }
 
     /// Lets go of what the next request cannot use, or is too large to be kept.
@@ -317,7 +415,7 @@ impl Regions {
             length: region.len(),
             is_for_inputs,
         };
-        connection.send_file(Kind::Region, &message, region.as_fd(), go_on)?;
+        connection.send_file(Kind::Region, 0, &message, region.as_fd(), go_on)?;
         Ok(region)
     }
 }
@@ -335,14 +433,8 @@ impl Places {
     }
 
     #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
-    fn answer(
-        &mut self,
-        connection: &Connection,
-        number: u64,
-        _: u64,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Head, Broken> {
-        next_head(connection, number, go_on)
+    fn make_room(&mut self, _: &[u8], _: &Exchange<'_>, _: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
+        Err(Broken::wrong("a frame out of place"))
     }
 
     #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
@@ -368,14 +460,6 @@ impl<'r> Sent<'r> {
     fn bytes_at(&self, offset: u64, length: u64) -> Option<Bytes> {
         let mut inputs = self.request.inputs.iter().zip(&self.offsets);
         inputs.find_map(|(input, begin)| slice(input.value.raw(), offset.checked_sub(*begin)?, length))
-    }
-}
-
-fn next_head(connection: &Connection, number: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Head, Broken> {
-    let head = connection.head(go_on)?;
-    match head.number == number {
-        true => Ok(head),
-        false => Err(Broken::wrong("an answer to something else")),
     }
 }
 

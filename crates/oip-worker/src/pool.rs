@@ -8,9 +8,10 @@ use std::{
 
 use nix::sys::signal::{SigSet, Signal};
 use oip_service::{AnswerSink, CancelToken, ModelDefaults};
-use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{ErrorCode, InferOutput, ModelMetadata, ServiceError};
 
 use crate::{
+    calls::Work,
     process::{Recipe, StartError, TICK, Worker},
     protocol::About,
 };
@@ -147,13 +148,12 @@ impl Pool {
     /// then there is no answer left to return.
     pub(crate) fn infer(
         &self,
-        request: &InferRequest,
-        cancel: &CancelToken,
+        work: Work<'_>,
         answers: Option<&mut dyn AnswerSink>,
     ) -> Result<Option<Vec<InferOutput>>, ServiceError> {
-        let mut worker = self.shared.take(cancel)?;
+        let mut worker = self.shared.take(work.cancel)?;
         let pid = worker.pid();
-        let broken = match worker.infer(request, cancel, answers) {
+        let broken = match worker.infer(work, answers) {
             Ok(answer) => {
                 let mut state = self.shared.lock();
                 state.crashes = 0;
@@ -175,7 +175,7 @@ impl Pool {
         if death.was_given_up() {
             // That may be the impatience of one client, for which the others are not to pay.
             self.shared.work.notify_one();
-            return Err(nobody_waits(cancel));
+            return Err(nobody_waits(work.cancel));
         }
         state.note_crash(cause.clone());
         drop(state);

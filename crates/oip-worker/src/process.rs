@@ -18,13 +18,14 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, ModelSource};
+use oip_service::{AnswerSink, ConfiguredTensors, InputDims, ModelSource};
 use oip_types::{
-    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ServiceError,
+    ByteSize, InferOutput, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
 use crate::{
+    calls::Work,
     isolation::Isolation,
     places::Places,
     protocol::{
@@ -206,8 +207,7 @@ impl Worker {
     /// while. `answers` takes those of a model that gives several; then there is no answer left to return.
     pub(crate) fn infer(
         &mut self,
-        request: &InferRequest,
-        cancel: &CancelToken,
+        work: Work<'_>,
         answers: Option<&mut dyn AnswerSink>,
     ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
         self.number += 1;
@@ -216,7 +216,7 @@ impl Worker {
         let mut go_on = || match given_up {
             Some(since) => since.elapsed() < grace,
             None => {
-                if cancel.is_cancelled() {
+                if work.cancel.is_cancelled() {
                     given_up = Some(Instant::now());
                     // A worker whose queue of these is full is not going to react.
                     let _ = { control }.write(&number.to_le_bytes());
@@ -226,10 +226,10 @@ impl Worker {
         };
         let go_on = &mut go_on;
         if let Some(places) = &mut self.places {
-            return places.infer(connection, number, request, self.max_answer_bytes, answers, go_on);
+            return places.infer(connection, number, work, self.max_answer_bytes, answers, go_on);
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
-        let body = match rest::encode_request(request, encoding) {
+        let body = match rest::encode_request(work.request, encoding) {
             Ok(body) => body,
             Err(error) => return Ok(Err(error)),
         };

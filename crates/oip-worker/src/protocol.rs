@@ -16,7 +16,7 @@ use oip_types::{
 use serde::{Deserialize, Serialize};
 
 /// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Bytes of a frame before its JSON.
 const HEAD: usize = 24;
@@ -53,8 +53,14 @@ pub(crate) enum Kind {
     Region = 10,
     /// Worker: one of several answers, before `Results`. JSON: [`Part`]; binary: as of `Results`.
     Part = 11,
-    /// Server, to each `Part`: it may go on, or should not. JSON: [`Taken`].
+    /// Server, to each `Part`, and to each `Ask` with inputs in a region: it was read. JSON: [`Taken`].
     Taken = 12,
+    /// Worker: a request to another model, before `Results` or `Failed`. JSON: [`Ask`]; binary: its inputs, as of `Results`.
+    Ask = 13,
+    /// Server: an answer to an `Ask`. JSON: [`Answer`]; binary: as of `Run`. A region's file comes with the head.
+    Answer = 14,
+    /// Worker, to an `Answer` that may not be the last: it wants the next one, or no more. JSON: [`Next`].
+    Next = 15,
 }
 
 /// What comes first in a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
@@ -101,6 +107,9 @@ impl Head {
             Kind::Region,
             Kind::Part,
             Kind::Taken,
+            Kind::Ask,
+            Kind::Answer,
+            Kind::Next,
         ];
         let kind = known.into_iter().find(|known| *known as u64 == kind);
         Ok(Self {
@@ -176,6 +185,54 @@ pub(crate) struct Part {
 #[derive(Debug, Serialize)]
 pub(crate) struct Taken {
     /// Whether a next one would be taken.
+    pub(crate) is_wanted: bool,
+}
+
+/// A request that a model makes of another one.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Ask {
+    /// The worker's number for it; no other one that is open has it.
+    pub(crate) call: u64,
+    pub(crate) model: String,
+    #[serde(default)]
+    pub(crate) version: Option<String>,
+    #[serde(default)]
+    pub(crate) id: Option<String>,
+    #[serde(default)]
+    pub(crate) parameters: BTreeMap<String, serde_json::Value>,
+    pub(crate) inputs: Vec<OutputPlace>,
+    /// The names of the outputs that are wanted; empty for all.
+    #[serde(default)]
+    pub(crate) outputs: Vec<String>,
+    /// Microseconds that it may take.
+    #[serde(default)]
+    pub(crate) timeout: Option<u64>,
+    /// Whether any number of answers is taken.
+    #[serde(default)]
+    pub(crate) takes_several: bool,
+}
+
+/// An answer to an [`Ask`], or its end.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Answer<'r> {
+    pub(crate) call: u64,
+    /// Nothing where there is no further answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) outputs: Option<Vec<InputPlace<'r>>>,
+    /// The length of the region that they are in, which is for this answer only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<u64>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failed: Option<Failed>,
+    /// Whether no other comes; else the worker says whether it wants one.
+    pub(crate) is_end: bool,
+}
+
+/// What becomes of an [`Answer`] that may not be the last.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Next {
+    pub(crate) call: u64,
     pub(crate) is_wanted: bool,
 }
 
@@ -454,11 +511,27 @@ impl Connection {
         Ok(())
     }
 
+    /// The socket, to wait for more than it.
+    pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.0)
+    }
+
+    /// Reads the next bytes of a frame and drops them.
+    pub(crate) fn pass_over(&self, mut count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
+        while count > 0 {
+            let step = count.min(Self::STEP as u64);
+            self.bytes(step, go_on)?;
+            count -= step;
+        }
+        Ok(())
+    }
+
     /// Sends a frame of JSON only, and a file with it.
     #[cfg(target_os = "linux")]
     pub(crate) fn send_file<T: Serialize>(
         &self,
         kind: Kind,
+        number: u64,
         message: &T,
         file: std::os::fd::BorrowedFd<'_>,
         go_on: &mut dyn FnMut() -> bool,
@@ -470,7 +543,7 @@ impl Connection {
         let json = oip_types::rest::json_body(message);
         let head = Head {
             kind,
-            number: 0,
+            number,
             json: u32::try_from(json.len()).map_err(|_| Broken::wrong("too much JSON for one frame"))?,
             binary: 0,
         };

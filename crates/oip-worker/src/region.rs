@@ -15,6 +15,9 @@ use rustix::{
 /// Where tensors begin in a region: at multiples of this.
 pub(crate) const REGION_ALIGNMENT: u64 = 64;
 
+/// Bytes of tensors from which they are in a region: below, a second system call costs more than a second copy.
+pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
+
 /// The largest region that is kept between two requests.
 const KEPT: u64 = 64 << 20;
 
@@ -36,6 +39,18 @@ impl Region {
             .checked_next_power_of_two()
             .filter(|length| *length <= KEPT)
             .unwrap_or(room);
+        Self::of_length(number, length)
+    }
+
+    /// A region of just so many bytes, which is given away.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub(crate) fn exactly(length: u64) -> Result<Self, Errno> {
+        Self::of_length(0, length)
+    }
+
+    fn of_length(number: u64, length: u64) -> Result<Self, Errno> {
         let file = memfd_create("oip-worker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, length)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;

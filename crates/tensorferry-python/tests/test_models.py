@@ -312,7 +312,7 @@ class TritonPythonModel:
                 responses.append(pb_utils.InferenceResponse(output_tensors=[], error=error))
                 continue
             if array[0] == 7:
-                pb_utils.InferenceRequest(model_name="other", requested_output_names=["x"], inputs=[])
+                pb_utils.MetricFamily(name="m", description="d", kind=0)
             array += in_1.as_numpy()
             text = f"{self.name} {request.request_id()} {json.loads(request.parameters()).get('who')}"
             responses.append(
@@ -363,7 +363,7 @@ def test_files_of_tritons_python_backend(tmp_path):
             with pytest.raises(InferenceError, match="negative") as error:
                 client.infer("add", {"INPUT0": a - 5, "INPUT1": b})
             assert error.value.code == "NotFound"
-            with pytest.raises(InferenceError, match=r"BLS\) is not supported"):
+            with pytest.raises(InferenceError, match="pb_utils.MetricFamily is not supported"):
                 client.infer("add", {"INPUT0": a + 7, "INPUT1": b})
             x = np.array([[1, 2], [3, 4]], np.int32)
             assert np.array_equal(client.infer("sender", {"X": x})["Y"], x + 1)
@@ -554,6 +554,26 @@ def test_saved_estimators(tmp_path):
         assert np.array_equal(server.client.infer("scaler", {"X": x})["transform"], scaler.transform(x))
         with pytest.raises(InferenceError, match="X"):
             server.client.infer("regressor", {"X": x})
+
+
+def test_boosters_by_their_own_packages(tmp_path):
+    lightgbm = pytest.importorskip("lightgbm")
+    x = np.random.default_rng(0).random((200, 5), np.float32)
+    x[::7, 1] = np.nan
+    booster = lightgbm.train({"objective": "binary", "verbose": -1}, lightgbm.Dataset(x, (x[:, 0] > 0.5).astype(int)), 5)
+    config = 'runtime: "python"'
+    for name, more in (("python", config), ("embedded", "")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(more)
+        (tmp_path / name / "1" / "model.txt").write_text(booster.model_to_string())
+    with Server(tmp_path) as server:
+        assert json.load(urllib.request.urlopen(f"{server.urls['http']}/v2/models/python"))["platform"] == "lightgbm_python"
+        # Either runtime has the same names and the same bits.
+        for name in ("python", "embedded"):
+            assert np.array_equal(server.client.infer(name, {"input-0": x})["output-0"], booster.predict(x)), name
+    with Server(tmp_path, allow=()) as server:
+        assert "--allow-python" in server.reason("python")
+        assert np.array_equal(server.client.infer("embedded", {"input-0": x})["output-0"], booster.predict(x))
 
 
 BAD = {

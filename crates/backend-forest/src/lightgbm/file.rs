@@ -1,6 +1,6 @@
 //! The file's head, and the booster that it makes with its trees.
 
-use forest::{Aggregate, Trees, TreesBuilder};
+use flat_forest::{Aggregate, Trees, TreesBuilder};
 
 use super::{Link, tree};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use forest::{Leaf, Set, Test, TreeNode, TreesBuilder};
+use flat_forest::{Leaf, Set, Test, TreeNode, TreesBuilder};
 
 use crate::error::Refusal;
 

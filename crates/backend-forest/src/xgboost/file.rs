@@ -89,10 +89,10 @@ fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
     let classes = number("num_class", &parameters.num_class)?;
     let targets = parameters.num_target.as_deref().unwrap_or("1");
     let scores = classes.max(number("num_target", targets)?).max(1);
-    if features == 0 || features > forest::Trees::MAX_FEATURES {
+    if features == 0 || features > flat_forest::Trees::MAX_FEATURES {
         return Err(Refusal::new(format!(
             "num_feature is {features}, expected 1 to {}",
-            forest::Trees::MAX_FEATURES
+            flat_forest::Trees::MAX_FEATURES
         )));
     }
     if scores > MAX_SCORES {

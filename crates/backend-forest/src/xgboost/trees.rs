@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forest::{Aggregate, Leaf, Test, TreeNode, Trees, TreesBuilder};
+use flat_forest::{Aggregate, Leaf, Test, TreeNode, Trees, TreesBuilder};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::error::Refusal;

@@ -38,9 +38,9 @@ impl<'a> Rows<'a, f64> {
 
 impl<T: Clone> Rows<'_, T> {
     /// The same rows for a forest.
-    pub(crate) fn view(&self) -> forest::Rows<'_, T> {
+    pub(crate) fn view(&self) -> flat_forest::Rows<'_, T> {
         // There are as many values as the tensor's shape says.
-        forest::Rows::new(&self.values, self.count, self.width).unwrap_or_default()
+        flat_forest::Rows::new(&self.values, self.count, self.width).unwrap_or_default()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[T]> {

@@ -6,7 +6,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use fmt_core::TensorReader;
@@ -45,6 +45,9 @@ fn request(model: &str) -> InferRequest {
         ("low", ParameterValue::Int64(-5)),
         ("high", ParameterValue::Uint64(u64::MAX)),
         ("half", ParameterValue::Double(0.5)),
+        ("whole", ParameterValue::Double(2.0)),
+        ("most", ParameterValue::Double(f64::INFINITY)),
+        ("least", ParameterValue::Double(f64::NEG_INFINITY)),
         ("text", ParameterValue::String("5".to_owned())),
     ]
     .map(|(name, value)| (name.to_owned(), value))
@@ -166,7 +169,7 @@ fn what_a_crash_leaves_behind_is_passed_over_and_damage_is_told() {
         let mut file = fs::OpenOptions::new().append(true).open(&index).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     };
-    fs::write(folder.join(".part-x"), "half").unwrap();
+    fs::write(folder.join(".part-1-1-x"), "half").unwrap();
     append("{\"name\": \"cut");
     assert_eq!(Recording::open(&folder).unwrap().entries().len(), 1);
     append("\"\n");
@@ -219,4 +222,113 @@ fn what_a_crash_leaves_behind_is_passed_over_and_damage_is_told() {
     fs::write(empty.path().join("file"), "").unwrap();
     let error = Recorder::start(RecorderConfig::new(empty.path().join("file"))).unwrap_err();
     assert!(error.to_string().contains("file: "), "{error}");
+}
+
+/// A recorder that was killed leaves parts of files, and files that no line names; the next one makes room. What another one is
+/// writing at this moment stays.
+#[test]
+fn leftovers_of_a_crash_do_not_count_for_ever() {
+    let (_parent, folder) = folder();
+    let recorder = Recorder::start(RecorderConfig::new(&folder)).unwrap();
+    recorder.record(request("m"), response("m"));
+    recorder.finish(PATIENCE);
+    let files = || -> Vec<String> {
+        let entries = fs::read_dir(&folder).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let mut all = files();
+    let index = all.iter().find(|name| name.starts_with("index-")).unwrap();
+    let run = index
+        .strip_prefix("index-")
+        .unwrap()
+        .strip_suffix(".jsonl")
+        .unwrap()
+        .to_owned();
+    let big = "x".repeat(1 << 20);
+    let of_this_run = [
+        format!(".part-{run}-abc"),
+        format!("{run}-00000002.request.safetensors"),
+    ];
+    let of_another = [
+        "0000000000001-1-00000001.request.safetensors",
+        ".part-0000000000001-1-abc",
+    ];
+    for name in of_this_run.iter().map(String::as_str).chain(of_another) {
+        fs::write(folder.join(name), &big).unwrap();
+        let file = fs::File::options().write(true).open(folder.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(3600))
+            .unwrap();
+    }
+    // Things of others are nobody's business.
+    fs::write(folder.join("notes.txt"), "").unwrap();
+    let limited = || RecorderConfig::new(&folder).with(|config| config.limit = 64 << 10);
+    // The first one goes on: what it writes is not touched, and counts.
+    let second = Recorder::start(limited()).unwrap();
+    second.record(request("m"), response("m"));
+    second.finish(PATIENCE);
+    assert_eq!((second.recorded(), second.dropped()), (0, 1));
+    let now = files();
+    assert!(of_this_run.iter().all(|name| now.contains(name)), "{now:?}");
+    assert!(
+        !of_another.iter().any(|name| now.contains(&(*name).to_owned())),
+        "{now:?}"
+    );
+    // Threads end after their recorders.
+    drop((recorder, second));
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        let third = Recorder::start(limited()).unwrap();
+        third.record(request("m"), response("m"));
+        third.finish(PATIENCE);
+        if third.recorded() == 1 {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "there is never room");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let now = files();
+    assert!(!of_this_run.iter().any(|name| now.contains(name)), "{now:?}");
+    all.push("notes.txt".to_owned());
+    assert!(all.iter().all(|name| now.contains(name)), "{now:?}");
+    assert_eq!(Recording::open(&folder).unwrap().entries().len(), 2);
+}
+
+#[test]
+fn one_large_exchange_does_not_end_the_recording() {
+    let (_parent, folder) = folder();
+    let config = RecorderConfig::new(&folder).with(|config| config.limit = 200_000);
+    let recorder = Recorder::start(config).unwrap();
+    let large = || {
+        let values = vec![0_f32; 100_000];
+        request("m").with_input("large", Tensor::from_vec(Shape::vector(100_000), values).unwrap())
+    };
+    recorder.record(large(), response("m"));
+    recorder.record(request("m"), response("m"));
+    recorder.record(large(), response("m"));
+    recorder.record(request("m"), response("m"));
+    recorder.finish(PATIENCE);
+    assert_eq!((recorder.recorded(), recorder.dropped()), (2, 2));
+    assert!(recorder.wants("m"));
+    assert_eq!(Recording::open(&folder).unwrap().entries().len(), 2);
+}
+
+#[test]
+fn numbers_that_json_does_not_have_are_read_again() {
+    let (_parent, folder) = folder();
+    let recorder = Recorder::start(RecorderConfig::new(&folder)).unwrap();
+    let mut odd = request("m");
+    odd.parameters
+        .insert("odd".to_owned(), ParameterValue::Double(f64::NAN));
+    recorder.record(odd, response("m"));
+    recorder.finish(PATIENCE);
+    let recording = Recording::open(&folder).unwrap();
+    let read = recording.request(&recording.entries()[0]).unwrap();
+    let Some(ParameterValue::Double(odd)) = read.parameters.get("odd") else {
+        panic!("{:?}", read.parameters)
+    };
+    assert!(odd.is_nan());
 }

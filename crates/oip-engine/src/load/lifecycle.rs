@@ -1,10 +1,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use model_config::{Syntax, WrittenConfig, steps};
+use oip_service::private_memory;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
@@ -14,13 +15,13 @@ use crate::{
         LoadError,
         files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
-        model_folder::{FoundVersion, ModelFolder},
-        registry::Registry,
+        model_folder::{Content, FoundVersion, ModelFolder},
+        registry::{LoadCost, Registry},
         repositories::Repositories,
         retirement::Retirement,
     },
     pipeline::{Change, Pipeline},
-    run::{cache::ResponseCache, served_version::ServedVersion},
+    run::{cache::ResponseCache, others::Others, served_version::ServedVersion},
 };
 
 /// Loads and unloads models, one operation per model at a time; who calls sees to that.
@@ -276,6 +277,8 @@ impl Lifecycle {
         snapshot: &Snapshot,
     ) -> Result<(), LoadError> {
         let (name, version) = (plan.name, found.version);
+        let is_pipeline = matches!(found.content, Ok(Content::Pipeline));
+        let before = private_memory().filter(|_| !is_pipeline);
         let start = Instant::now();
         let loaded = found.content.and_then(|content| {
             let job = Job {
@@ -284,7 +287,13 @@ impl Lifecycle {
                 folder: plan.folder.clone(),
                 written: plan.written.clone(),
             };
-            let served = loader::load(job, content, &self.config, self.cache.as_ref())?;
+            let served = loader::load(
+                job,
+                content,
+                &self.config,
+                self.cache.as_ref(),
+                Others::of(&self.registry),
+            )?;
             // What was read while it was written is neither the old nor the new.
             let part = version.as_deref().map_or(Part::All, Part::Version);
             let stamps = |snapshot: &Snapshot| {
@@ -296,11 +305,16 @@ impl Lifecycle {
                 _ => Ok(Arc::new(served)),
             }
         });
-        let (took, version) = (start.elapsed(), version.as_deref());
-        let outcome = self.take_over(plan, version, loaded, took);
+        let version = version.as_deref();
+        let cost = LoadCost {
+            time: start.elapsed(),
+            // Versions are loaded one at a time, so most of what grew is this one's.
+            memory: before.and_then(|before| Some(private_memory()?.saturating_sub(before))),
+        };
+        let outcome = self.take_over(plan, version, loaded, cost);
         match &outcome {
             Ok(()) => {
-                let milliseconds = took.as_millis() as u64;
+                let milliseconds = cost.time.as_millis() as u64;
                 tracing::info!(model = name, version, milliseconds, "loaded a model");
             }
             Err(reason) => {
@@ -317,7 +331,7 @@ impl Lifecycle {
         plan: &Plan<'_>,
         version: Option<&str>,
         loaded: Result<Arc<ServedVersion>, LoadError>,
-        took: Duration,
+        cost: LoadCost,
     ) -> Result<(), LoadError> {
         let _planning = lock(&self.planning);
         let (served, failure) = match loaded {
@@ -335,7 +349,7 @@ impl Lifecycle {
         let result = served.ok_or_else(|| failure.iter().map(ToString::to_string).collect());
         let before = self
             .registry
-            .finish_loading(plan.name, version, result, took, plan.is_waited_for);
+            .finish_loading(plan.name, version, result, cost, plan.is_waited_for);
         if let Some(before) = before {
             self.retirement.retire(before, || {});
         }

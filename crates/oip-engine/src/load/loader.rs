@@ -6,7 +6,9 @@ use std::{
 };
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
-use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
+use oip_service::{
+    AnswerSink, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource, NoOtherModels, OtherModels,
+};
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
@@ -24,6 +26,7 @@ use crate::{
     run::{
         cache::ResponseCache,
         instances::{InstanceSettings, Instances, STACK_SIZE, thread_name},
+        others::Others,
         runner::panic_message,
         served_version::{Configs, Runs, ServedVersion},
     },
@@ -47,10 +50,11 @@ pub(crate) fn load(
     content: Content,
     config: &EngineConfig,
     cache: Option<&Arc<ResponseCache>>,
+    others: Others,
 ) -> Result<ServedVersion, LoadError> {
     let version = job.version.clone();
     let (runs, configs, labels) = match content {
-        Content::File(file) => start(job, file, config)?,
+        Content::File(file) => start(job, file, config, others)?,
         Content::Pipeline => {
             let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
             let completed = completed.map_err(LoadError::NoPipeline)?;
@@ -95,7 +99,11 @@ pub(crate) fn name_of(model: &dyn Model) -> Result<String, LoadError> {
 ///
 /// # Errors
 /// Why it cannot be served.
-pub(crate) fn embed(model: Box<dyn Model>, config: &EngineConfig) -> Result<ServedVersion, LoadError> {
+pub(crate) fn embed(
+    model: Box<dyn Model>,
+    config: &EngineConfig,
+    others: Others,
+) -> Result<ServedVersion, LoadError> {
     let prepared = guarded("embedded", "asking for its metadata", || {
         let metadata = model.metadata().clone().with_versions(&None::<String>);
         let written = WrittenConfig::default();
@@ -111,7 +119,7 @@ pub(crate) fn embed(model: Box<dyn Model>, config: &EngineConfig) -> Result<Serv
             warmed_up: Vec::new(),
         })
     })?;
-    let (runs, configs, labels) = run(prepared, config)?;
+    let (runs, configs, labels) = run(prepared, config, others)?;
     Ok(ServedVersion::new(None, runs, configs, labels, None))
 }
 
@@ -140,7 +148,12 @@ fn policy(completed: &Completed, defaults: Defaults) -> Result<BatchPolicy, Load
 ///
 /// # Errors
 /// Why the model is not available, for the operator.
-fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
+fn start(
+    job: Job,
+    file: FoundFile,
+    config: &EngineConfig,
+    others: Others,
+) -> Result<(Runs, Configs, Labels), LoadError> {
     let deadline = Instant::now() + config.load_timeout;
     let defaults = server_defaults(config);
     let mapping = config.mapping;
@@ -165,11 +178,15 @@ fn start(job: Job, file: FoundFile, config: &EngineConfig) -> Result<(Runs, Conf
         },
         mpsc::RecvTimeoutError::Disconnected => LoadError::Died,
     })??;
-    run(prepared, config)
+    run(prepared, config, others)
 }
 
 /// Starts a model's threads.
-fn run(prepared: Prepared, config: &EngineConfig) -> Result<(Runs, Configs, Labels), LoadError> {
+fn run(
+    prepared: Prepared,
+    config: &EngineConfig,
+    others: Others,
+) -> Result<(Runs, Configs, Labels), LoadError> {
     let Prepared {
         model,
         completed:
@@ -194,6 +211,7 @@ fn run(prepared: Prepared, config: &EngineConfig) -> Result<(Runs, Configs, Labe
         in_place: config.in_place.clone(),
         warmed_up,
         is_decoupled,
+        others,
     };
     let instances = Instances::start(model, metadata, settings).map_err(LoadError::NoInstances)?;
     let configs = Configs {
@@ -398,7 +416,7 @@ impl Model for Narrowed {
     }
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        self.to_client(self.model.infer(self.to_model(request)?, cancel)?)
+        self.infer_with(request, cancel, &NoOtherModels::default())
     }
 
     fn infer_several(
@@ -407,9 +425,29 @@ impl Model for Narrowed {
         cancel: &CancelToken,
         answers: &mut dyn AnswerSink,
     ) -> Result<(), ServiceError> {
+        self.infer_several_with(request, cancel, answers, &NoOtherModels::default())
+    }
+
+    fn infer_with(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        let outputs = self.model.infer_with(self.to_model(request)?, cancel, others)?;
+        self.to_client(outputs)
+    }
+
+    fn infer_several_with(
+        &self,
+        request: InferRequest,
+        cancel: &CancelToken,
+        answers: &mut dyn AnswerSink,
+        others: &dyn OtherModels,
+    ) -> Result<(), ServiceError> {
         let mut answers = NarrowedSink { model: self, answers };
         self.model
-            .infer_several(self.to_model(request)?, cancel, &mut answers)
+            .infer_several_with(self.to_model(request)?, cancel, &mut answers, others)
     }
 
     fn lends_memory(&self) -> bool {

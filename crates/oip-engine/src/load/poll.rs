@@ -53,6 +53,10 @@ impl Poller {
 struct View {
     changed: BTreeMap<String, Snapshot>,
     gone: BTreeSet<String>,
+    /// Models that cannot be looked at, such as those that two repositories have, and why.
+    failing: BTreeMap<String, String>,
+    /// Of those, the ones that are shown with the reason.
+    shown: BTreeSet<String>,
 }
 
 impl View {
@@ -63,19 +67,34 @@ impl View {
             tracing::warn!(repository, %error, "a model repository cannot be read; what runs goes on");
         }
         let mut actions = Vec::new();
-        let mut changed = BTreeMap::new();
+        let (mut changed, mut failing, mut shown) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let load = |name: &str| {
+            let cause = Cause::Repository;
+            (name.to_owned(), Action::Load { config: None, cause })
+        };
         for name in &names {
             if is_busy(name) {
+                shown.extend(self.shown.take(name));
                 continue;
             }
             match lifecycle.changed(name) {
+                // What was wrong is so no longer, and what runs is what is there.
+                Ok(None) if self.shown.contains(name) => actions.push(load(name)),
                 Ok(None) => {}
-                Ok(Some(snapshot)) if self.changed.get(name) == Some(&snapshot) => {
-                    let cause = Cause::Repository;
-                    actions.push((name.clone(), Action::Load { config: None, cause }));
-                }
+                Ok(Some(snapshot)) if self.changed.get(name) == Some(&snapshot) => actions.push(load(name)),
                 Ok(Some(snapshot)) => drop(changed.insert(name.clone(), snapshot)),
-                Err(error) => tracing::debug!(model = name, %error, "a model's folder cannot be looked at"),
+                Err(error) => {
+                    let reason = error.to_string();
+                    if lifecycle.registry.shows(name, &reason) {
+                        shown.insert(name.clone());
+                    } else if self.failing.get(name) == Some(&reason) {
+                        // It will fail, and is shown with the reason.
+                        shown.insert(name.clone());
+                        actions.push(load(name));
+                    } else {
+                        failing.insert(name.clone(), reason);
+                    }
+                }
             }
         }
         let mut gone = BTreeSet::new();
@@ -92,6 +111,7 @@ impl View {
             }
         }
         (self.changed, self.gone) = (changed, gone);
+        (self.failing, self.shown) = (failing, shown);
         actions
     }
 }

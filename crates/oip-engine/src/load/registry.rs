@@ -13,7 +13,7 @@ use tensor_core::Quoted;
 use crate::{
     load::version_key::VersionKey,
     pipeline::{Pipeline, StepError, StepModels},
-    run::{cache::Generation, served_version::ServedVersion},
+    run::{cache::Generation, call_order::CallOrder, others::Callees, served_version::ServedVersion},
 };
 
 /// Which versions of which models there are, and how each of them is.
@@ -22,6 +22,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Registry {
     models: Mutex<BTreeMap<String, Versions>>,
+    call_order: CallOrder,
 }
 
 /// Versions from oldest to newest; a model without versions has one entry, under `None`.
@@ -31,7 +32,7 @@ struct Entry {
     state: State,
     /// Why it is not ready; of one that is, why the last attempt to replace it failed.
     reason: String,
-    load_time: Option<Duration>,
+    cost: Option<LoadCost>,
     /// Whether the server is not ready before this is.
     is_waited_for: bool,
 }
@@ -49,7 +50,7 @@ impl Entry {
         Self {
             state,
             reason: reason.into(),
-            load_time: None,
+            cost: None,
             is_waited_for,
         }
     }
@@ -91,6 +92,17 @@ pub struct ModelStatus {
     pub metadata: Option<Arc<ModelMetadata>>,
     /// How long loading took.
     pub load_time: Option<Duration>,
+    /// About how many bytes of memory it takes: by how much what the process and its children have for themselves grew while the
+    /// version was loaded. None where the system does not say, and for pipelines and models of the program's own.
+    pub load_memory: Option<u64>,
+}
+
+/// What loading a version took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadCost {
+    pub(crate) time: Duration,
+    /// As in [`ModelStatus`].
+    pub(crate) memory: Option<u64>,
 }
 
 impl ModelStatus {
@@ -105,6 +117,7 @@ impl ModelStatus {
             reason: reason.to_owned(),
             metadata: None,
             load_time: None,
+            load_memory: None,
         }
     }
 
@@ -122,6 +135,15 @@ impl ModelStatus {
     pub fn with_load_time(self, load_time: Duration) -> Self {
         Self {
             load_time: Some(load_time),
+            ..self
+        }
+    }
+
+    /// The same with the memory that it takes.
+    #[must_use]
+    pub fn with_load_memory(self, load_memory: u64) -> Self {
+        Self {
+            load_memory: Some(load_memory),
             ..self
         }
     }
@@ -149,7 +171,12 @@ impl Registry {
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
         entries.retain(|version, entry| match (&entry.state, version) {
-            (State::Ready(_) | State::Unloading, _) => true,
+            (State::Ready(_), _) => {
+                // Why an earlier attempt failed; this one has not.
+                entry.reason.clear();
+                true
+            }
+            (State::Unloading, _) => true,
             (State::Unloaded, Some(version)) => is_there(version.as_str()),
             (State::Unloaded | State::Failed | State::Loading, _) => false,
         });
@@ -171,9 +198,12 @@ impl Registry {
         name: &str,
         version: Option<&str>,
         result: Result<Arc<ServedVersion>, String>,
-        load_time: Duration,
+        cost: LoadCost,
         is_waited_for: bool,
     ) -> Option<Arc<ServedVersion>> {
+        if result.is_ok() {
+            self.call_order.forget(name);
+        }
         let mut models = self.lock();
         let entries = models.entry(name.to_owned()).or_default();
         let before = entries.get_mut(&version.map(VersionKey::new));
@@ -187,7 +217,7 @@ impl Registry {
             (Err(reason), _) => (State::Failed, reason),
         };
         let entry = Entry {
-            load_time: Some(load_time),
+            cost: Some(cost),
             ..Entry::new(state, reason, is_waited_for)
         };
         let before = entries.insert(version.map(VersionKey::new), entry);
@@ -207,6 +237,17 @@ impl Registry {
         if !is_ready {
             entries.insert(None, Entry::new(State::Failed, reason, is_waited_for));
         }
+    }
+
+    /// Whether a model is shown with this reason, as one that cannot be loaded as it is in the repository now.
+    pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
+        let models = self.lock();
+        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
+        entries.any(|entry| match &entry.state {
+            State::Failed => entry.reason == reason,
+            State::Ready(_) => entry.reason == outdated(reason),
+            State::Loading | State::Unloading | State::Unloaded => false,
+        })
     }
 
     /// Takes versions out of service, all but those to `keep`, and gives them back, to be ended. Forgets those that
@@ -283,6 +324,7 @@ impl Registry {
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
             let served = self.find(request.model())?;
+            self.admit(&served, &cx)?;
             if served.is_decoupled() {
                 return Err(ServiceError::new(ErrorCode::Unimplemented, DECOUPLED).within(request.model()));
             }
@@ -298,11 +340,20 @@ impl Registry {
     ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
         Box::pin(async move {
             let served = self.find(request.model())?;
+            self.admit(&served, &cx)?;
             if !served.is_decoupled() {
                 return self.infer_one(&served, request, cx).await.map(Answers::One);
             }
             answer_several(served, request, &cx).map(Answers::Several)
         })
+    }
+
+    /// Lets a request pass that a model makes, unless it could wait for itself. A pipeline waits for nothing; its steps do.
+    fn admit(&self, served: &ServedVersion, cx: &RequestContext) -> Result<(), ServiceError> {
+        match cx.caller().filter(|_| served.pipeline().is_none()) {
+            None => Ok(()),
+            Some(caller) => self.call_order.admit(caller, &served.metadata().name),
+        }
     }
 
     /// `served` is held until the answer is there, so that nobody ends it before.
@@ -414,7 +465,8 @@ impl Registry {
                     state,
                     reason,
                     metadata: entry.served().map(|served| served.metadata().clone()),
-                    load_time: entry.load_time,
+                    load_time: entry.cost.map(|cost| cost.time),
+                    load_memory: entry.cost.and_then(|cost| cost.memory),
                 }
             })
             .collect()
@@ -482,6 +534,23 @@ impl StepModels for Registry {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         self.infer(request, cx)
+    }
+}
+
+/// How models ask each other.
+impl Callees for Registry {
+    fn answer_call(
+        self: Arc<Self>,
+        request: InferRequest,
+        cx: RequestContext,
+        takes_several: bool,
+    ) -> BoxFuture<'static, Result<Answers, ServiceError>> {
+        Box::pin(async move {
+            match takes_several {
+                true => self.answers(request, cx).await,
+                false => self.infer(request, cx).await.map(Answers::One),
+            }
+        })
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Quickness},
+        others::Others,
         several::{Part, Parts},
         statistics::Recorder,
     },
@@ -50,6 +51,8 @@ pub(crate) struct InstanceSettings {
     pub(crate) warmed_up: Vec<(u64, Duration)>,
     /// Whether it gives any number of answers to a request.
     pub(crate) is_decoupled: bool,
+    /// What it may ask.
+    pub(crate) others: Others,
 }
 
 /// What callers and threads share; `runner.rs` has the threads' side.
@@ -66,6 +69,7 @@ pub(crate) struct Shared {
     pub(crate) quickness: Quickness,
     pub(crate) company: Company,
     pub(crate) is_decoupled: bool,
+    pub(crate) others: Others,
 }
 
 /// Several answers to one request, as they are made.
@@ -118,6 +122,7 @@ impl Instances {
             in_place,
             warmed_up,
             is_decoupled,
+            others,
         } = settings;
         let threads = threads.max(1);
         let in_place = in_place.filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata));
@@ -143,6 +148,7 @@ impl Instances {
             company: Company::default(),
             policy,
             is_decoupled,
+            others,
         });
         if is_decoupled {
             shared.queue.stop_joining();

@@ -26,6 +26,7 @@ use crate::{
     run::{
         client::Answer,
         instances::{InstanceSettings, Instances},
+        others::Others,
         statistics::{FailureReason, VersionMetrics},
     },
 };
@@ -105,6 +106,7 @@ impl Bench {
             in_place: None,
             warmed_up: Vec::new(),
             is_decoupled: false,
+            others: Others::default(),
         };
         let instances = Instances::start(Box::new(model), metadata, settings).unwrap();
         Self {
@@ -419,6 +421,7 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             in_place: None,
             warmed_up: Vec::new(),
             is_decoupled: false,
+            others: Others::default(),
         };
         let model = Trap {
             metadata: metadata.clone(),

@@ -2,6 +2,7 @@
 //! requests that come again.
 
 pub(crate) mod cache;
+pub(crate) mod call_order;
 pub(crate) mod charging;
 pub(crate) mod client;
 pub(crate) mod delivery;
@@ -10,6 +11,7 @@ pub(crate) mod in_place;
 pub(crate) mod instances;
 #[cfg(test)]
 mod instances_tests;
+pub(crate) mod others;
 pub(crate) mod runner;
 pub(crate) mod served_version;
 pub(crate) mod several;

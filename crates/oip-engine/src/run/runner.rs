@@ -163,7 +163,13 @@ impl Shared {
             lease: &client.lease,
             end: SinkEnd::default(),
         };
-        let run = || self.model.infer_several(request, &client.cancel, &mut sink);
+        let others = self
+            .others
+            .for_run(&self.metadata.name, &client.cancel, &client.lease);
+        let run = || {
+            self.model
+                .infer_several_with(request, &client.cancel, &mut sink, &others)
+        };
         let given = self.guarded(slot, &client.cancel, run);
         let end = sink.end;
         // What the model waited for its client is not time that it took.
@@ -299,7 +305,8 @@ impl Shared {
     /// Calls the model, and charges what it makes.
     fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken, lease: &Lease) -> Answer {
         let inputs = Inputs::of(&request);
-        let outputs = self.guarded(slot, cancel, || self.model.infer(request, cancel))?;
+        let others = self.others.for_run(&self.metadata.name, cancel, lease);
+        let outputs = self.guarded(slot, cancel, || self.model.infer_with(request, cancel, &others))?;
         charging::charge_outputs(lease, &inputs, self.model.lends_memory(), outputs)
     }
 

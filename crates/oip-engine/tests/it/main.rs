@@ -3,6 +3,7 @@
 
 mod batching;
 mod caching;
+mod calls;
 mod configuration;
 mod control;
 mod embedded;

@@ -418,6 +418,56 @@ fn several_repositories_are_served_together() {
     fs::rename(theirs.path().with_extension("moved"), theirs.path()).unwrap();
 }
 
+/// A model that comes to be in two repositories while the server runs is shown with the reason, and runs on; what is right again is
+/// shown so.
+#[test]
+fn a_second_model_of_a_name_is_shown_without_a_restart() {
+    let (ours, theirs) = (
+        repository(&[("a/1/model.word", "echo")]),
+        repository(&[("b/1/model.word", "echo")]),
+    );
+    let open = |path: &Path| Repository::open(path, &backends(), None).unwrap();
+    let config = EngineConfig::default().with(|config| {
+        config.control = ModelControl::Poll {
+            interval: Duration::from_millis(20),
+        };
+    });
+    let engine = Engine::start(
+        Repositories::from(vec![open(ours.path()), open(theirs.path())]),
+        config,
+    );
+    engine.wait_until_loaded();
+    let reason = |name: &str| {
+        let models = engine.models();
+        let model = models.into_iter().find(|model| model.name == name);
+        model.map(|model| (model.state, model.reason))
+    };
+    let is_twice =
+        |name: &str| reason(name).is_some_and(|(_, reason)| reason.contains("it is in two repositories, "));
+    write(theirs.path(), "a/1/model.word", "adds 5");
+    write(ours.path(), "new/1/model.word", "echo");
+    write(theirs.path(), "new/1/model.word", "echo");
+    until("both are shown", || is_twice("a") && is_twice("new"));
+    let (state, told) = reason("a").unwrap();
+    assert_eq!(state, ModelState::Ready);
+    assert!(
+        told.starts_with("what is in the repository now cannot be loaded"),
+        "{told}"
+    );
+    assert_eq!(reason("new").unwrap().0, ModelState::Unavailable);
+    assert_eq!(y(&infer(&engine, request("a", None, 1)).unwrap()), 1);
+    assert_eq!(reason("b").unwrap(), (ModelState::Ready, String::new()));
+
+    fs::remove_dir_all(theirs.path().join("a")).unwrap();
+    fs::remove_dir_all(ours.path().join("new")).unwrap();
+    until("both are right again", || {
+        ["a", "new"].map(reason) == ["a", "new"].map(|_| Some((ModelState::Ready, String::new())))
+    });
+    assert_eq!(y(&infer(&engine, request("a", None, 1)).unwrap()), 1);
+    infer(&engine, request("new", None, 1)).unwrap();
+    engine.stop(std::time::Instant::now() + Duration::from_secs(5));
+}
+
 /// A Hugging Face cache: files are links to blobs beside them.
 #[test]
 fn links_may_lead_to_folders_that_are_named() {

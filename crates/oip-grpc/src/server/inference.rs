@@ -124,6 +124,7 @@ impl SeveralAnswers {
             Err(passed) => return Some(Err(passed.within(&self.model))),
         };
         self.is_over = answer.is_last;
+        self.lease.note_version(answer.response.model_version.as_deref());
         let (wanted, model) = (self.wanted, self.model.clone());
         let written = self.inference.write(
             answer.response,
@@ -213,9 +214,7 @@ impl Inference {
                     })));
                 }
             };
-            if let (Some(notes), Some(version)) = (lease.notes(), &response.model_version) {
-                notes.set_version(version);
-            }
+            lease.note_version(response.model_version.as_deref());
             laps.skip();
             let written = self.write(response, wants_raw, wanted, true, &lease, model).await;
             laps.end(Phase::Encode);

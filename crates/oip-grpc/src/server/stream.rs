@@ -1,5 +1,5 @@
 //! `ModelStreamInfer`: requests that come one after the other on a stream, and their answers in the same order. Models that give
-//! any number of answers to a request have theirs sent as they come, among the others: clients know them by their ids.
+//! any number of answers to a request have theirs sent as they come, whatever requests are before them: clients know them by their ids.
 //!
 //! A task of its own drives each stream: it reads requests while there is room, runs each in a task, and gives answers
 //! out as the client takes them. What it holds is bounded by [`CONCURRENT`], whatever the client does, and by
@@ -9,6 +9,7 @@ use std::{
     collections::VecDeque,
     convert::Infallible,
     error::Error,
+    future::poll_fn,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
@@ -40,7 +41,7 @@ use super::{
 ///
 /// Enough for a model to make batches of, few enough that a client which never reads costs little. Answers come in the
 /// order of the requests, as in Triton: clients match them by counting. A request that takes long therefore holds up
-/// those behind it; clients that do not want this open several streams.
+/// those behind it that have one answer; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
 /// The same for a client that has not taken any answer yet; with each answer that it takes it may have one more.
@@ -175,12 +176,19 @@ struct Driver<B> {
     /// Of all its requests together.
     notes: Option<Arc<RequestNotes>>,
     /// Requests in work, in the order in which they came.
-    running: VecDeque<Task<Result<Answered, Failed>>>,
+    running: VecDeque<InWork>,
     /// Requests whose models give any number of answers. Each task sends them itself.
     streaming: JoinSet<Result<Sent, Status>>,
     /// So many of both at most.
     most_running: usize,
     out: Outgoing,
+}
+
+/// A request whose answer is not given.
+struct InWork {
+    task: Task<Result<Answered, Failed>>,
+    /// It waits for those before it.
+    answer: Option<Result<Answered, Failed>>,
 }
 
 /// How several answers to a request ended.
@@ -237,7 +245,7 @@ where
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
-            answer = first(&mut self.running), if !self.running.is_empty() => Event::Answer(answer),
+            answer = next_answer(&mut self.running), if !self.running.is_empty() => Event::Answer(answer),
             Some(sent) = self.streaming.join_next(), if !self.streaming.is_empty() => {
                 Event::LastOfSeveral(sent.unwrap_or_else(|_| Err(lost())))
             }
@@ -266,7 +274,7 @@ where
             compression: None,
         };
         let (inference, grant) = (self.inference.clone(), self.grant.clone());
-        self.running.push_back(Task::start(async move {
+        let task = Task::start(async move {
             // If the stream ends, this future is dropped, and what works for the request ends.
             let guard = message.lease.guard();
             if let Some(Err(error)) = grant.as_ref().map(Grant::take_turn) {
@@ -276,7 +284,8 @@ where
             let answer = inference.infer(message, wanted, grant.as_ref()).await;
             guard.disarm();
             answer
-        }));
+        });
+        self.running.push_back(InWork { task, answer: None });
     }
 
     /// Reads requests that are on their way and drops them, before the stream is closed with an error.
@@ -376,17 +385,30 @@ impl Outgoing {
     }
 }
 
-/// The answer to the first of the requests.
-async fn first(running: &mut VecDeque<Task<Result<Answered, Failed>>>) -> Result<Answered, Failed> {
-    let Some(first) = running.front_mut() else {
-        return std::future::pending().await;
-    };
-    let answer = (&mut first.0).await.unwrap_or_else(|error| {
-        let error = ServiceError::internal("the request could not be answered").caused_by(error);
-        Err(Failed::Request(Echo::default(), error))
-    });
-    running.pop_front();
-    answer
+/// The answer to the first of the requests, or to any that has several: those are in nobody's order.
+async fn next_answer(running: &mut VecDeque<InWork>) -> Result<Answered, Failed> {
+    poll_fn(|cx| {
+        for at in 0..running.len() {
+            let Some(InWork { task, answer }) = running.get_mut(at) else {
+                break;
+            };
+            if answer.is_none()
+                && let Poll::Ready(done) = Pin::new(&mut task.0).poll(cx)
+            {
+                *answer = Some(done.unwrap_or_else(|error| {
+                    let error = ServiceError::internal("the request could not be answered").caused_by(error);
+                    Err(Failed::Request(Echo::default(), error))
+                }));
+            }
+            let may_leave = at == 0 || matches!(answer, Some(Ok(Answered::Several(_))));
+            if may_leave && let Some(answer) = answer.take() {
+                running.remove(at);
+                return Poll::Ready(answer);
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 fn lost() -> Status {

@@ -1,12 +1,18 @@
-//! `GET /metrics`: how the server is and what it has done, in Prometheus' text format. `docs/metrics.md` lists all of it.
+//! How the server is and what it has done: `GET /metrics` in Prometheus' text format, and the same for a collector of
+//! OpenTelemetry. `docs/metrics.md` lists all of it.
 
+mod families;
 mod models;
 #[cfg(target_os = "linux")]
 mod process;
+#[cfg(feature = "otlp")]
+mod push;
 mod text;
 mod traffic;
 
 use std::sync::Arc;
+#[cfg(feature = "otlp")]
+use std::sync::OnceLock;
 
 use axum::{
     Router,
@@ -15,13 +21,17 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use oip_auth::Guard;
 use oip_capture::Recorder;
 use oip_engine::Engine;
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease};
 
 #[cfg(target_os = "linux")]
 use self::process::Process;
-use self::text::{Family, Text};
+use self::{
+    families::{Families, Family},
+    text::Text,
+};
 use crate::{
     log_writer::Dropped,
     traffic::{AccessLog, Totals, Traces},
@@ -34,6 +44,7 @@ pub(crate) struct Counts {
     pub(crate) totals: Arc<Totals>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) recorder: Option<Recorder>,
+    pub(crate) guard: Guard,
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
     pub(crate) traces: Option<Arc<Traces>>,
 }
@@ -46,6 +57,9 @@ pub(crate) struct Metrics {
     /// Writes the text.
     cpu: CpuPool,
     counts: Counts,
+    /// What pushes all of this to a collector.
+    #[cfg(feature = "otlp")]
+    pusher: OnceLock<oip_telemetry::MetricsExporter>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
@@ -57,28 +71,53 @@ impl Metrics {
             budget,
             cpu,
             counts,
+            #[cfg(feature = "otlp")]
+            pusher: OnceLock::new(),
             #[cfg(target_os = "linux")]
             process: Process::new(),
         }
     }
 
     /// The endpoint, with and without a slash at its end, as the protocol's.
-    pub(crate) fn router(self) -> Router {
+    pub(crate) fn router(self: Arc<Self>) -> Router {
         Router::new()
             .route("/metrics", get(scrape))
             .route("/metrics/", get(scrape))
-            .with_state(Arc::new(self))
+            .with_state(self)
+    }
+
+    /// Pushes all of it to a collector from now on.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn push(
+        self: &Arc<Self>,
+        config: oip_telemetry::MetricsConfig,
+    ) -> std::io::Result<oip_telemetry::MetricsExporter> {
+        let metrics = Arc::downgrade(self);
+        let collect = move || {
+            let mut collected = push::Collected::default();
+            if let Some(metrics) = metrics.upgrade() {
+                metrics.write(&mut Families::new(&mut collected));
+            }
+            collected.into_families()
+        };
+        let pusher = oip_telemetry::MetricsExporter::start(config, collect)?;
+        Ok(self.pusher.get_or_init(|| pusher).clone())
     }
 
     fn text(&self) -> String {
         let mut text = Text::default();
-        models::write_metrics(&mut text, &self.engine.metrics());
-        models::write_states(&mut text, &self.engine.models());
+        self.write(&mut Families::new(&mut text));
+        text.into_string()
+    }
+
+    fn write(&self, text: &mut Families<'_>) {
+        models::write_metrics(text, &self.engine.metrics());
+        models::write_states(text, &self.engine.models());
         text.family(&SERVER_READY)
             .add(&[], self.engine.readiness().is_ready());
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
-        traffic::write(&mut text, &self.counts.totals);
+        traffic::write(text, &self.counts.totals);
         text.family(&LOG_DROPPED).add(&[], self.counts.dropped.count());
         text.family(&ACCESS_LOG_DROPPED)
             .add(&[], self.counts.access_log.as_ref().map_or(0, AccessLog::dropped));
@@ -86,6 +125,11 @@ impl Metrics {
             .add(&[], self.counts.recorder.as_ref().map_or(0, Recorder::recorded));
         text.family(&NOT_CAPTURED)
             .add(&[], self.counts.recorder.as_ref().map_or(0, Recorder::dropped));
+        let fetches = self.counts.guard.key_fetches();
+        text.family(&KEY_FETCHES)
+            .add(&[], fetches.map_or(0, |fetches| fetches.succeeded));
+        text.family(&FAILED_KEY_FETCHES)
+            .add(&[], fetches.map_or(0, |fetches| fetches.failed));
         #[cfg(feature = "otlp")]
         {
             let exporter = self.counts.traces.as_ref().map(|traces| &traces.exporter);
@@ -93,12 +137,16 @@ impl Metrics {
                 .add(&[], exporter.map_or(0, oip_telemetry::Exporter::sent));
             text.family(&SPANS_DROPPED)
                 .add(&[], exporter.map_or(0, oip_telemetry::Exporter::dropped));
+            let pusher = self.pusher.get();
+            text.family(&PUSHES)
+                .add(&[], pusher.map_or(0, oip_telemetry::MetricsExporter::sent));
+            text.family(&FAILED_PUSHES)
+                .add(&[], pusher.map_or(0, oip_telemetry::MetricsExporter::failed));
         }
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
-        self.process.write(&mut text);
-        text.into_string()
+        self.process.write(text);
     }
 }
 
@@ -161,6 +209,28 @@ const NOT_CAPTURED: Family = Family::counter(
     "Requests that should have been recorded and found no room or could not be written.",
 );
 
+const KEY_FETCHES: Family = Family::counter(
+    "oip_auth_key_fetches_total",
+    "How often keys of JSON Web Tokens were fetched from their URL.",
+);
+
+const FAILED_KEY_FETCHES: Family = Family::counter(
+    "oip_auth_key_fetch_failures_total",
+    "How often keys of JSON Web Tokens could not be fetched; those known are used further.",
+);
+
+#[cfg(feature = "otlp")]
+const PUSHES: Family = Family::counter(
+    "oip_metric_pushes_total",
+    "How often these metrics were pushed to a collector.",
+);
+
+#[cfg(feature = "otlp")]
+const FAILED_PUSHES: Family = Family::counter(
+    "oip_metric_push_failures_total",
+    "How often a collector did not take these metrics.",
+);
+
 #[cfg(feature = "otlp")]
 const SPANS_SENT: Family = Family::counter(
     "oip_trace_spans_sent_total",
@@ -211,8 +281,8 @@ mod tests {
             config.budget.clone(),
             config.cpu.clone(),
             Counts::default(),
-        )
-        .router();
+        );
+        let metrics = Arc::new(metrics).router();
         (router_with(engine, config, metrics), folder)
     }
 

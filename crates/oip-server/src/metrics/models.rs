@@ -4,7 +4,7 @@
 use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
 use oip_types::{ModelState, StatisticDuration};
 
-use super::text::{Family, Samples, Text};
+use super::families::{Families, Family, Samples};
 
 /// A number per version that is ready.
 struct PerVersion {
@@ -141,8 +141,13 @@ const READY: Family = Family::gauge(
 
 const LOAD_TIME: Family = Family::gauge("nv_model_load_duration_secs", "Seconds that loading took.");
 
+const LOAD_MEMORY: Family = Family::gauge(
+    "oip_model_memory_bytes",
+    "About how much memory a version takes: by how much the server's grew while it was loaded.",
+);
+
 /// Writes the families of versions that are ready.
-pub(super) fn write_metrics(text: &mut Text, versions: &[VersionMetrics]) {
+pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]) {
     for PerVersion { family, of } in &NUMBERS {
         let mut samples = text.family(family);
         for metrics in versions {
@@ -181,7 +186,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
 }
 
 /// Writes the families of all versions that somebody wanted to be loaded, and that the repository has.
-pub(super) fn write_states(text: &mut Text, versions: &[ModelStatus]) {
+pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {
         samples.add(&status_labels(status), status.state == ModelState::Ready);
@@ -190,6 +195,12 @@ pub(super) fn write_states(text: &mut Text, versions: &[ModelStatus]) {
     for status in versions {
         if let (ModelState::Ready, Some(time)) = (status.state, status.load_time) {
             samples.add(&status_labels(status), time.as_secs_f64());
+        }
+    }
+    let mut samples = text.family(&LOAD_MEMORY);
+    for status in versions {
+        if let (ModelState::Ready, Some(memory)) = (status.state, status.load_memory) {
+            samples.add(&status_labels(status), memory);
         }
     }
 }

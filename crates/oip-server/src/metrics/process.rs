@@ -6,7 +6,7 @@ use procfs::{
     ticks_per_second,
 };
 
-use super::text::{Family, Text};
+use super::families::{Families, Family};
 
 /// What does not change while the process lives.
 pub(super) struct Process {
@@ -25,7 +25,7 @@ impl Process {
     }
 
     /// Writes what can be read. A system may hide some of it, and without descriptors left nothing can be.
-    pub(super) fn write(&self, text: &mut Text) {
+    pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.family(&START).add(&[], start);
         }

@@ -1,141 +1,65 @@
-//! Prometheus' text format, version 0.0.4: families of samples.
+//! Prometheus' text format, version 0.0.4.
 //!
 //! The format wants all samples of a family in one place, below its description. So a family is written as a whole,
 //! before the next one begins.
 
 use std::fmt::{self, Display, Write};
 
+use super::families::{Family, Kind, Labels, Number, Sink};
+
 /// The type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Samples that mean the same, and differ in what they are of.
-pub(crate) struct Family {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    /// A sentence for people, without a line break.
-    pub(crate) help: &'static str,
-}
-
-/// How samples go on.
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    /// Only upwards, or from 0 again.
-    Counter,
-    /// Up and down.
-    Gauge,
-    /// Counters of values by how large they were.
-    Histogram,
-}
-
-impl Family {
-    pub(crate) const fn counter(name: &'static str, help: &'static str) -> Self {
-        let kind = Kind::Counter;
-        Self { name, kind, help }
-    }
-
-    pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Self {
-        let kind = Kind::Gauge;
-        Self { name, kind, help }
-    }
-
-    pub(crate) const fn histogram(name: &'static str, help: &'static str) -> Self {
-        let kind = Kind::Histogram;
-        Self { name, kind, help }
-    }
-}
-
-/// The names and values that tell the samples of a family apart.
-pub(crate) type Labels<'a> = [(&'a str, &'a str)];
-
 /// A text in the making.
 #[derive(Default)]
-pub(crate) struct Text(String);
+pub(crate) struct Text {
+    written: String,
+    /// The name of the family that samples belong to.
+    name: &'static str,
+}
 
 impl Text {
-    /// Begins a family, of which all samples follow.
-    pub(crate) fn family(&mut self, family: &Family) -> Samples<'_> {
-        let name = family.name;
+    pub(crate) fn into_string(self) -> String {
+        self.written
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        // A string takes everything.
+        let _ = writeln!(self.written, "{line}");
+    }
+}
+
+impl Sink for Text {
+    fn begin(&mut self, family: &Family) {
+        self.name = family.name;
         let kind = match family.kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        let help = Escaped(family.help, &['\\', '\n']);
+        let (name, help) = (family.name, Escaped(family.help, &['\\', '\n']));
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
-        Samples { text: self, name }
     }
 
-    pub(crate) fn into_string(self) -> String {
-        self.0
-    }
-
-    fn line(&mut self, line: fmt::Arguments<'_>) {
-        // A string takes everything.
-        let _ = writeln!(self.0, "{line}");
-    }
-}
-
-/// The samples of a family.
-pub(crate) struct Samples<'a> {
-    text: &'a mut Text,
-    name: &'static str,
-}
-
-impl Samples<'_> {
-    /// Writes the sample of a counter or a gauge.
-    pub(crate) fn add(&mut self, labels: &Labels<'_>, value: impl Into<Number>) {
-        let (name, value) = (self.name, value.into());
-        self.text
-            .line(format_args!("{name}{} {value}", Shown(labels, None)));
-    }
-
-    /// Writes the samples of a histogram: of how many values were up to each of `bounds`, of all of them, and of their
-    /// sum. `counts` are by range, without those below; the last one is of what is above all bounds.
-    pub(crate) fn add_histogram(
-        &mut self,
-        labels: &Labels<'_>,
-        bounds: impl IntoIterator<Item = f64>,
-        counts: &[u64],
-        sum: f64,
-    ) {
+    fn add(&mut self, labels: &Labels<'_>, value: Number) {
         let name = self.name;
-        let bounds = bounds.into_iter().chain([f64::INFINITY]);
+        self.line(format_args!("{name}{} {value}", Shown(labels, None)));
+    }
+
+    fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64) {
+        let name = self.name;
+        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
         let mut count = 0;
         for (bound, in_range) in bounds.zip(counts) {
             count += in_range;
             let labels = Shown(labels, Some(Number::Real(bound)));
-            self.text.line(format_args!("{name}_bucket{labels} {count}"));
+            self.line(format_args!("{name}_bucket{labels} {count}"));
         }
         let labels = Shown(labels, None);
         let sum = Number::Real(sum);
-        self.text.line(format_args!(
+        self.line(format_args!(
             "{name}_sum{labels} {sum}\n{name}_count{labels} {count}"
         ));
-    }
-}
-
-/// A value, written so that it reads back as the same.
-#[derive(Clone, Copy)]
-pub(crate) enum Number {
-    Integer(u64),
-    Real(f64),
-}
-
-impl From<u64> for Number {
-    fn from(value: u64) -> Self {
-        Self::Integer(value)
-    }
-}
-
-impl From<bool> for Number {
-    fn from(value: bool) -> Self {
-        Self::Integer(value.into())
-    }
-}
-
-impl From<f64> for Number {
-    fn from(value: f64) -> Self {
-        Self::Real(value)
     }
 }
 
@@ -194,10 +118,11 @@ impl Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::families::Families;
 
-    fn text(write: impl FnOnce(&mut Text)) -> String {
+    fn text(write: impl FnOnce(&mut Families<'_>)) -> String {
         let mut text = Text::default();
-        write(&mut text);
+        write(&mut Families::new(&mut text));
         text.into_string()
     }
 

@@ -1,12 +1,12 @@
 //! What is counted where requests come in, over all models and for none.
 
-use super::text::{Family, Text};
+use super::families::{Families, Family};
 use crate::traffic::{BOUNDS, Sizes, Totals, Transport};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Http, Transport::Grpc];
 
 /// Writes all of it.
-pub(super) fn write(text: &mut Text, totals: &Totals) {
+pub(super) fn write(text: &mut Families<'_>, totals: &Totals) {
     let mut running = text.family(&RUNNING);
     for transport in TRANSPORTS {
         running.add(&[("transport", transport.name())], totals.running(transport));

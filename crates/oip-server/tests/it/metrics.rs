@@ -146,6 +146,10 @@ fn what_happened_is_counted() {
     assert_eq!(page.model("oip_model_ready"), 1.0);
     let load_time = page.model("nv_model_load_duration_secs");
     assert!(load_time > 0.0 && load_time < 60.0);
+    if cfg!(target_os = "linux") {
+        let memory = page.model("oip_model_memory_bytes");
+        assert!(memory < 1e9, "{memory}");
+    }
     assert_eq!(page.value("oip_server_ready", &[]), 1.0);
     assert_eq!(page.value("oip_memory_budget_bytes", &[]), 104_857_600.0);
     assert_eq!(page.value("oip_memory_budget_used_bytes", &[]), 0.0);

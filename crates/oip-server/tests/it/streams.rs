@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -24,13 +24,14 @@ use oip_http::HttpConfig;
 use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
 use oip_service::{
     AnswerSink, Backend, ByteBudget, CancelToken, LoadContext, Model, ModelDefaults, ModelSource,
+    RequestNotes,
 };
 use oip_types::{
     BytesTensor, DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
 };
 use serde_json::{Value, json};
 use tensor_core::Shape;
-use tonic::{Code, Request, Streaming, transport::Channel};
+use tonic::{Code, Request, Streaming, codegen::Service, transport::Channel};
 
 /// A model that counts from 0 to its input, in answers of text. Above `FAILS` it fails at the end, `LARGE` answers are of 64 KiB
 /// and never end, and `SLOW` gives one answer and waits for the end of its request.
@@ -44,6 +45,8 @@ const SLOW: i32 = 3_000_000;
 struct Seen {
     sent: AtomicUsize,
     ended: AtomicUsize,
+    /// Lets the model `one` answer.
+    is_released: AtomicBool,
 }
 
 impl Backend for Counting {
@@ -55,25 +58,34 @@ impl Backend for Counting {
         &["model.counting"]
     }
 
-    fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+    fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let x = TensorMetadata::new("x", DataType::INT32, &[1]);
         let y = TensorMetadata::new("y", DataType::BYTES, &[1]);
         Ok(Box::new(CountingModel(
             ModelMetadata::new("", "test_counting", vec![x], vec![y]),
             self.0.clone(),
+            source.name == "m",
         )))
     }
 }
 
-struct CountingModel(ModelMetadata, Arc<Seen>);
+/// Gives any number of answers, or one once it may.
+struct CountingModel(ModelMetadata, Arc<Seen>, bool);
 
 impl Model for CountingModel {
     fn metadata(&self) -> &ModelMetadata {
         &self.0
     }
 
-    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Err(ServiceError::internal("it is not to be called like this"))
+    fn infer(&self, _: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+        if self.2 {
+            return Err(ServiceError::internal("it is not to be called like this"));
+        }
+        while !self.1.is_released.load(Ordering::SeqCst) && !cancel.is_cancelled() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let y = BytesTensor::from_elements(Shape::vector(1), ["one"])?;
+        Ok(vec![InferOutput::new("y", y)])
     }
 
     fn infer_several(
@@ -113,11 +125,11 @@ impl Model for CountingModel {
     }
 
     fn defaults(&self) -> ModelDefaults {
-        ModelDefaults::default().with(|defaults| defaults.decoupled = true)
+        ModelDefaults::default().with(|defaults| defaults.decoupled = self.2)
     }
 }
 
-/// A server of one instance of the model `m`.
+/// A server of one instance each of the models `m`, with any number of answers, and `one`.
 struct House {
     runtime: tokio::runtime::Runtime,
     http: SocketAddr,
@@ -133,9 +145,11 @@ struct House {
 impl House {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let version = folder.path().join("m/1");
-        std::fs::create_dir_all(&version).unwrap();
-        std::fs::write(version.join("model.counting"), "").unwrap();
+        for version in ["m/1", "one/1"] {
+            let version = folder.path().join(version);
+            std::fs::create_dir_all(&version).unwrap();
+            std::fs::write(version.join("model.counting"), "").unwrap();
+        }
         let seen = Arc::new(Seen::default());
         let backend: Arc<dyn Backend> = Arc::new(Counting(seen.clone()));
         let config = EngineConfig::default().with(|config| config.instances = 1);
@@ -305,6 +319,66 @@ async fn all(
         all.push(parts(answer));
     }
     all
+}
+
+/// Answers to requests for one answer keep their order; several wait for nobody before them.
+#[test]
+fn several_answers_do_not_wait_for_requests_before_them() {
+    let house = House::new();
+    let one = |id: &str| ModelInferRequest {
+        model_name: "one".into(),
+        ..request(id, 0)
+    };
+    let requests = vec![one("a"), request("b", 2), one("c"), request("d", 1)];
+    let mut answers = house.runtime.block_on(house.stream(requests));
+    let mut next = || {
+        let answer = house.runtime.block_on(answers.message()).unwrap().unwrap();
+        let (id, text, ..) = parts(answer);
+        (id, text.unwrap())
+    };
+    // In whatever order the two reach the model.
+    let mut found = [next(), next(), next()];
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let expected = [("b", "0"), ("b", "1"), ("d", "0")];
+    assert_eq!(found, expected.map(|(id, text)| (id.to_owned(), text.to_owned())));
+    house.seen.is_released.store(true, Ordering::SeqCst);
+    let found = [next(), next()];
+    assert_eq!(found, ["a", "c"].map(|id| (id.to_owned(), "one".to_owned())));
+    house.wait_until_ended(2);
+}
+
+#[test]
+fn the_version_that_answered_is_noted() {
+    let house = House::new();
+    let noted = |notes: &RequestNotes| {
+        let noted = (
+            notes.model().map(str::to_owned),
+            notes.version().map(str::to_owned),
+        );
+        assert_eq!(noted, (Some("m".to_owned()), Some("1".to_owned())));
+    };
+    for path in ["generate", "generate_stream"] {
+        let notes = Arc::new(RequestNotes::default());
+        let request = axum::http::Request::post(format!("/v2/models/m/{path}")).header("host", "localhost");
+        let mut request = request.body(axum::body::Body::from(r#"{"x":1}"#)).unwrap();
+        request.extensions_mut().insert(notes.clone());
+        let mut router = oip_http::router(house.engine.clone(), HttpConfig::default());
+        let response = house.runtime.block_on(router.call(request)).unwrap();
+        let status = response.status();
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20);
+        let body = house.runtime.block_on(body).unwrap();
+        assert_eq!(status, 200, "{body:?}");
+        noted(&notes);
+    }
+    let notes = Arc::new(RequestNotes::default());
+    let mut requests = Request::new(tonic::codegen::tokio_stream::iter([request("a", 2)]));
+    requests.extensions_mut().insert(notes.clone());
+    let mut client = GrpcInferenceServiceClient::new(house.calls.clone());
+    house.runtime.block_on(async {
+        let answers = client.model_stream_infer(requests).await.unwrap().into_inner();
+        assert_eq!(all(answers).await.len(), 2);
+    });
+    noted(&notes);
 }
 
 #[test]

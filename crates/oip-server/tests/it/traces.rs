@@ -222,7 +222,9 @@ fn requests_do_not_wait_for_a_collector() {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
         fs::copy(examples.join("digit_means/1/model.safetensors"), copy).unwrap();
         let endpoint = format!("--otlp-endpoint=http://{nowhere}");
-        let mut command = command(models.path(), &[&endpoint]);
+        let pushed = format!("--otlp-metrics-endpoint=http://{nowhere}");
+        let options = [&*endpoint, &*pushed, "--otlp-metrics-interval=1s"];
+        let mut command = command(models.path(), &options);
         command.stderr(fs::File::create(&log).unwrap());
         let mut server = Server::spawn(&mut command);
         server.wait_until_loaded();
@@ -235,17 +237,19 @@ fn requests_do_not_wait_for_a_collector() {
             .status
     };
     assert_eq!(infer(), 200);
-    let lines = || {
+    let lines = |what: &str| {
         let text = fs::read_to_string(&log).unwrap();
-        text.lines()
-            .filter(|line| line.contains("the collector takes no traces"))
-            .count()
+        let said = format!("the collector takes no {what}");
+        text.lines().filter(|line| line.contains(&said)).count()
     };
-    until("it is said", || lines() == 1);
+    until("it is said", || (lines("traces"), lines("metrics")) == (1, 1));
+    until("pushing is tried again", || {
+        Page::of(&server).value("oip_metric_push_failures_total", &[]) >= 2.0
+    });
     for _ in 0..20 {
         assert_eq!(infer(), 200);
     }
-    assert_eq!(lines(), 1);
+    assert_eq!((lines("traces"), lines("metrics")), (1, 1));
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl JsonPrint for f32 {
         (self, Digits::of(self).unwrap_or_default())
     }
 
-    #[inline]
+    #[inline(always)]
     fn print((value, digits): Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize> {
         if digits.digits != 0 {
             return Some(digits.write(value.is_sign_negative(), out));
@@ -186,7 +186,7 @@ impl Digits {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(self, negative: bool, out: &mut [u8; ROOM]) -> usize {
         let first = self.digits / 100_000_000;
         let others = eight_digits(self.digits % 100_000_000);
@@ -281,7 +281,7 @@ const SCALES: [Scale; 46] = {
 const ASCII_ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
 
 /// The eight decimal digits of a number below 100,000,000, the first in the lowest byte.
-#[inline]
+#[inline(always)]
 fn eight_digits(value: u32) -> u64 {
     // Halves, quarters, digits: each step divides all parts at once, by multiplication.
     let value = u64::from(value);
@@ -293,7 +293,7 @@ fn eight_digits(value: u32) -> u64 {
 }
 
 /// Copies a few bytes, as many as the compiler knows, to a place within the room.
-#[inline]
+#[inline(always)]
 fn put<const N: usize>(out: &mut [u8; ROOM], at: usize, bytes: &[u8; N]) {
     out[at..at + N].copy_from_slice(bytes);
 }

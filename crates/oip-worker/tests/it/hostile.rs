@@ -18,6 +18,7 @@ const FAILED: u32 = 6;
 const RESULTS: u32 = 8;
 const ROOM: u32 = 9;
 const PART: u32 = 11;
+const ASK: u32 = 13;
 
 /// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
 const AT_START: &[&str] = &[
@@ -71,12 +72,14 @@ const AT_RUN: &[&str] = &[
     "places: room with binary",
     "places: other number",
     "places: one of several",
+    "places: asks from nowhere",
+    "places: asks with text",
 ];
 
 /// Plays one of these.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-    let hello = br#"{"protocol":1}"#;
+    let hello = br#"{"protocol":2}"#;
     match role {
         "silent end" => std::process::exit(0),
         "text" => say(
@@ -85,13 +88,13 @@ pub(crate) fn pretend(role: &str) -> ! {
         ),
         "kind 0" => say(&mut data, &[0; 24]),
         "endless json" => say(&mut data, &head(HELLO, u32::MAX, 0, 0)),
-        "other version" => frame(&mut data, HELLO, 0, br#"{"protocol":2}"#, b""),
+        "other version" => frame(&mut data, HELLO, 0, br#"{"protocol":1}"#, b""),
         "no hello" => frame(&mut data, LOADED, 0, b"{}", b""),
         "binary hello" => frame(&mut data, HELLO, 0, hello, b"x"),
         _ => {}
     }
     let wants_places = role.starts_with("places: ");
-    let hello_places = br#"{"protocol":1,"places":true}"#;
+    let hello_places = br#"{"protocol":2,"places":true}"#;
     frame(
         &mut data,
         HELLO,
@@ -199,6 +202,11 @@ pub(crate) fn pretend(role: &str) -> ! {
                 "places: without room for it" => {
                     (ROOM, r#"{"bytes":18446744073709551615}"#.to_owned(), &b""[..])
                 }
+                "places: asks from nowhere" => {
+                    let ask = br#"{"call":1,"model":"o","inputs":[{"name":"x","datatype":"INT32","shape":[1],"place":"region","offset":0,"length":4}]}"#;
+                    (ASK, String::from_utf8(ask.to_vec()).unwrap(), &b""[..])
+                }
+                "places: asks with text" => (ASK, r#"{"call":"one"}"#.to_owned(), &b""[..]),
                 "places: one of several" => {
                     let part = place("request", 0, 4).replacen('{', r#"{"is_last":false,"#, 1);
                     (PART, part, &b""[..])

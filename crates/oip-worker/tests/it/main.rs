@@ -1,6 +1,8 @@
 //! Models that misbehave in processes of their own, and processes that are no workers at all.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(target_os = "linux")]
+mod calls;
 mod crashes;
 mod hangs;
 mod hostile;

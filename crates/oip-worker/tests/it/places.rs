@@ -29,7 +29,7 @@ pub(crate) fn play(role: &str) -> ! {
     let mut first = [0; 5];
     data.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"first", "what is sent before the protocol");
-    say(&mut data, 1, 0, &json!({"protocol": 1, "places": true}), b"");
+    say(&mut data, 1, 0, &json!({"protocol": 2, "places": true}), b"");
     let order = listen(&mut data);
     assert_eq!((order.kind, order.json["backend"].as_str()), (2, Some("foreign")));
     let port = |name: &str| json!([{"name": name, "datatype": "INT32", "dims": [null]}]);
@@ -103,16 +103,16 @@ pub(crate) fn play(role: &str) -> ! {
     }
 }
 
-struct Frame {
+pub(crate) struct Frame {
     /// 0 at the end.
-    kind: u32,
-    number: u64,
-    json: Value,
-    binary: Vec<u8>,
-    file: Option<File>,
+    pub(crate) kind: u32,
+    pub(crate) number: u64,
+    pub(crate) json: Value,
+    pub(crate) binary: Vec<u8>,
+    pub(crate) file: Option<File>,
 }
 
-fn listen(data: &mut UnixStream) -> Frame {
+pub(crate) fn listen(data: &mut UnixStream) -> Frame {
     let mut head = [0; 24];
     let mut space = nix::cmsg_space!(RawFd);
     let mut parts = [IoSliceMut::new(&mut head)];
@@ -147,7 +147,7 @@ fn listen(data: &mut UnixStream) -> Frame {
     frame
 }
 
-fn say(data: &mut UnixStream, kind: u32, number: u64, json: &Value, binary: &[u8]) {
+pub(crate) fn say(data: &mut UnixStream, kind: u32, number: u64, json: &Value, binary: &[u8]) {
     let json = json.to_string().into_bytes();
     let head = [
         &kind.to_le_bytes()[..],
@@ -159,7 +159,7 @@ fn say(data: &mut UnixStream, kind: u32, number: u64, json: &Value, binary: &[u8
         .unwrap();
 }
 
-fn load(role: &'static str) -> Box<dyn Model> {
+pub(crate) fn load(role: &'static str) -> Box<dyn Model> {
     let source = ModelSource::new("foreign", "1", "model.foreign", "".into());
     let isolation = isolation(role).first_bytes("first".into());
     isolation

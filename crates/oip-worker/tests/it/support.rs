@@ -28,6 +28,8 @@ pub(crate) fn play(role: &str) -> ! {
         }
         "server" => crate::life::serve(),
         #[cfg(target_os = "linux")]
+        role if role.starts_with("asks: ") => crate::calls::play(role),
+        #[cfg(target_os = "linux")]
         role if role.starts_with("another program: ") => crate::places::play(role),
         role => crate::hostile::pretend(role),
     }

@@ -1,6 +1,16 @@
 //! `tensor infer`: one request, from files and into files.
 
-use std::{io::Write, time::Instant};
+use std::{
+    future::poll_fn,
+    io::Write,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use futures_core::Stream;
+use oip_client::InferenceClient;
+use oip_types::InferRequest;
 
 use serde::Serialize;
 
@@ -37,6 +47,9 @@ async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
     check_outputs(&metadata, &wanted)?;
     outputs::check(targets, &metadata, &wanted)?;
     let request = server.request(inputs::read(server, &metadata)?, &wanted)?;
+    if options.stream {
+        return print_all(&*client, request, options.json, out).await;
+    }
     let start = Instant::now();
     let response = client.infer(&request).await?;
     let elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -52,5 +65,35 @@ async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
             }
             Ok(())
         }
+    }
+}
+
+/// Prints any number of answers as they come.
+async fn print_all(
+    client: &dyn InferenceClient,
+    request: InferRequest,
+    is_json: bool,
+    out: &mut impl Write,
+) -> Outcome {
+    let mut answers = client.infer_stream(Box::pin(One(Some(request)))).await?;
+    while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+        let answer = answer?;
+        match is_json {
+            true => outputs::print_json(&answer, out)?,
+            false => outputs::print(&answer, out)?,
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// A stream of one request.
+struct One(Option<InferRequest>);
+
+impl Stream for One {
+    type Item = InferRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<InferRequest>> {
+        Poll::Ready(self.0.take())
     }
 }

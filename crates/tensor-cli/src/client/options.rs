@@ -211,6 +211,9 @@ pub(crate) struct Infer {
     /// The answer as the protocol's JSON; with --output, which files were written.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Any number of answers, each printed as it comes: for models that give several, by gRPC.
+    #[arg(long, conflicts_with = "targets")]
+    pub(crate) stream: bool,
 }
 
 #[derive(Args, Debug)]

@@ -6,7 +6,7 @@ use oip_service::testing::TestService;
 use tensor_core::{Shape, Tensor};
 
 use crate::{
-    server::{Server, interrupt, wait_for},
+    server::{Server, Thrice, interrupt, wait_for},
     support::{Place, matrix},
 };
 
@@ -385,4 +385,28 @@ fn ctrl_c_ends_a_request_and_leaves_the_target_alone() {
     }
     assert_eq!(fs::read(place.path("y.zt")).unwrap(), b"precious");
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
+}
+
+#[test]
+fn several_answers_are_printed_one_by_one() {
+    let (place, server) = (Place::new(), Server::of(Arc::new(Thrice::default())));
+    let input = ["--input", "x=[1.5]", "--stream"];
+    let told = place.good(&infer(
+        &server.grpc,
+        "identity_fp32",
+        &[&input[..], &["--json"]].concat(),
+    ));
+    let answers: Vec<serde_json::Value> = told
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let data = |answer: &serde_json::Value| answer["outputs"][0]["data"].clone();
+    assert_eq!(
+        answers.iter().map(data).collect::<Vec<_>>(),
+        vec![serde_json::json!([1.5]); 3]
+    );
+    let told = place.good(&infer(&server.grpc, "identity_fp32", &input));
+    assert_eq!(told.matches("FP32").count(), 3);
+    let refused = place.bad(&infer(&server.http, "identity_fp32", &input));
+    assert!(refused.contains("expected grpc://"), "{refused}");
 }

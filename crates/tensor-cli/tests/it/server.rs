@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     thread,
     time::{Duration, Instant},
 };
@@ -13,7 +14,10 @@ use std::{
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
 use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext, testing::TestService};
+use oip_service::{
+    AnswerStream, Answers, BoxFuture, InferenceService, Readiness, RequestContext, StreamedAnswer,
+    testing::TestService,
+};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 /// Both transports; they go with the test's process.
@@ -118,6 +122,52 @@ impl InferenceService for Moody {
             }
             Mood::Good => self.inner.infer(request, cx),
         }
+    }
+}
+
+/// A service whose models answer each request three times.
+#[derive(Default)]
+pub(crate) struct Thrice(TestService);
+
+impl InferenceService for Thrice {
+    fn server_metadata(&self) -> ServerMetadata {
+        self.0.server_metadata()
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.0.readiness()
+    }
+
+    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        self.0.model_metadata(model)
+    }
+
+    fn infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        self.0.infer(request, cx)
+    }
+
+    fn answers(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+        let response = self.0.infer(request, cx);
+        Box::pin(async {
+            let response = response.await?;
+            let mut left = 3;
+            Ok(Answers::Several(AnswerStream::new(move |_| {
+                let next = (left > 0).then(|| StreamedAnswer {
+                    response: response.clone(),
+                    is_last: left == 1,
+                });
+                left -= 1;
+                Poll::Ready(next.map(Ok))
+            })))
+        })
     }
 }
 

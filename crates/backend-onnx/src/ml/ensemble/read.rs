@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
+use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use tract_onnx::{model::ParsingContext, tract_hir::internal::*};
 
 use crate::{

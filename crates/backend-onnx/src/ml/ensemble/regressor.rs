@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forest::{Aggregate, Forest, Number, Trees};
+use flat_forest::{Aggregate, Forest, Number, Trees};
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{

@@ -5,7 +5,7 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
-use forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
+use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut trees = TreesBuilder::new(1, Aggregate::Sum);

@@ -6,7 +6,7 @@
 //! says, whichever type rows have.
 //!
 //! ```
-//! use forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
+//! use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut trees = TreesBuilder::new(1, Aggregate::Sum);

@@ -1,6 +1,6 @@
 //! Forests of any shape against the plainest way to walk through trees.
 
-use forest::{Aggregate, Forest, Rows, Test, TreeError, TreeNode, Trees, TreesBuilder};
+use flat_forest::{Aggregate, Forest, Rows, Test, TreeError, TreeNode, Trees, TreesBuilder};
 use proptest::prelude::*;
 
 /// A tree of which only the reader knows the numbers: its branches and leaves, in no order.

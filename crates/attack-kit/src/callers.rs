@@ -1,0 +1,170 @@
+//! Callers of a server that is measured: one connection each, one request after the other.
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::{Method, Request};
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    net::TcpStream,
+    task::spawn_local,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::variants::TOKEN;
+
+/// Adds the token to a request of HTTP.
+pub(crate) fn with_token(request: &[u8]) -> Result<Bytes> {
+    let end = request.windows(2).position(|window| window == b"\r\n");
+    let (line, rest) = request.split_at(end.context("a request without a line")?);
+    let token = format!("\r\nAuthorization: Bearer {TOKEN}");
+    Ok([line, token.as_bytes(), rest].concat().into())
+}
+
+/// Where requests go, and how.
+pub(crate) struct To {
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// By ALPN.
+    pub(crate) protocol: &'static str,
+}
+
+/// A connection, whatever is in it.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+impl To {
+    async fn connect(&self) -> Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let Some(config) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let mut config = ClientConfig::clone(config);
+        config.alpn_protocols = vec![self.protocol.into()];
+        let name = ServerName::try_from("localhost")?;
+        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        Ok(Box::new(stream))
+    }
+}
+
+/// Sends a request over a connection of its own again and again; the time of each.
+pub(crate) async fn call_http(to: To, request: Bytes, end: Instant) -> Result<Vec<Duration>> {
+    let (mut read, mut write) = split(to.connect().await?);
+    let mut buffer = vec![0; 1 << 20];
+    let mut times = Vec::new();
+    loop {
+        let start = Instant::now();
+        if start >= end {
+            return Ok(times);
+        }
+        // An echo answers large bodies while they are sent.
+        let send = async {
+            write.write_all(&request).await?;
+            write.flush().await
+        };
+        let (sent, received) = tokio::join!(send, receive(&mut read, &mut buffer));
+        sent?;
+        received?;
+        times.push(start.elapsed());
+    }
+}
+
+/// Reads one answer with a length.
+async fn receive(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<()> {
+    let mut filled = 0;
+    let end = loop {
+        filled += read(stream, &mut buffer[filled..]).await?;
+        let head = buffer[..filled]
+            .windows(4)
+            .position(|window| window == b"\r\n\r\n");
+        if let Some(end) = head {
+            break end;
+        }
+    };
+    let head = String::from_utf8_lossy(&buffer[..end]);
+    ensure!(
+        head.starts_with("HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&buffer[..filled])
+    );
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(": ")?;
+        let is_length = name.eq_ignore_ascii_case("content-length");
+        is_length.then(|| value.parse::<usize>().ok()).flatten()
+    });
+    let mut left = length.context("an answer without a length")?;
+    left = left.saturating_sub(filled - end - 4);
+    while left > 0 {
+        left = left.saturating_sub(read(stream, buffer).await?);
+    }
+    Ok(())
+}
+
+async fn read(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<usize> {
+    let read = stream.read(buffer).await?;
+    ensure!(read > 0, "the server hung up");
+    Ok(read)
+}
+
+/// The same over HTTP/2, without what a gRPC client has beside.
+pub(crate) async fn call_grpc(
+    to: To,
+    message: Bytes,
+    has_token: bool,
+    end: Instant,
+) -> Result<Vec<Duration>> {
+    const WINDOW: u32 = 1 << 20;
+    let stream = to.connect().await?;
+    let (mut sender, connection) = h2::client::Builder::new()
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_frame_size(64 << 10)
+        .handshake::<_, Bytes>(stream)
+        .await?;
+    let driver = spawn_local(connection);
+    let scheme = if to.tls.is_some() { "https" } else { "http" };
+    let address = to.address;
+    let path = format!("{scheme}://{address}/inference.GRPCInferenceService/ModelInfer");
+    let mut times = Vec::new();
+    loop {
+        let start = Instant::now();
+        if start >= end {
+            driver.abort();
+            return Ok(times);
+        }
+        sender = sender.ready().await?;
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(&path)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        if has_token {
+            request = request.header("authorization", format!("Bearer {TOKEN}"));
+        }
+        let request = request.body(())?;
+        let (response, mut body) = sender.send_request(request, false)?;
+        body.send_data(message.clone(), true)?;
+        let response = response.await?;
+        let refusal = response.headers().get("grpc-status");
+        ensure!(refusal.is_none(), "{:?}", response.headers());
+        let mut body = response.into_body();
+        while let Some(data) = body.data().await {
+            let length = data?.len();
+            body.flow_control().release_capacity(length)?;
+        }
+        let trailers = body.trailers().await?.context("an answer without a status")?;
+        ensure!(
+            trailers.get("grpc-status").is_some_and(|status| status == "0"),
+            "{trailers:?}"
+        );
+        times.push(start.elapsed());
+    }
+}

@@ -1,0 +1,158 @@
+//! A server with one option after the other that operators turn on: encryption, identities, logs, traces, recordings. What they need
+//! is made here: certificates, a token, a collector that takes everything.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    sync::Arc,
+    thread,
+};
+
+use anyhow::Result;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+
+/// The token of requests, and its SHA-256.
+pub(crate) const TOKEN: &str = "s3cret";
+const DIGEST: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
+
+/// A server with some options.
+pub(crate) struct Variant {
+    pub(crate) name: &'static str,
+    pub(crate) options: Vec<String>,
+    /// How connections are encrypted, if they are.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// Whether requests have the token.
+    pub(crate) has_token: bool,
+}
+
+impl Variant {
+    fn new(name: &'static str, options: &[String]) -> Self {
+        Self {
+            name,
+            options: options.to_vec(),
+            tls: None,
+            has_token: false,
+        }
+    }
+}
+
+/// All variants; what they need is below a folder.
+pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
+    let path = |name: &str| folder.join(name).display().to_string();
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()])?;
+    fs::write(path("cert.pem"), cert.pem())?;
+    fs::write(path("key.pem"), signing_key.serialize_pem())?;
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone())?;
+    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let table = format!("[identities.bench]\ntoken-sha256 = [\"{DIGEST}\"]\napis = [\"*\"]\nrate = 1e9\n");
+    fs::write(path("auth.toml"), table)?;
+    let collector = collector()?;
+    let encrypted = [
+        format!("--tls-certificate={}", path("cert.pem")),
+        format!("--tls-key={}", path("key.pem")),
+    ];
+    let known = [format!("--auth={}", path("auth.toml"))];
+    let logged = [
+        "--access-log=json".to_owned(),
+        format!("--access-log-file={}", path("access.log")),
+    ];
+    let traced = |ratio: &str| {
+        [
+            format!("--otlp-endpoint={collector}"),
+            format!("--otlp-sample-ratio={ratio}"),
+        ]
+    };
+    let pushed = [
+        format!("--otlp-metrics-endpoint={collector}"),
+        "--otlp-metrics-interval=1s".to_owned(),
+    ];
+    let recorded = |name: &str, rate: &str| {
+        [
+            format!("--capture={}", path(name)),
+            format!("--capture-rate={rate}"),
+        ]
+    };
+    Ok(vec![
+        Variant::new("nothing", &[]),
+        Variant::new("nothing, once more", &[]),
+        Variant {
+            tls: Some(Arc::new(client.clone())),
+            ..Variant::new("TLS 1.3", &encrypted)
+        },
+        Variant {
+            has_token: true,
+            ..Variant::new("a token with a rate", &known)
+        },
+        Variant::new("access log, JSON", &logged),
+        Variant::new("traces, one of a hundred", &traced("0.01")),
+        Variant::new("traces, all", &traced("1")),
+        Variant::new("metrics pushed each second", &pushed),
+        Variant::new("recorded, one of a hundred", &recorded("some", "0.01")),
+        Variant {
+            tls: Some(Arc::new(client)),
+            has_token: true,
+            ..Variant::new(
+                "TLS, token, log, traces of 0.01",
+                &[
+                    &encrypted[..],
+                    &known,
+                    &logged_elsewhere(&path("all.log")),
+                    &traced("0.01"),
+                ]
+                .concat(),
+            )
+        },
+    ])
+}
+
+fn logged_elsewhere(file: &str) -> [String; 2] {
+    [
+        "--access-log=json".to_owned(),
+        format!("--access-log-file={file}"),
+    ]
+}
+
+/// A collector that takes everything, in this process; gives its URL.
+fn collector() -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}", listener.local_addr()?);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || take(stream));
+        }
+    });
+    Ok(url)
+}
+
+/// Answers each request of a connection once its body is there; ends with it.
+fn take(stream: TcpStream) -> Option<()> {
+    let mut out = stream.try_clone().ok()?;
+    let mut stream = BufReader::new(stream);
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().ok()?;
+            }
+        }
+        std::io::copy(&mut stream.by_ref().take(length), &mut std::io::sink()).ok()?;
+        out.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .ok()?;
+    }
+}

@@ -1,0 +1,659 @@
+//! A set of keys at a URL: fetched by a thread of its own, kept while the URL cannot be reached, and fetched again when it is old
+//! or when a token is signed by a key that is not among them. Requests never wait for it.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use ureq::{
+    Agent, Body,
+    http::{HeaderMap, Response, StatusCode, Uri, header::CACHE_CONTROL, uri::Scheme},
+    tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem},
+};
+
+use crate::key::{Key, read_set};
+
+/// Where a set of keys is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) url: String,
+    /// Certificates in PEM that the server's must be signed by, instead of those that are built in.
+    pub(crate) authorities: Option<Vec<u8>>,
+}
+
+/// How often keys are fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// If the server does not say how long they are good for.
+    usual: Duration,
+    /// Whatever the server says.
+    least: Duration,
+    most: Duration,
+    /// Between two attempts that tokens of unknown keys have asked for, and the longest wait after a failure.
+    pause: Duration,
+    /// After a failure; each time twice as long.
+    back_off: Duration,
+    /// How long the server may take.
+    patience: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            usual: Duration::from_secs(600),
+            least: Duration::from_secs(60),
+            most: Duration::from_secs(24 * 3600),
+            pause: Duration::from_secs(30),
+            back_off: Duration::from_secs(1),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Bytes of a set, which takes some thousand.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Keys that a thread keeps up to date as long as this lives.
+pub(crate) struct Fetched {
+    place: Place,
+    held: Arc<Held>,
+    wake: SyncSender<()>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// With the number of changes so far; none until the first time.
+    keys: RwLock<Option<(Arc<Vec<Key>>, u64)>>,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    fetched: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Why keys could not be fetched.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) reason: String,
+    /// Whether it may be otherwise later, without anybody changing something.
+    pub(crate) is_passing: bool,
+}
+
+impl Failure {
+    fn lasting(reason: impl Into<String>) -> Self {
+        let (reason, is_passing) = (reason.into(), false);
+        Self { reason, is_passing }
+    }
+}
+
+impl Place {
+    /// Whether keys are named by a URL, not a file.
+    pub(crate) fn is_url(keys: &str) -> bool {
+        keys.contains("://")
+    }
+
+    /// Holds the URL against what is fetched at all: keys that somebody on the way could change are no keys.
+    pub(crate) fn check(url: &str) -> Result<(), String> {
+        // It would be in the log.
+        if url.contains('@') {
+            return Err("the URL of keys has a password or an @, which is not taken".to_owned());
+        }
+        let parsed: Uri = url
+            .parse()
+            .map_err(|error| format!("expected the URL of a JSON Web Key Set: {error}"))?;
+        let host = parsed.host().unwrap_or_default();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        let is_local = host == "localhost" || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        match parsed.scheme() {
+            _ if host.is_empty() => Err(format!("expected a URL with a host, found '{url}'")),
+            Some(scheme) if *scheme == Scheme::HTTPS => Ok(()),
+            Some(scheme) if *scheme == Scheme::HTTP && is_local => Ok(()),
+            Some(scheme) if *scheme == Scheme::HTTP => Err(format!(
+                "keys are fetched by https:// only (http:// on this machine), since others could change them on their way; \
+                 found '{url}'"
+            )),
+            _ => Err(format!("expected a file or a URL with https://, found '{url}'")),
+        }
+    }
+
+    fn agent(&self, pace: Pace) -> Result<Agent, String> {
+        let mut tls = TlsConfig::builder();
+        if let Some(pem) = &self.authorities {
+            tls = tls.root_certs(RootCerts::from(certificates(pem)?));
+        }
+        let mut config = Agent::config_builder();
+        if self
+            .url
+            .get(..5)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"))
+        {
+            // Of this machine: no proxy should see it.
+            config = config.proxy(None);
+        }
+        Ok(config
+            .tls_config(tls.build())
+            .timeout_global(Some(pace.patience))
+            .http_status_as_error(false)
+            // A redirect could lead to another scheme or host.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .accept("application/jwk-set+json, application/json")
+            .user_agent(concat!("oip-auth/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into())
+    }
+}
+
+/// The certificates in a text of PEM, at least one.
+fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
+    let mut found = Vec::new();
+    for item in parse_pem(pem) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| format!("not PEM: {error}"))? {
+            found.push(certificate);
+        }
+    }
+    match found.is_empty() {
+        true => Err("expected certificates in PEM, found none".to_owned()),
+        false => Ok(found),
+    }
+}
+
+/// Whether a file holds certificates.
+pub(crate) fn check_authorities(pem: &[u8]) -> Result<(), String> {
+    certificates(pem).map(drop)
+}
+
+impl Fetched {
+    /// Fetches keys, and starts the thread that keeps them up to date. Waits for a server that is slow, but goes on without keys
+    /// if it cannot be reached: their issuer's bad day should not keep this server from starting.
+    pub(crate) fn start(place: Place) -> Result<Self, Failure> {
+        Self::start_with(place, Pace::default())
+    }
+
+    fn start_with(place: Place, pace: Pace) -> Result<Self, Failure> {
+        let (wake, wakes) = sync_channel(1);
+        let held = Arc::new(Held::default());
+        let agent = place.agent(pace).map_err(Failure::lasting)?;
+        let mut fetcher = Fetcher {
+            url: place.url.clone(),
+            agent,
+            pace,
+            held: held.clone(),
+            wait: pace.back_off,
+            is_failing: false,
+        };
+        let next = match fetcher.fetch() {
+            Ok(good_for) => good_for,
+            Err(failure) if failure.is_passing => fetcher.failed(&failure),
+            Err(failure) => return Err(failure),
+        };
+        thread::Builder::new()
+            .name("jwks".to_owned())
+            .spawn(move || fetcher.run(&wakes, next))
+            .map_err(|error| Failure::lasting(format!("the system gives no thread: {error}")))?;
+        Ok(Self { place, held, wake })
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The keys, with a number that is another one once they have changed.
+    pub(crate) fn keys(&self) -> Option<(Arc<Vec<Key>>, u64)> {
+        self.held
+            .keys
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Has keys fetched again soon, since a token is signed by another one. Tokens that are made up cost no more than a look
+    /// from time to time.
+    pub(crate) fn ask(&self) {
+        // If somebody has asked already, that is enough.
+        let _ = self.wake.try_send(());
+    }
+
+    /// How often keys were fetched, and how often that failed.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let Counts { fetched, failed } = &self.held.counts;
+        (fetched.load(Relaxed), failed.load(Relaxed))
+    }
+}
+
+/// The thread.
+struct Fetcher {
+    url: String,
+    agent: Agent,
+    pace: Pace,
+    held: Arc<Held>,
+    /// How long to wait after the next failure.
+    wait: Duration,
+    /// Said once, and once when it is over.
+    is_failing: bool,
+}
+
+impl Fetcher {
+    fn run(mut self, wakes: &Receiver<()>, next: Duration) {
+        let mut last = Instant::now();
+        let mut next = last + next;
+        loop {
+            match wakes.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(()) => {
+                    next = next.min(last + self.pace.pause);
+                    if Instant::now() < next {
+                        continue;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let wait = match self.fetch() {
+                Ok(good_for) => {
+                    if std::mem::take(&mut self.is_failing) {
+                        tracing::info!(url = self.url, "keys of tokens are fetched again");
+                    }
+                    good_for
+                }
+                Err(failure) => self.failed(&failure),
+            };
+            last = Instant::now();
+            next = last + wait;
+        }
+    }
+
+    /// Notes a failure, and says how long to wait for the next attempt.
+    fn failed(&mut self, failure: &Failure) -> Duration {
+        self.held.counts.failed.fetch_add(1, Relaxed);
+        if !std::mem::replace(&mut self.is_failing, true) {
+            let (url, reason) = (&self.url, &failure.reason);
+            let has_keys = self
+                .held
+                .keys
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_some();
+            match has_keys {
+                true => tracing::error!(url, reason, "keys of tokens cannot be fetched; those known stay"),
+                false => {
+                    tracing::error!(
+                        url,
+                        reason,
+                        "keys of tokens cannot be fetched; JSON Web Tokens are refused"
+                    );
+                }
+            }
+        }
+        let wait = self.wait;
+        self.wait = (wait * 2).min(self.pace.pause);
+        wait
+    }
+
+    /// Fetches keys once, and says how long they are good for.
+    fn fetch(&mut self) -> Result<Duration, Failure> {
+        let answer = self
+            .agent
+            .get(&self.url)
+            .call()
+            .map_err(|error| of_agent(&error))?;
+        let good_for = self.good_for(answer.headers());
+        let set = body(answer)?;
+        let (keys, complaint) = read_set(&set).map_err(Failure::lasting)?;
+        if let Some(reason) = complaint {
+            tracing::warn!(url = self.url, reason, "a key of tokens cannot be used");
+        }
+        let mut held = self.held.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let changes = match &*held {
+            Some((known, changes)) if **known == keys => *changes,
+            Some((_, changes)) => changes + 1,
+            None => 1,
+        };
+        *held = Some((Arc::new(keys), changes));
+        drop(held);
+        self.held.counts.fetched.fetch_add(1, Relaxed);
+        self.wait = self.pace.back_off;
+        Ok(good_for)
+    }
+
+    fn good_for(&self, headers: &HeaderMap) -> Duration {
+        let control = headers.get(CACHE_CONTROL).and_then(|value| value.to_str().ok());
+        let said = control.and_then(max_age).unwrap_or(self.pace.usual);
+        said.clamp(self.pace.least, self.pace.most)
+    }
+}
+
+/// What a header `cache-control` says of how long an answer is good.
+fn max_age(control: &str) -> Option<Duration> {
+    let mut parts = control.split(',').map(str::trim);
+    parts.find_map(|part| {
+        if part.eq_ignore_ascii_case("no-cache") || part.eq_ignore_ascii_case("no-store") {
+            return Some(Duration::ZERO);
+        }
+        let (name, seconds) = part.split_once('=')?;
+        let seconds = seconds.trim_matches('"').parse().ok()?;
+        name.eq_ignore_ascii_case("max-age")
+            .then_some(Duration::from_secs(seconds))
+    })
+}
+
+fn body(mut answer: Response<Body>) -> Result<Vec<u8>, Failure> {
+    let status = answer.status();
+    if status.is_redirection() {
+        let to = answer.headers().get("location").and_then(|to| to.to_str().ok());
+        let to = to.unwrap_or("nowhere").escape_debug();
+        return Err(Failure::lasting(format!(
+            "it answers {status} to '{to}'; redirects are not followed: give the URL where the keys are"
+        )));
+    }
+    if status != StatusCode::OK {
+        let is_passing = status.is_server_error()
+            || [StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT].contains(&status);
+        let reason = format!("it answers {status}");
+        return Err(Failure { reason, is_passing });
+    }
+    answer
+        .body_mut()
+        .with_config()
+        .limit(MOST_BYTES)
+        .read_to_vec()
+        .map_err(|error| match error {
+            ureq::Error::BodyExceedsLimit(limit) => Failure::lasting(format!(
+                "expected a JSON Web Key Set of at most {limit} bytes, found more"
+            )),
+            error => of_agent(&error),
+        })
+}
+
+fn of_agent(error: &ureq::Error) -> Failure {
+    let text = error.to_string();
+    // A certificate of nobody known is changed by somebody, not by time.
+    if text.contains("certificate") {
+        return Failure::lasting(format!(
+            "{text}: expected a certificate by an authority that browsers trust, or by one of the file `ca`"
+        ));
+    }
+    let is_lasting = matches!(
+        error,
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::InvalidProxyUrl
+    );
+    Failure {
+        reason: text,
+        is_passing: !is_lasting,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Read, Write},
+        net::{SocketAddr, TcpListener},
+        sync::Mutex,
+        time::SystemTime,
+    };
+
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
+    use serde_json::json;
+
+    use super::*;
+    use crate::jwt::{Keys, Refused, Verifier, tests::Issuer};
+
+    const FAST: Pace = Pace {
+        usual: Duration::from_secs(3600),
+        least: Duration::from_millis(10),
+        most: Duration::from_secs(3600),
+        pause: Duration::from_millis(200),
+        back_off: Duration::from_millis(20),
+        patience: Duration::from_secs(20),
+    };
+
+    /// An authority and a server with a certificate of it, for `localhost`.
+    fn certified() -> (String, Arc<ServerConfig>) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+            )
+            .unwrap();
+        (authority.pem(), Arc::new(config))
+    }
+
+    type Answer = Arc<Mutex<(String, String)>>;
+
+    /// Answers each request with the same head and body, until these are changed.
+    fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, answer: Answer) -> Arc<AtomicU64> {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, answer, count) = (stream.unwrap(), answer.clone(), counted.clone());
+                let tls = tls.clone();
+                thread::spawn(move || match tls {
+                    None => converse(stream, &answer, &count),
+                    Some(tls) => {
+                        converse(
+                            StreamOwned::new(ServerConnection::new(tls).unwrap(), stream),
+                            &answer,
+                            &count,
+                        );
+                    }
+                });
+            }
+        });
+        count
+    }
+
+    fn converse(stream: impl Read + Write, answer: &Answer, count: &AtomicU64) {
+        let mut stream = BufReader::new(stream);
+        loop {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                if stream.read_line(&mut head).unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            count.fetch_add(1, Relaxed);
+            let (status, body) = answer.lock().unwrap().clone();
+            let length = body.len();
+            let text = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
+            if stream.get_mut().write_all(text.as_bytes()).is_err() || stream.get_mut().flush().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    fn answer(status: &str, body: &str) -> Answer {
+        Arc::new(Mutex::new((status.to_owned(), body.to_owned())))
+    }
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn token(issuer: &Issuer, kid: &str) -> String {
+        let header = json!({"alg": "EdDSA", "kid": kid});
+        issuer.sign(
+            &header,
+            &json!({"iss": "i", "aud": "a", "sub": "ci", "exp": u64::MAX}),
+        )
+    }
+
+    #[test]
+    fn keys_come_over_tls_and_new_ones_when_a_token_wants_them() {
+        let (ca, tls) = certified();
+        let (listener, address) = listen();
+        let (first, second) = (Issuer::new(), Issuer::new());
+        let served = answer("200 OK", &first.set().to_string());
+        let count = serve(listener, Some(tls), served.clone());
+        let url = format!("https://localhost:{}/keys", address.port());
+        let place = |authorities: Option<&str>| Place {
+            url: url.clone(),
+            authorities: authorities.map(|pem| pem.as_bytes().to_vec()),
+        };
+        let refused = Fetched::start_with(place(None), FAST).err().unwrap();
+        assert!(
+            !refused.is_passing && refused.reason.contains("or by one of the file `ca`"),
+            "{refused:?}"
+        );
+        let fetched = Arc::new(Fetched::start_with(place(Some(&ca)), FAST).unwrap());
+        let verifier = Verifier::new(
+            Keys::Server(fetched.clone()),
+            "i".to_owned(),
+            "a".to_owned(),
+            "sub".to_owned(),
+        );
+        let verify = |token: &str| verifier.verify(token, SystemTime::now());
+        let known = verify(&token(&first, "ed")).unwrap();
+        assert_eq!(known.keys, verifier.keys().unwrap());
+        // A thousand tokens of keys that nobody has are a look or two.
+        let (before, start) = (count.load(Relaxed), Instant::now());
+        for _ in 0..1000 {
+            let unknown = verify(&token(&second, "made-up")).unwrap_err();
+            assert_eq!(unknown, Refused::Token("the token is not signed by a known key"));
+        }
+        let looks = start.elapsed().as_millis() / FAST.pause.as_millis() + 2;
+        assert!(u128::from(count.load(Relaxed) - before) <= looks);
+        // The issuer has other keys now, by the same names: their names are looked up, not asked for.
+        let changed = second.set().to_string().replace("\"ed\"", "\"new\"");
+        served.lock().unwrap().1 = changed;
+        until("the new key is known", || verify(&token(&second, "new")).is_ok());
+        assert!(verify(&token(&first, "ed")).is_err(), "the old key is gone");
+        assert_ne!(verifier.keys().unwrap(), known.keys, "tokens are verified anew");
+
+        // What is no set is not taken, and what is known stays.
+        let (_, failed) = fetched.counts();
+        *served.lock().unwrap() = ("200 OK".to_owned(), "<html>".to_owned());
+        until("it fails", || {
+            let _ = verify(&token(&first, "ed"));
+            fetched.counts().1 > failed
+        });
+        verify(&token(&second, "new")).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_reached_is_tried_again() {
+        let (listener, address) = listen();
+        drop(listener);
+        let place = Place {
+            url: format!("http://{address}/keys"),
+            authorities: None,
+        };
+        let fetched = Fetched::start_with(place, FAST).unwrap();
+        assert!(fetched.keys().is_none());
+        until("it is tried again", || fetched.counts().1 >= 3);
+        let listener = TcpListener::bind(address).unwrap();
+        let mut set = Issuer::new().set();
+        // A key that cannot be used keeps nobody from the others.
+        set["keys"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"kty": "oct", "k": "AAAA"}));
+        let served = answer("200 OK\r\ncache-control: public, max-age=0", &set.to_string());
+        serve(listener, None, served.clone());
+        until("keys are there", || fetched.keys().is_some());
+        // It is good for as long as the server says, and not for less than a moment.
+        let (before, _) = fetched.counts();
+        until("it is fetched again and again", || {
+            fetched.counts().0 > before + 2
+        });
+        served.lock().unwrap().0 = "503 Service Unavailable".to_owned();
+        let (_, failed) = fetched.counts();
+        until("it fails", || fetched.counts().1 > failed + 1);
+        assert!(fetched.keys().is_some());
+    }
+
+    #[test]
+    fn answers_that_are_no_keys_are_told_at_start() {
+        let (listener, address) = listen();
+        let served = answer("200 OK", "");
+        serve(listener, None, served.clone());
+        let huge = format!("{{\"keys\": [], \"x\": \"{}\"}}", "x".repeat(2 << 20));
+        for (status, body, expected) in [
+            ("404 Not Found", "", "it answers 404 Not Found"),
+            (
+                "302 Found\r\nlocation: http://other/",
+                "",
+                "it answers 302 Found to 'http://other/'; redirects are not followed",
+            ),
+            ("200 OK", "[]", "not a JSON Web Key Set"),
+            ("200 OK", "{\"keys\": []}", "found none"),
+            ("200 OK", &huge, "of at most 1048576 bytes, found more"),
+        ] {
+            *served.lock().unwrap() = (status.to_owned(), body.to_owned());
+            let place = Place {
+                url: format!("http://{address}/"),
+                authorities: None,
+            };
+            let failure = Fetched::start_with(place, FAST).err().unwrap();
+            assert!(
+                !failure.is_passing && failure.reason.contains(expected),
+                "{failure:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn urls_that_anybody_could_answer_are_refused() {
+        for url in [
+            "https://login.example.com/keys?x=1",
+            "http://127.0.0.1:1/",
+            "http://[::1]/k",
+            "http://localhost/k",
+        ] {
+            assert_eq!(Place::check(url), Ok(()), "{url}");
+        }
+        for (url, expected) in [
+            ("http://login.example.com/keys", "by https:// only"),
+            ("http://127.0.0.1.example.com/", "by https:// only"),
+            ("https://user:secret@host/", "has a password"),
+            ("ftp://host/keys", "expected a file or a URL with https://"),
+            ("https://", "expected the URL of a JSON Web Key Set"),
+        ] {
+            let error = Place::check(url).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn cache_control_says_how_long_keys_are_good() {
+        for (control, seconds) in [
+            ("max-age=300", Some(300)),
+            ("public, Max-Age=\"60\", must-revalidate", Some(60)),
+            ("no-store", Some(0)),
+            ("no-cache, max-age=5", Some(0)),
+            ("max-age=x", None),
+            ("s-maxage=5", None),
+            ("", None),
+        ] {
+            assert_eq!(max_age(control), seconds.map(Duration::from_secs), "{control}");
+        }
+    }
+}

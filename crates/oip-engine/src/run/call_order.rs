@@ -1,0 +1,103 @@
+//! Which models ask which others, so that no two ever wait for each other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use oip_types::{ErrorCode, ServiceError};
+use tensor_core::Quoted;
+
+/// Who has asked whom, by the names of models. It never has a circle.
+///
+/// A model that asks another one keeps its instance while it waits. Were there circles, requests could come to hold all instances
+/// of each model in one and wait for the next for ever, even where no single request goes round. So the first call says in which
+/// direction two models ask, as with the order of locks.
+#[derive(Default)]
+pub(crate) struct CallOrder(Mutex<BTreeMap<String, BTreeSet<String>>>);
+
+impl CallOrder {
+    /// Notes that a model asks another one that is there.
+    ///
+    /// # Errors
+    /// When the other one asks the first, itself or by others that it asks.
+    pub(crate) fn admit(&self, caller: &str, callee: &str) -> Result<(), ServiceError> {
+        let mut calls = self.lock();
+        if calls.get(caller).is_some_and(|callees| callees.contains(callee)) {
+            return Ok(());
+        }
+        if let Some(path) = path(&calls, callee, caller) {
+            let caller = Quoted(caller);
+            let message = match &path[..] {
+                [_] => format!("model {caller} cannot ask itself: it would wait for itself"),
+                path => format!(
+                    "model {caller} cannot ask {}, which asks {caller} in turn ({}): requests would wait for each other",
+                    Quoted(callee),
+                    path.join(" -> ")
+                ),
+            };
+            return Err(ServiceError::new(ErrorCode::Internal, message));
+        }
+        let callees = calls.entry(caller.to_owned()).or_default();
+        callees.insert(callee.to_owned());
+        Ok(())
+    }
+
+    /// A model was loaded anew, and may ask others than before.
+    pub(crate) fn forget(&self, caller: &str) {
+        self.lock().remove(caller);
+    }
+
+    /// Updates are atomic, so lock poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How one model comes to ask another one, both included.
+fn path<'c>(calls: &'c BTreeMap<String, BTreeSet<String>>, from: &'c str, to: &str) -> Option<Vec<&'c str>> {
+    let mut seen = BTreeSet::from([from]);
+    let mut open = vec![vec![from]];
+    while let Some(path) = open.pop() {
+        let last = *path.last()?;
+        if last == to {
+            return Some(path);
+        }
+        for next in calls.get(last).into_iter().flatten() {
+            if seen.insert(next) {
+                let mut longer = path.clone();
+                longer.push(next);
+                open.push(longer);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_asked_first_does_not_ask_back() {
+        let order = CallOrder::default();
+        for (caller, callee) in [("a", "b"), ("b", "c"), ("a", "c"), ("a", "b"), ("d", "a")] {
+            order.admit(caller, callee).unwrap();
+        }
+        let refused = |caller, callee| order.admit(caller, callee).unwrap_err().message().to_owned();
+        assert_eq!(
+            refused("c", "a"),
+            "model 'c' cannot ask 'a', which asks 'c' in turn (a -> c): requests would wait for each other"
+        );
+        assert!(refused("c", "d").contains("(d -> a -> c)"));
+        assert_eq!(
+            refused("x", "x"),
+            "model 'x' cannot ask itself: it would wait for itself"
+        );
+        // What was refused left no trace, and a model that is loaded anew begins anew.
+        order.admit("d", "c").unwrap();
+        order.forget("b");
+        order.admit("c", "b").unwrap();
+        assert!(order.admit("b", "a").is_err());
+    }
+}

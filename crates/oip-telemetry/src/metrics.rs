@@ -1,0 +1,462 @@
+//! Metrics, pushed to a collector at an interval.
+
+use std::{
+    collections::{HashMap, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use prost::Message as _;
+
+use crate::{
+    endpoint::Endpoint,
+    message::{KeyValue, nanoseconds},
+    metric_message::{
+        CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, NumberPoint, Request, Sum,
+    },
+    post::Poster,
+};
+
+/// Samples that mean the same, and differ in what they are of.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MetricFamily {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means, for people.
+    pub description: &'static str,
+    /// How its samples go on.
+    pub kind: MetricKind,
+    /// The samples.
+    pub samples: Vec<Sample>,
+}
+
+/// How samples go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MetricKind {
+    /// Only upwards, or from 0 again.
+    Counter,
+    /// Up and down.
+    Gauge,
+    /// Counters of values by how large they were.
+    Histogram,
+}
+
+/// A sample, and what it is of.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Sample {
+    /// Names and values.
+    pub labels: Vec<(String, String)>,
+    /// What was counted or measured.
+    pub value: SampleValue,
+}
+
+/// What was counted or measured.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SampleValue {
+    /// A whole number.
+    Integer(u64),
+    /// Any number.
+    Real(f64),
+    /// How many values were how large.
+    Histogram {
+        /// The largest value of each range but the last one.
+        bounds: Vec<f64>,
+        /// Values by range, without those below; one more than there are bounds.
+        counts: Vec<u64>,
+        /// The sum of all values.
+        sum: f64,
+    },
+}
+
+impl MetricFamily {
+    /// A family without samples.
+    #[must_use]
+    pub fn new(name: &'static str, description: &'static str, kind: MetricKind) -> Self {
+        Self {
+            name,
+            description,
+            kind,
+            samples: Vec::new(),
+        }
+    }
+
+    /// Adds a sample.
+    pub fn add(&mut self, labels: Vec<(String, String)>, value: SampleValue) {
+        self.samples.push(Sample { labels, value });
+    }
+}
+
+/// Where metrics go, as whose, and how often.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MetricsConfig {
+    /// The collector.
+    pub endpoint: Endpoint,
+    /// Headers of each request to it, such as one with a token.
+    pub headers: Vec<(String, String)>,
+    /// What the program is: `service.name` and so on.
+    pub resource: Vec<(String, String)>,
+    /// Time between two pushes.
+    pub interval: Duration,
+    /// How long the collector may take to answer.
+    pub timeout: Duration,
+    /// How long to wait after a failure, at first; each time twice as long, up to the interval.
+    pub back_off: Duration,
+}
+
+impl MetricsConfig {
+    /// To a collector once a minute, without headers, as no program in particular.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            headers: Vec::new(),
+            resource: Vec::new(),
+            interval: Duration::from_secs(60),
+            timeout: Duration::from_secs(10),
+            back_off: Duration::from_secs(1),
+        }
+    }
+
+    /// The same, changed.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+/// Pushes metrics to a collector from a thread of its own. Values are totals, so that a push that fails loses nothing that the next
+/// one does not say, and nothing waits for it.
+#[derive(Clone, Debug)]
+pub struct MetricsExporter {
+    messages: Sender<SyncSender<()>>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sent: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Names and values of a sample.
+type Labels = [(String, String)];
+
+/// Samples of one message: collectors take some MiB.
+const MOST_SAMPLES: usize = 4096;
+
+/// The first push is at a random moment within this time, since many servers may start at once.
+const FIRST: Duration = Duration::from_secs(5);
+
+impl MetricsExporter {
+    /// Starts the thread; it calls `collect` for what there is at a moment.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(
+        config: MetricsConfig,
+        collect: impl FnMut() -> Vec<MetricFamily> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (messages, wakes) = channel();
+        let counts = Arc::new(Counts::default());
+        let pusher = Pusher {
+            poster: Poster::new(config.endpoint.metrics_url(), &config.headers, config.timeout),
+            starts: Starts::new(SystemTime::now()),
+            collect,
+            wait: config.back_off,
+            config,
+            counts: counts.clone(),
+            failing_since: None,
+        };
+        thread::Builder::new()
+            .name("otlp-metrics".to_owned())
+            .spawn(move || pusher.run(&wakes))?;
+        Ok(Self { messages, counts })
+    }
+
+    /// Pushes that the collector has taken.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.counts.sent.load(Relaxed)
+    }
+
+    /// Pushes that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.counts.failed.load(Relaxed)
+    }
+
+    /// For the end of the program: pushes once more, and waits for that at most so long.
+    pub fn finish(&self, patience: Duration) {
+        let (done, is_done) = sync_channel(0);
+        if self.messages.send(done).is_ok() {
+            let _ = is_done.recv_timeout(patience);
+        }
+    }
+}
+
+/// The thread.
+struct Pusher<F> {
+    poster: Poster,
+    config: MetricsConfig,
+    counts: Arc<Counts>,
+    collect: F,
+    starts: Starts,
+    /// How long to wait after the next failure.
+    wait: Duration,
+    /// Since when the collector takes nothing: said once, and once when that is over.
+    failing_since: Option<Instant>,
+}
+
+impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
+    fn run(mut self, messages: &Receiver<SyncSender<()>>) {
+        let mut wait = self.config.interval.min(FIRST).mul_f64(fastrand::f64());
+        loop {
+            let done = match messages.recv_timeout(wait) {
+                Ok(done) => Some(done),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let start = Instant::now();
+            let wait_for_next = self.push();
+            drop(done);
+            wait = wait_for_next.saturating_sub(start.elapsed());
+        }
+    }
+
+    /// Sends all metrics once, and says when to do so again.
+    fn push(&mut self) -> Duration {
+        let families = (self.collect)();
+        let mut rejected = None;
+        for metrics in messages(families, &mut self.starts, SystemTime::now()) {
+            let request = Request::new(&self.config.resource, env!("CARGO_PKG_VERSION"), metrics);
+            match self.poster.post(&request.encode_to_vec()) {
+                Ok(partial) => rejected = partial.or(rejected),
+                Err(refusal) => {
+                    self.counts.failed.fetch_add(1, Relaxed);
+                    if self.failing_since.is_none() {
+                        self.failing_since = Some(Instant::now());
+                        let (endpoint, reason) = (self.config.endpoint.metrics_url(), &refusal.reason);
+                        tracing::warn!(endpoint, reason, "the collector takes no metrics");
+                    }
+                    if !refusal.is_passing {
+                        return self.config.interval;
+                    }
+                    let wait = self.wait.min(self.config.interval);
+                    self.wait = wait * 2;
+                    return wait;
+                }
+            }
+        }
+        self.wait = self.config.back_off;
+        self.counts.sent.fetch_add(1, Relaxed);
+        if let Some(since) = self.failing_since.take() {
+            let seconds = since.elapsed().as_secs();
+            tracing::info!(seconds, "the collector takes metrics again");
+        }
+        if let Some(partial) = rejected {
+            let (samples, reason) = (partial.rejected, partial.error_message);
+            tracing::debug!(samples, reason, "the collector refused samples");
+        }
+        self.config.interval
+    }
+}
+
+/// When counters began at 0, which collectors want to know.
+struct Starts {
+    /// Of those that are there the first time.
+    at: u64,
+    /// When counters were looked at last; what begins later began after that.
+    looked: Option<u64>,
+    /// The last value and the start of each counter.
+    known: HashMap<u64, (f64, u64)>,
+}
+
+impl Starts {
+    fn new(start: SystemTime) -> Self {
+        Self {
+            at: nanoseconds(start),
+            looked: None,
+            known: HashMap::new(),
+        }
+    }
+
+    /// The start of a counter, which a model that was loaded again begins anew.
+    fn of(&self, key: u64, value: f64) -> u64 {
+        match self.known.get(&key) {
+            Some((last, start)) if value >= *last => *start,
+            _ => self.looked.unwrap_or(self.at),
+        }
+    }
+}
+
+/// Families as OTLP has them, in messages that are not too large.
+fn messages(families: Vec<MetricFamily>, starts: &mut Starts, now: SystemTime) -> Vec<Vec<Metric>> {
+    let time = nanoseconds(now);
+    let mut known = HashMap::new();
+    let (mut done, mut current, mut count) = (Vec::new(), Vec::new(), 0);
+    for family in families {
+        let mut samples = family.samples.into_iter().peekable();
+        while samples.peek().is_some() {
+            let part: Vec<Sample> = samples.by_ref().take(MOST_SAMPLES - count).collect();
+            count += part.len();
+            let mut start_of = |labels: &Labels, value: f64| {
+                let mut hasher = DefaultHasher::new();
+                (family.name, labels).hash(&mut hasher);
+                let key = hasher.finish();
+                let start = starts.of(key, value);
+                known.insert(key, (value, start));
+                start
+            };
+            current.push(Metric {
+                name: family.name.to_owned(),
+                description: family.description.to_owned(),
+                data: Some(data(family.kind, part, time, &mut start_of)),
+            });
+            if count == MOST_SAMPLES {
+                done.push(std::mem::take(&mut current));
+                count = 0;
+            }
+        }
+    }
+    if !current.is_empty() {
+        done.push(current);
+    }
+    (starts.known, starts.looked) = (known, Some(time));
+    done
+}
+
+fn data(
+    kind: MetricKind,
+    samples: Vec<Sample>,
+    time: u64,
+    start_of: &mut dyn FnMut(&Labels, f64) -> u64,
+) -> Data {
+    let attributes = |labels: &Labels| -> Vec<KeyValue> {
+        labels
+            .iter()
+            .map(|(name, value)| KeyValue::text(name, value))
+            .collect()
+    };
+    let mut number = |sample: Sample, is_counter: bool| {
+        let (real, value) = match sample.value {
+            // Beyond the type there are no counts.
+            SampleValue::Integer(value) => {
+                let integer = i64::try_from(value).unwrap_or(i64::MAX);
+                (value as f64, Number::Integer(integer))
+            }
+            SampleValue::Real(value) => (value, Number::Real(value)),
+            SampleValue::Histogram { sum, .. } => (sum, Number::Real(sum)),
+        };
+        NumberPoint {
+            start: if is_counter {
+                start_of(&sample.labels, real)
+            } else {
+                0
+            },
+            time,
+            value: Some(value),
+            attributes: attributes(&sample.labels),
+        }
+    };
+    match kind {
+        MetricKind::Gauge => Data::Gauge(Gauge {
+            points: samples.into_iter().map(|sample| number(sample, false)).collect(),
+        }),
+        MetricKind::Counter => Data::Sum(Sum {
+            points: samples.into_iter().map(|sample| number(sample, true)).collect(),
+            temporality: CUMULATIVE,
+            is_monotonic: true,
+        }),
+        MetricKind::Histogram => {
+            let points = samples.into_iter().filter_map(|sample| {
+                let SampleValue::Histogram { bounds, counts, sum } = sample.value else {
+                    return None;
+                };
+                let count = counts.iter().sum();
+                Some(HistogramPoint {
+                    start: start_of(&sample.labels, count as f64),
+                    time,
+                    count,
+                    sum: Some(sum),
+                    counts,
+                    bounds,
+                    attributes: attributes(&sample.labels),
+                })
+            });
+            Data::Histogram(Histogram {
+                points: points.collect(),
+                temporality: CUMULATIVE,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    fn counter(value: u64, count: usize) -> MetricFamily {
+        let mut family = MetricFamily::new("c_total", "How many.", MetricKind::Counter);
+        for index in 0..count {
+            family.add(
+                vec![("model".to_owned(), index.to_string())],
+                SampleValue::Integer(value),
+            );
+        }
+        family
+    }
+
+    fn starts_of(messages: &[Vec<Metric>]) -> Vec<u64> {
+        let all = messages.iter().flatten().flat_map(|metric| match &metric.data {
+            Some(Data::Sum(sum)) => sum.points.iter().map(|point| point.start).collect::<Vec<_>>(),
+            _ => Vec::new(),
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn counters_that_begin_anew_say_when() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut starts = Starts::new(at(1));
+        let mut look = |value, count, seconds| {
+            let made = messages(vec![counter(value, count)], &mut starts, at(seconds));
+            let starts = starts_of(&made).into_iter();
+            starts.map(|start| start / 1_000_000_000).collect::<Vec<_>>()
+        };
+        assert_eq!(look(5, 1, 10), [1]);
+        // One more model, and then both from 0 again.
+        assert_eq!(look(7, 2, 20), [1, 10]);
+        assert_eq!(look(0, 2, 30), [20, 20]);
+        assert_eq!(look(3, 2, 40), [20, 20]);
+        // What is gone is forgotten.
+        assert_eq!(look(9, 0, 50), [0; 0]);
+        assert_eq!(look(9, 1, 60), [50]);
+    }
+
+    #[test]
+    fn many_samples_are_several_messages() {
+        let mut starts = Starts::new(UNIX_EPOCH);
+        let families = vec![counter(1, 3000), counter(1, 6000), counter(1, 0)];
+        let made = messages(families, &mut starts, UNIX_EPOCH);
+        let counts: Vec<usize> = made
+            .iter()
+            .map(|message| starts_of(std::slice::from_ref(message)).len())
+            .collect();
+        assert_eq!(counts, [4096, 4096, 808]);
+    }
+}

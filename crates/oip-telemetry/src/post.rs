@@ -1,0 +1,93 @@
+//! One message to a collector, over HTTP/1.
+
+use std::time::Duration;
+
+use prost::Message as _;
+use ureq::{Agent, http::StatusCode};
+
+use crate::message::{Answer, PartialSuccess};
+
+/// Sends messages to one URL.
+pub(crate) struct Poster {
+    agent: Agent,
+    url: String,
+    headers: Vec<(String, String)>,
+}
+
+/// Why a message was not taken.
+pub(crate) struct Refusal {
+    pub(crate) reason: String,
+    /// Whether the same may be taken later.
+    pub(crate) is_passing: bool,
+}
+
+/// Bytes of an answer that are read, and characters of a refusal that are shown.
+const MOST_ANSWER: u64 = 64 << 10;
+const MOST_SHOWN: usize = 200;
+
+impl Poster {
+    pub(crate) fn new(url: &str, headers: &[(String, String)], timeout: Duration) -> Self {
+        let agent = Agent::config_builder()
+            .timeout_global(Some(timeout))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(concat!("oip-telemetry/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into();
+        Self {
+            agent,
+            url: url.to_owned(),
+            headers: headers.to_vec(),
+        }
+    }
+
+    /// Sends a message, and gives what the collector did not take of it, if that is something.
+    pub(crate) fn post(&self, message: &[u8]) -> Result<Option<PartialSuccess>, Refusal> {
+        let mut request = self
+            .agent
+            .post(&self.url)
+            .header("content-type", "application/x-protobuf");
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let mut answer = request.send(message).map_err(|error| Refusal {
+            is_passing: !matches!(error, ureq::Error::BadUri(_) | ureq::Error::Http(_)),
+            reason: match error {
+                ureq::Error::Protocol(error) => {
+                    format!(
+                        "it does not answer in HTTP/1 ({error}); the port for OTLP over HTTP is mostly 4318"
+                    )
+                }
+                error => error.to_string(),
+            },
+        })?;
+        // Read to its end, so that the connection is used again.
+        let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
+        let status = answer.status();
+        if !status.is_success() {
+            let said = body.ok().and_then(|body| String::from_utf8(body).ok());
+            let said: String = said.unwrap_or_default().trim().chars().take(MOST_SHOWN).collect();
+            let is_text = !said.is_empty() && !said.chars().any(|c| c.is_control() && !c.is_whitespace());
+            let said = match is_text {
+                true => format!(": '{}'", said.escape_debug()),
+                false => String::new(),
+            };
+            return Err(Refusal {
+                reason: format!("it answers {status}{said}"),
+                // As the specification says.
+                is_passing: [
+                    StatusCode::TOO_MANY_REQUESTS,
+                    StatusCode::BAD_GATEWAY,
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    StatusCode::GATEWAY_TIMEOUT,
+                ]
+                .contains(&status),
+            });
+        }
+        let partial = body
+            .ok()
+            .and_then(|body| Answer::decode(&body[..]).ok()?.partial_success);
+        Ok(partial.filter(|partial| partial.rejected > 0))
+    }
+}

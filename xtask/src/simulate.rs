@@ -1,0 +1,312 @@
+//! `cargo xtask simulate`: a burst from nothing to many requests a second, and what becomes of them until autoscalers have made enough
+//! replicas. Arithmetic with figures that were measured, not a measurement: docs/deploy/scaling.md.
+
+use std::collections::VecDeque;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+/// The burst, the replicas, and how they are made.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Requests a second, from one moment to the next
+    #[arg(long, default_value_t = 10_000.0)]
+    rate: f64,
+    /// Processor time of the server for a request, in microseconds
+    #[arg(long, default_value_t = 2_000.0)]
+    cost: f64,
+    /// Processors of a replica
+    #[arg(long, default_value_t = 2.0)]
+    cores: f64,
+    /// Replicas before the burst; 0 only by Knative and KEDA
+    #[arg(long, default_value_t = 2)]
+    replicas: usize,
+    /// Replicas at most
+    #[arg(long, default_value_t = 20)]
+    most: usize,
+    /// Seconds from the decision for a replica to its first request: scheduling, container, loading, the readiness probe
+    #[arg(long, default_value_t = 4.0)]
+    start: f64,
+    /// Requests that may wait at a replica (--queue-size); more are refused
+    #[arg(long, default_value_t = 256.0)]
+    queue: f64,
+    /// Requests that run or wait at a replica, as autoscalers aim for
+    #[arg(long, default_value_t = 8.0)]
+    target: f64,
+    /// Seconds that are simulated
+    #[arg(long, default_value_t = 300.0)]
+    seconds: f64,
+}
+
+/// Who decides on replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Autoscaler {
+    /// `HorizontalPodAutoscaler` by processors, at 70 %.
+    Processors,
+    /// The same by `oip_requests_running` of the last 30 s, as KEDA has it.
+    Running,
+    /// Knative: by requests of the last 6 s, with those that it holds itself.
+    Knative,
+}
+
+impl Autoscaler {
+    const ALL: [Self; 3] = [Self::Processors, Self::Running, Self::Knative];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Processors => "HPA by processors (70 %)",
+            Self::Running => "KEDA by oip_requests_running",
+            Self::Knative => "Knative by concurrency",
+        }
+    }
+
+    /// Seconds between two decisions.
+    fn period(self) -> f64 {
+        match self {
+            Self::Processors | Self::Running => 15.0,
+            Self::Knative => 2.0,
+        }
+    }
+
+    /// Seconds that its numbers are means of, and how old they are at least.
+    fn window(self) -> (f64, f64) {
+        match self {
+            Self::Processors => (15.0, 15.0),
+            Self::Running => (30.0, 0.0),
+            Self::Knative => (6.0, 0.0),
+        }
+    }
+
+    /// Requests that are held where there is no replica.
+    fn holds(self) -> f64 {
+        match self {
+            Self::Processors | Self::Running => 0.0,
+            Self::Knative => 10_000.0,
+        }
+    }
+}
+
+/// Seconds of a step.
+const STEP: f64 = 0.1;
+
+/// What became of the burst.
+#[derive(Debug, Default)]
+struct Outcome {
+    arrived: f64,
+    served: f64,
+    refused: f64,
+    waiting: f64,
+    /// When the last request was refused.
+    last_refused: f64,
+    /// Seconds that the last of those who wait will wait.
+    longest: f64,
+    replicas: usize,
+    /// Replicas by time, where they change.
+    changes: Vec<(f64, usize)>,
+}
+
+fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
+    let per_replica = options.cores * 1e6 / options.cost;
+    let mut outcome = Outcome {
+        replicas: options.replicas,
+        ..Outcome::default()
+    };
+    // When replicas will be ready.
+    let mut coming: VecDeque<f64> = VecDeque::new();
+    // By step: the part of the processors in use, and requests that run or wait.
+    let (mut busy, mut running) = (Vec::new(), Vec::new());
+    let steps = (options.seconds / STEP).round() as usize;
+    for step in 0..steps {
+        let now = step as f64 * STEP;
+        while coming.front().is_some_and(|ready| *ready <= now) {
+            coming.pop_front();
+            outcome.replicas += 1;
+            outcome.changes.push((now, outcome.replicas));
+        }
+        let replicas = outcome.replicas as f64;
+        let (arrived, capacity) = (options.rate * STEP, replicas * per_replica * STEP);
+        let served = capacity.min(outcome.waiting + arrived);
+        let left = outcome.waiting + arrived - served;
+        let room = (options.queue * replicas).max(if outcome.replicas == 0 {
+            autoscaler.holds()
+        } else {
+            0.0
+        });
+        let refused = (left - room).max(0.0);
+        outcome.waiting = left - refused;
+        outcome.arrived += arrived;
+        outcome.served += served;
+        outcome.refused += refused;
+        if refused > 0.0 {
+            outcome.last_refused = now + STEP;
+        }
+        if capacity > 0.0 {
+            outcome.longest = outcome.longest.max(outcome.waiting / capacity * STEP);
+        }
+        let part = if capacity > 0.0 { served / capacity } else { 0.0 };
+        busy.push(part);
+        running.push(outcome.waiting + part * replicas * options.cores);
+
+        // The burst begins right after a decision.
+        let every = (autoscaler.period() / STEP).round() as usize;
+        if (step + 1) % every != 0 {
+            continue;
+        }
+        let (window, age) = autoscaler.window();
+        let mean = |values: &[f64]| {
+            let end = values.len().saturating_sub((age / STEP) as usize);
+            let count = (window / STEP) as usize;
+            // Before the burst there was nothing.
+            values[end.saturating_sub(count)..end].iter().sum::<f64>() / count as f64
+        };
+        let known = outcome.replicas + coming.len();
+        let wanted = match autoscaler {
+            Autoscaler::Processors => (outcome.replicas as f64 * mean(&busy) / 0.7).ceil(),
+            // KEDA itself makes the first one, when it looks.
+            Autoscaler::Running if known == 0 => 1.0,
+            Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
+        };
+        // As both have it by default: Kubernetes doubles, or adds four.
+        let at_once = match autoscaler {
+            Autoscaler::Processors | Autoscaler::Running => (known * 2).max(known + 4),
+            Autoscaler::Knative => options.most,
+        };
+        let wanted = (wanted as usize).min(at_once).min(options.most);
+        for _ in known..wanted {
+            coming.push_back(now + STEP + options.start);
+        }
+    }
+    outcome
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    for (name, number) in [
+        ("--rate", options.rate),
+        ("--cost", options.cost),
+        ("--cores", options.cores),
+        ("--target", options.target),
+        ("--seconds", options.seconds),
+    ] {
+        ensure!(
+            number > 0.0 && number.is_finite(),
+            "{name}: expected a number above 0, found {number}"
+        );
+    }
+    ensure!(
+        options.seconds <= 1e5,
+        "--seconds: expected at most a day, found {}",
+        options.seconds
+    );
+    let per_replica = options.cores * 1e6 / options.cost;
+    println!(
+        "{} requests/s of {} us; a replica of {} processors takes {per_replica:.0}/s, so {:.1} are needed; {} before, {} at most",
+        options.rate,
+        options.cost,
+        options.cores,
+        options.rate / per_replica,
+        options.replicas,
+        options.most
+    );
+    let titles = [
+        "replicas",
+        "until none refused",
+        "refused",
+        "of all",
+        "longest wait",
+    ];
+    println!(
+        "{:<32}{}",
+        "",
+        titles.map(|title| format!("{title:>20}")).concat()
+    );
+    for autoscaler in Autoscaler::ALL {
+        if options.replicas == 0 && autoscaler == Autoscaler::Processors {
+            println!("{:<32}{:>20}", autoscaler.name(), "never fewer than 1");
+            continue;
+        }
+        let outcome = simulate(options, autoscaler);
+        let until = match outcome.last_refused + 2.0 * STEP > options.seconds {
+            true => "never".to_owned(),
+            false => format!("{:.1} s", outcome.last_refused),
+        };
+        println!(
+            "{:<32}{:>20}{until:>20}{:>20.0}{:>19.1}%{:>18.2} s",
+            autoscaler.name(),
+            outcome.replicas,
+            outcome.refused,
+            outcome.refused / outcome.arrived * 100.0,
+            outcome.longest
+        );
+        let changes = outcome.changes.chunk_by(|(one, _), (other, _)| one == other);
+        let last = changes.filter_map(<[_]>::last);
+        let shown: Vec<String> = last
+            .map(|(time, count)| format!("{count} at {time:.0} s"))
+            .collect();
+        println!(
+            "  {}",
+            if shown.is_empty() {
+                "no change".to_owned()
+            } else {
+                shown.join(", ")
+            }
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASE: Options = Options {
+        rate: 10_000.0,
+        cost: 2_000.0,
+        cores: 2.0,
+        replicas: 2,
+        most: 20,
+        start: 4.0,
+        queue: 256.0,
+        target: 8.0,
+        seconds: 300.0,
+    };
+
+    #[test]
+    fn no_request_is_lost_and_none_is_made_up() {
+        for autoscaler in Autoscaler::ALL {
+            for replicas in [0, 1, 20] {
+                let outcome = simulate(&Options { replicas, ..CASE }, autoscaler);
+                let sum = outcome.served + outcome.refused + outcome.waiting;
+                assert!((sum - outcome.arrived).abs() < 1e-3, "{autoscaler:?} {outcome:?}");
+                assert!(outcome.replicas <= 20 && outcome.longest.is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn enough_replicas_refuse_nothing_and_faster_signals_refuse_less() {
+        let enough = simulate(&Options { replicas: 10, ..CASE }, Autoscaler::Running);
+        assert_eq!(enough.refused, 0.0);
+        let refused = |autoscaler| simulate(&CASE, autoscaler).refused;
+        assert!(refused(Autoscaler::Knative) < refused(Autoscaler::Running));
+        assert!(refused(Autoscaler::Running) <= refused(Autoscaler::Processors));
+        // A cheap model needs no second replica.
+        let cheap = Options { cost: 65.0, ..CASE };
+        assert_eq!(
+            simulate(&Options { replicas: 1, ..cheap }, Autoscaler::Running).refused,
+            0.0
+        );
+        // Two replicas serve 2000 of 10,000 before the first decision at 15 s and the start of 4 s; 512 wait.
+        let first = simulate(
+            &Options {
+                seconds: 15.0,
+                ..CASE
+            },
+            Autoscaler::Running,
+        );
+        assert!(
+            (first.refused - (8_000.0 * 15.0 - 512.0)).abs() < 1.0,
+            "{first:?}"
+        );
+        assert!((first.longest - 0.256).abs() < 1e-6, "{first:?}");
+    }
+}
