@@ -89,8 +89,8 @@ impl Found {
             || conv.kernel_fmt != KernelFormat::OIHW
             || !(1..=2).contains(&spatial)
             || groups == 0
-            || spec.input_channels % groups != 0
-            || spec.output_channels % groups != 0
+            || !spec.input_channels.is_multiple_of(groups)
+            || !spec.output_channels.is_multiple_of(groups)
         {
             return Ok(None);
         }
