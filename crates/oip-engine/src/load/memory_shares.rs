@@ -42,7 +42,7 @@ impl Drop for Share<'_> {
 impl MemoryShares {
     /// A load begins.
     pub(crate) fn begin(&self) -> Share<'_> {
-        let load = self.with(|shares, now| shares.begin(now));
+        let load = self.with(Shares::begin);
         Share { of: self, load }
     }
 
