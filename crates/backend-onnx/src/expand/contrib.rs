@@ -132,7 +132,6 @@ impl Replacement<'_> {
                 self.give(0, y)
             }
             "DynamicQuantizeMatMul" => self.dynamic_quantize_mat_mul(),
-            "DynamicQuantizeLSTM" => self.dynamic_quantize_lstm(),
             "MatMulIntegerToFloat" => {
                 let product = self.op("MatMulInteger", &self.inputs(&[0, 1, 4, 5]), vec![]);
                 let scale = self.op("Mul", &[self.input(2)?, self.input(3)?], vec![]);
@@ -313,54 +312,6 @@ impl Replacement<'_> {
         let scale = self.op("Mul", &[scale, self.input(2)?], vec![]);
         let y = self.rescaled(product, scale, 4);
         self.give(0, y)
-    }
-
-    /// Products of 8-bit numbers are those of the numbers that they stand for, so it is an LSTM of the weights that these are; its
-    /// input, and its state before each step, are rounded to what 8 bits can tell apart.
-    fn dynamic_quantize_lstm(&mut self) -> Option<()> {
-        // Each of two directions would have scales of its own.
-        if self.text("direction") == "bidirectional" {
-            return None;
-        }
-        let base = self.fresh();
-        let [quantized, scale, zero_point] = ["q", "s", "z"].map(|suffix| format!("{base}{suffix}"));
-        let mut quantize = node(
-            "DynamicQuantizeLinear",
-            &self.node.name,
-            vec![self.input(0)?],
-            quantized.clone(),
-            vec![],
-        );
-        quantize.domain = NEWEST.to_owned();
-        quantize.output.extend([scale.clone(), zero_point.clone()]);
-        self.made.push(quantize);
-        let x = self.newer("DequantizeLinear", &[quantized, scale, zero_point], vec![]);
-        let w = self.lstm_weights([1, 8, 9])?;
-        let r = self.lstm_weights([2, 10, 11])?;
-        let mut inputs = vec![x, w, r];
-        inputs.extend((3..8).map(|index| self.input(index).unwrap_or_default()));
-        while inputs.last().is_some_and(String::is_empty) {
-            inputs.pop();
-        }
-        self.made.push(NodeProto {
-            op_type: "QuantizedLSTM".to_owned(),
-            domain: NEWEST.to_owned(),
-            input: inputs,
-            ..self.node.clone()
-        });
-        Some(())
-    }
-
-    /// What quantized weights of an LSTM of one direction stand for, their last two dimensions as ONNX has them.
-    fn lstm_weights(&mut self, [weights, scale, zero_point]: [usize; 3]) -> Option<String> {
-        let to_float = || vec![int("to", DataType::Float as i64)];
-        let mut values = self.op("Cast", &[self.input(weights)?], to_float());
-        if let Some(zero_point) = self.input(zero_point) {
-            let zero_point = self.op("Cast", &[zero_point], to_float());
-            values = self.op("Sub", &[values, zero_point], vec![]);
-        }
-        let values = self.op("Mul", &[values, self.input(scale)?], vec![]);
-        Some(self.newer("TransposeLast", &[values], vec![]))
     }
 
     /// A product of integers as floats, with a bias if there is one.

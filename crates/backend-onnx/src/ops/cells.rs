@@ -4,7 +4,7 @@
 
 use tract_onnx::tract_hir::tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul};
 
-use super::{gate_functions::Activation, quantize};
+use super::gate_functions::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
@@ -62,8 +62,6 @@ pub(super) struct Side<'r> {
     /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
     pub(super) clip: f32,
     pub(super) couples_gates: bool,
-    /// The state is rounded to what 8 bits can tell apart, for the products with it.
-    pub(super) rounds_state: bool,
     pub(super) w: &'r [f32],
     pub(super) r: &'r [f32],
     /// Of the product with the input, then of that with the state.
@@ -102,16 +100,9 @@ impl Side<'_> {
         let mut recurrent = vec![0f32; batch * early];
         let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
         let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
-        let mut rounded = Vec::new();
         for turn in 0..steps {
-            let mut h = &state.h;
-            if self.rounds_state {
-                rounded.clone_from(h);
-                quantize::round(&mut rounded);
-                h = &rounded;
-            }
             multiply(
-                h,
+                &state.h,
                 &self.r[..early * hidden],
                 &mut recurrent,
                 [batch, hidden, early],

@@ -158,12 +158,12 @@ pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
         "bidirectional" => 2,
         _ => return refuse("the direction must be 'forward', 'reverse' or 'bidirectional'"),
     };
-    let is_lstm = node.0.op_type.ends_with("LSTM");
+    let is_lstm = node.0.op_type == "LSTM";
     if node.has("clip") && !is_lstm {
         return refuse("the attribute 'clip' is supported for LSTM only");
     }
     let functions = match node.0.op_type.as_str() {
-        _ if is_lstm => 3,
+        "LSTM" => 3,
         "GRU" => 2,
         _ => 1,
     };

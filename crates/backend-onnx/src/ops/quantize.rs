@@ -183,17 +183,6 @@ impl Kernel for QuantizeDynamically {
     }
 }
 
-/// Rounds values to those that 8 bits can tell apart within their range.
-pub(super) fn round(values: &mut [f32]) {
-    let (scale, zero_point) = range(values);
-    for value in values {
-        let shifted = (*value / scale).round_ties_even() + zero_point;
-        let shifted = if shifted < 0.0 { 0.0 } else { shifted };
-        let shifted = if shifted > 255.0 { 255.0 } else { shifted };
-        *value = (shifted - zero_point) * scale;
-    }
-}
-
 /// The scale and the zero point for these values in 8 bits.
 fn range(values: &[f32]) -> (f32, f32) {
     let (least, greatest) = pulp::Arch::new().dispatch(Ends(values));

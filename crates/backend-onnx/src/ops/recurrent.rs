@@ -18,7 +18,7 @@ use crate::faults::{BadInput, Limit};
 pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
-        name if name.ends_with("LSTM") => Cell::Lstm,
+        "LSTM" => Cell::Lstm,
         "GRU" => Cell::Gru {
             resets_after: attributes.int("linear_before_reset", 0) != 0,
         },
@@ -54,7 +54,6 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         batch_first: attributes.int("layout", 0) != 0,
         clip: attributes.float("clip", 0.0),
         couples_gates: attributes.int("input_forget", 0) != 0,
-        rounds_state: node.op_type.ends_with("QuantizedLSTM"),
         inputs: std::array::from_fn(|index| attributes.position(index)),
         outputs: node.output.len(),
     }))
@@ -72,8 +71,6 @@ struct Recurrent {
     clip: f32,
     /// An LSTM forgets as much as it takes in.
     couples_gates: bool,
-    /// The state is rounded to 8 bits before each step.
-    rounds_state: bool,
     /// Where each of ONNX's inputs stands among those that are given.
     inputs: [Option<usize>; 8],
     outputs: usize,
@@ -241,7 +238,6 @@ impl Kernel for Recurrent {
                 is_reverse,
                 clip: self.clip,
                 couples_gates: self.couples_gates,
-                rounds_state: self.rounds_state,
                 w: &w[direction * gates * sizes.input..(direction + 1) * gates * sizes.input],
                 r: &r[direction * gates * hidden..(direction + 1) * gates * hidden],
                 bias: part(slice(3)?, direction, 2 * gates),

@@ -28,16 +28,6 @@ const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
 const LEGACY: &[&str] = &["broadcast"];
 const AXIS: &[&str] = &["axis"];
 const ALPHA: &[&str] = &["alpha"];
-const LSTM: &[&str] = &[
-    "activation_alpha",
-    "activation_beta",
-    "activations",
-    "clip",
-    "direction",
-    "hidden_size",
-    "input_forget",
-    "layout",
-];
 const WINDOW: &[&str] = &["output_datatype", "periodic"];
 const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
 const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
@@ -280,7 +270,16 @@ pub(super) static RULES: &[Rule] = &[
         .when(when::lrn),
     op("LSTM")
         .gives(Outputs::Optional)
-        .takes(LSTM)
+        .takes(&[
+            "activation_alpha",
+            "activation_beta",
+            "activations",
+            "clip",
+            "direction",
+            "hidden_size",
+            "input_forget",
+            "layout",
+        ])
         .when(when::recurrent)
         .own(recurrent::recurrent),
     op("LayerNormalization")
@@ -687,9 +686,5 @@ pub(super) static RULES: &[Rule] = &[
         "stopwords",
         "tokenexp",
     ]),
-    inner("QuantizedLSTM", recurrent::recurrent)
-        .gives(Outputs::Optional)
-        .takes(LSTM)
-        .when(when::recurrent),
     inner("TransposeLast", contrib::transpose_last),
 ];
