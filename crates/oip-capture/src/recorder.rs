@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::Write,
+    io::{ErrorKind, Write},
     path::{Path, PathBuf},
     process,
     sync::{
@@ -239,12 +239,18 @@ impl Writer {
             .map_err(CaptureError::io(&folder))?;
         let used = leftovers::clear(&folder).map_err(CaptureError::io(&folder))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let run = format!("{:013}-{}", since.as_millis(), process::id());
-        let index_path = folder.join(format!("{}{run}{}", INDEX.0, INDEX.1));
-        let mut options = OpenOptions::new();
-        let index = owners(options.append(true).create_new(true))
-            .open(&index_path)
-            .map_err(CaptureError::io(&index_path))?;
+        let mut start = since.as_millis();
+        let (run, index_path, index) = loop {
+            let run = format!("{start:013}-{}", process::id());
+            let index_path = folder.join(format!("{}{run}{}", INDEX.0, INDEX.1));
+            let mut options = OpenOptions::new();
+            match owners(options.append(true).create_new(true)).open(&index_path) {
+                Ok(index) => break (run, index_path, index),
+                // Another one of this process began in the same millisecond.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => start += 1,
+                Err(error) => return Err(CaptureError::io(&index_path)(error)),
+            }
+        };
         // Says that this run lives, as long as it does. Where files cannot be locked nobody clears anything. Elsewhere than on Unix
         // a lock would keep readers out.
         #[cfg(unix)]

@@ -224,6 +224,19 @@ fn what_a_crash_leaves_behind_is_passed_over_and_damage_is_told() {
     assert!(error.to_string().contains("file: "), "{error}");
 }
 
+#[test]
+fn recorders_that_start_at_once_have_indexes_of_their_own() {
+    let (_parent, folder) = folder();
+    let recorders: Vec<_> = (0..20)
+        .map(|_| Recorder::start(RecorderConfig::new(&folder)).unwrap())
+        .collect();
+    for recorder in &recorders {
+        recorder.record(request("m"), response("m"));
+        recorder.finish(PATIENCE);
+    }
+    assert_eq!(Recording::open(&folder).unwrap().entries().len(), recorders.len());
+}
+
 /// A recorder that was killed leaves parts of files, and files that no line names; the next one makes room. What another one is
 /// writing at this moment stays.
 #[test]
