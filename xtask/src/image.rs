@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 ],
                 &[],
             )?;
-            root.join("target/release/oip-server")
+            workspace::built("release").join("oip-server")
         }
     };
     let status = Command::new(&options.python)
