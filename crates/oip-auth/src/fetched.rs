@@ -375,7 +375,7 @@ fn body(mut answer: Response<Body>) -> Result<Vec<u8>, Failure> {
 
 fn of_agent(error: &ureq::Error) -> Failure {
     let text = error.to_string();
-    // A certificate of nobody known is changed by somebody, not by time.
+    // An unknown issuer stays unknown until somebody changes the files: trying again does not help.
     if text.contains("certificate") {
         return Failure::lasting(format!(
             "{text}: expected a certificate by an authority that browsers trust, or by one of the file `ca`"
@@ -533,7 +533,7 @@ mod tests {
         let verify = |token: &str| verifier.verify(token, SystemTime::now());
         let known = verify(&token(&first, "ed")).unwrap();
         assert_eq!(known.keys, verifier.keys().unwrap());
-        // A thousand tokens of keys that nobody has are a look or two.
+        // A thousand tokens of unknown keys cause one or two fetches.
         let (before, start) = (count.load(Relaxed), Instant::now());
         for _ in 0..1000 {
             let unknown = verify(&token(&second, "made-up")).unwrap_err();
@@ -548,7 +548,7 @@ mod tests {
         assert!(verify(&token(&first, "ed")).is_err(), "the old key is gone");
         assert_ne!(verifier.keys().unwrap(), known.keys, "tokens are verified anew");
 
-        // What is no set is not taken, and what is known stays.
+        // An answer that is not a key set is refused, and the known keys stay.
         let (_, failed) = fetched.counts();
         *served.lock().unwrap() = ("200 OK".to_owned(), "<html>".to_owned());
         until("it fails", || {
@@ -571,7 +571,7 @@ mod tests {
         until("it is tried again", || fetched.counts().1 >= 3);
         let listener = TcpListener::bind(address).unwrap();
         let mut set = Issuer::new().set();
-        // A key that cannot be used keeps nobody from the others.
+        // An unsupported key does not make the set unusable.
         set["keys"]
             .as_array_mut()
             .unwrap()

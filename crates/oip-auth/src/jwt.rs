@@ -19,7 +19,7 @@ pub(crate) struct Verifier {
     claim: String,
 }
 
-/// Where keys are from.
+/// The source of the keys.
 #[derive(Clone)]
 pub(crate) enum Keys {
     /// A file: they stay as they are.
@@ -43,7 +43,7 @@ impl Keys {
 pub(crate) enum Refused {
     /// Something is wrong with it: for its sender, without any of it.
     Token(&'static str),
-    /// Nobody knows yet: there are no keys.
+    /// There are no keys yet to verify it with.
     NoKeys,
 }
 

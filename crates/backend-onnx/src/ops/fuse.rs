@@ -51,7 +51,7 @@ struct Found {
     input: OutletId,
     /// Of the result.
     shape: TVec<usize>,
-    /// Where the channels are in it.
+    /// Which of its axes is that of the channels.
     axis: usize,
     weights: Vec<f32>,
     bias: Vec<f32>,
