@@ -482,9 +482,16 @@ impl Measured {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         let of = |name: &str| {
-            let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let line = answer
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             let counted = line.and_then(|value| value.trim().parse().ok());
-            counted.with_context(|| format!("{} does not show {name}: is it built with count-allocations?", self.name))
+            counted.with_context(|| {
+                format!(
+                    "{} does not show {name}: is it built with count-allocations?",
+                    self.name
+                )
+            })
         };
         Ok((of("oip_allocations_total")?, of("oip_allocated_bytes_total")?))
     }
@@ -526,7 +533,10 @@ impl Measured {
             let interval = rate.map(|rate| Duration::from_secs_f64(callers as f64 / rate.max(1.0)));
             let pace = Pace {
                 // The callers take turns.
-                next: start + interval.unwrap_or_default().mul_f64(caller as f64 / callers as f64),
+                next: start
+                    + interval
+                        .unwrap_or_default()
+                        .mul_f64(caller as f64 / callers as f64),
                 interval,
                 end,
             };

@@ -554,7 +554,10 @@ mod tests {
                 };
                 // SAFETY: it is freed once, below.
                 let block = unsafe { Keeping.alloc(layout) };
-                assert!(!block.is_null() && block.addr().is_multiple_of(align), "{layout:?}");
+                assert!(
+                    !block.is_null() && block.addr().is_multiple_of(align),
+                    "{layout:?}"
+                );
                 blocks.push((block, layout));
             }
         }

@@ -4,7 +4,8 @@ use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    AnswerStream, Answers, Charge, Grant, InferenceService, Lease, Named, Phase, RequestContext, SharedInputs,
+    AnswerStream, Answers, Charge, Grant, InferenceService, Lease, Named, Phase, RequestContext,
+    SharedInputs,
     compression::{Compression, inflate},
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};

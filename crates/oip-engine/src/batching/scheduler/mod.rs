@@ -190,10 +190,8 @@ impl<T> Scheduler<T> {
     /// The ticket of a request that need not enter: nothing waits, it waits for nobody, and so it would be the next batch by itself.
     pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
         let level = self.policy.level(ask.priority);
-        let waits = self.is_joining
-            && ask.key.is_some()
-            && !self.is_flushing
-            && !self.policy.max_delay().is_zero();
+        let waits =
+            self.is_joining && ask.key.is_some() && !self.is_flushing && !self.policy.max_delay().is_zero();
         let timeout = self.policy.timeout(level, ask.timeout);
         let timeout = timeout.and_then(|timeout| now.checked_add(timeout));
         let is_late = [timeout, ask.deadline]
