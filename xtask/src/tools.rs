@@ -131,24 +131,6 @@ fn minimum_version() -> Result<String> {
     Ok(version.context("Cargo.toml has no rust-version")?.to_owned())
 }
 
-/// Builds all fuzz targets, as a program without a fuzzer's instrumentation: that they compile, which is what changes of public
-/// interfaces break. `cargo fuzz run` needs a nightly compiler and cargo-fuzz.
-pub(crate) fn fuzz() -> Result<()> {
-    let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
-    let manifest = manifest.to_str().context("the folder's name is no UTF-8")?;
-    cargo::run(
-        &[
-            "check",
-            "--manifest-path",
-            manifest,
-            "--bins",
-            "--quiet",
-            "--locked",
-        ],
-        &[],
-    )
-}
-
 /// Packages every crate as a registry would get it. Without a registry's account this is all that can be tried.
 pub(crate) fn package(verify: bool) -> Result<()> {
     let mut arguments = vec!["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
