@@ -39,7 +39,7 @@ struct Target {
 }
 
 /// The profile of everything that is shipped: archives, wheels, images.
-pub(crate) const PROFILE: &str = "dist";
+pub(crate) const PROFILE: &str = "release";
 
 const TARGETS: &[Target] = &[
     Target {
