@@ -212,6 +212,8 @@ impl Cache {
         let Some(record) = self.record(url, object) else {
             return Ok(());
         };
+        // Until it has its name, it must not be taken for one that was left behind.
+        let _writing = self.lock_shared()?;
         let written = NamedTempFile::new_in(self.folder.join("partial")).and_then(|mut file| {
             writeln!(file, "{sha256}")?;
             file.persist(&record).map_err(|error| error.error)

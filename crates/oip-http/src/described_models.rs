@@ -135,7 +135,7 @@ fn small_example(model: &ModelMetadata) -> Vec<ExampleInput<'_>> {
     let example = ExampleInput::all_of(model);
     let total = example
         .iter()
-        .try_fold(0u64, |all, input| all.checked_add(input.elements()?));
+        .try_fold(0u64, |all, input| all.checked_add(input.width()?));
     match total {
         Some(total) if total <= MAX_ELEMENTS => example,
         _ => Vec::new(),

@@ -36,12 +36,15 @@ use tokio::time::{Sleep, sleep_until};
 use crate::{
     answer::{self, respond},
     app::App,
-    infer::{in_time, receive},
+    infer::{in_time, receive, run},
     path::{PathParams, with_model},
 };
 
 /// Bytes of a request, and of an answer's tensors. More than a text needs; the rest of the protocol has no such limit.
 const MAX_BYTES: usize = 1 << 20;
+
+/// Values of an answer: it is printed on the connection's thread.
+const MAX_VALUES: u64 = 16 << 10;
 
 /// Bytes that a byte of JSON can become as a tree.
 const DECODED: u64 = 48;
@@ -121,6 +124,7 @@ struct Started {
 }
 
 /// A model as its request named it.
+#[derive(Clone)]
 struct Named {
     name: String,
     version: Option<String>,
@@ -153,13 +157,24 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<Started,
     let decoded = async {
         let body = receive(app, &head.headers, body, limit, &lease).await?;
         laps.end(Phase::Read);
-        let _tree = lease.charge(body.len() as u64 * DECODED)?;
+        let tree = lease.charge(body.len() as u64 * DECODED)?;
         let metadata = app.service.model_metadata(model)?;
-        let body = rewrite(&body, &metadata).map_err(|error| error.within(model))?;
-        let shared = oip_types::NoSharedMemory;
-        let decoded = decode_request_with(model, &body, None, &app.config.limits, &shared, &lease);
+        let bytes = body.len();
+        let decoding = {
+            let (app, named, lease) = (app.clone(), named.clone(), lease.clone());
+            move || {
+                let _tree = tree;
+                let model = named.reference()?;
+                let shared = oip_types::NoSharedMemory;
+                let decoded = rewrite(&body, &metadata).and_then(|body| {
+                    decode_request_with(model, &body, None, &app.config.limits, &shared, &lease)
+                });
+                decoded.map_err(|error| error.within(model))
+            }
+        };
+        let decoded = run(&app.config.cpu, &lease, bytes, decoding).await;
         laps.end(Phase::Decode);
-        decoded.map_err(|error| error.within(model))
+        decoded
     };
     let request = in_time(&lease, model, decoded).await?.request;
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
@@ -353,6 +368,14 @@ fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<
     if tensors > MAX_BYTES {
         return Err(ServiceError::internal(format!(
             "its outputs have {tensors} bytes, more than the {MAX_BYTES} of an answer to generate; infer has no such limit"
+        ))
+        .within(model));
+    }
+    let values = response.outputs.iter().map(|output| output.value.shape().element_count());
+    let values = values.fold(0, u64::saturating_add);
+    if values > MAX_VALUES {
+        return Err(ServiceError::internal(format!(
+            "its outputs have {values} values, more than the {MAX_VALUES} of an answer to generate; infer has no such limit"
         ))
         .within(model));
     }

@@ -10,7 +10,7 @@ use axum::{
 use bytes::Bytes;
 use oip_service::{Lease, Phase, RequestContext, RequestNotes, answer as answer_request};
 use oip_types::{
-    InferResponse, ModelRef, ServiceError,
+    InferResponse, ModelRef, ServiceError, TensorValue,
     rest::{DecodedV1Request, decode_v1_request, encode_v1_response, error_body, json_body},
 };
 use serde_json::json;
@@ -132,6 +132,19 @@ async fn decode(
     run(&app.config.cpu, lease, bytes, decoding).await
 }
 
+/// How much work it is to print a tensor in lists, in bytes: each list is some, however little there is in it.
+fn printing(value: &TensorValue) -> usize {
+    const LIST: u64 = 16;
+    let mut lists = 0u64;
+    let mut of_level = 1u64;
+    for &dim in value.shape().dims() {
+        lists = lists.saturating_add(of_level);
+        of_level = of_level.saturating_mul(dim);
+    }
+    let lists = usize::try_from(lists.saturating_mul(LIST)).unwrap_or(usize::MAX);
+    value.raw().len().saturating_add(lists)
+}
+
 /// Encodes an answer, off the reactor's thread where that takes long.
 async fn encode(
     app: &App,
@@ -140,8 +153,8 @@ async fn encode(
     lease: &Lease,
 ) -> Result<Encoded, ServiceError> {
     let config = &app.config;
-    let bytes = response.outputs.iter().map(|output| output.value.raw().len());
-    let bytes = bytes.sum::<usize>();
+    let bytes = response.outputs.iter().map(|output| printing(&output.value));
+    let bytes = bytes.fold(0, usize::saturating_add);
     let encoding = {
         let (non_finite, limit, lease) = (config.non_finite, config.max_answer_bytes, lease.clone());
         move || encode_v1_response(&response, has_rows, non_finite, &lease, limit)

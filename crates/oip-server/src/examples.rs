@@ -18,7 +18,7 @@ impl<'m> Example<'m> {
         let inputs = ExampleInput::all_of(metadata);
         let total = inputs
             .iter()
-            .try_fold(0u64, |all, input| all.checked_add(input.elements()?))?;
+            .try_fold(0u64, |all, input| all.checked_add(input.width()?))?;
         let is_printable = |name: &str| name.chars().all(|char| char.is_ascii_graphic() || char == ' ');
         let is_fine = {
             let names = inputs.iter().map(|input| input.tensor().name.as_str());

@@ -68,9 +68,17 @@ impl<'m> ExampleInput<'m> {
     pub fn elements(&self) -> Option<u64> {
         self.dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim))
     }
+
+    /// How many values or lists there are at most on one level of its data in lists: more than elements where a dimension is 0.
+    #[must_use]
+    pub fn width(&self) -> Option<u64> {
+        self.dims
+            .iter()
+            .try_fold(1u64, |all, dim| all.checked_mul((*dim).max(1)))
+    }
 }
 
-/// As JSON. These allocate an element each: look at [`ExampleInput::elements`] before.
+/// As JSON. These allocate something for each value and list: look at [`ExampleInput::width`] before.
 #[cfg(feature = "rest")]
 impl ExampleInput<'_> {
     /// The input as a member of `inputs` in a request's body, with data in one list.
@@ -126,6 +134,12 @@ mod tests {
         assert_eq!(dims(&[-1, 12, -1, 64]), [1, 12, 1, 64]);
         let huge = TensorMetadata::new("x", DataType::FP32, &[i64::MAX, i64::MAX]);
         assert_eq!(ExampleInput::of(&huge).elements(), None);
+        // Lists of nothing are lists all the same.
+        for dims in [[1 << 30, 0], [0, 1 << 30]] {
+            let empty = TensorMetadata::new("x", DataType::FP32, &dims);
+            let example = ExampleInput::of(&empty);
+            assert_eq!((example.elements(), example.width()), (Some(0), Some(1 << 30)));
+        }
     }
 
     #[test]

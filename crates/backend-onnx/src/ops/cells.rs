@@ -2,9 +2,13 @@
 //!
 //! Gates are computed a row at a time rather than a unit at a time, so that the loops become vector instructions.
 
-use tract_onnx::tract_hir::tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul};
+use tract_onnx::tract_hir::{
+    internal::*,
+    tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
+};
 
 use super::gate_functions::Activation;
+use crate::{faults::BadInput, size};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
@@ -50,6 +54,25 @@ pub(super) struct Sizes {
     pub(super) batch: usize,
     pub(super) input: usize,
     pub(super) hidden: usize,
+}
+
+impl Sizes {
+    /// Refuses what would take too much memory: so many floats for each step of each sequence.
+    pub(super) fn admit(self, width: usize) -> TractResult<()> {
+        let factors = [self.batch, width, size_of::<f32>()];
+        let bytes = factors.iter().fold(self.steps as u64, |bytes, &factor| {
+            bytes.saturating_mul(factor as u64)
+        });
+        if bytes > size::MAX_BYTES {
+            bail!(BadInput(format!(
+                "the gates of {} steps of {} sequences take {bytes} bytes, the limit is {}",
+                self.steps,
+                self.batch,
+                size::MAX_BYTES
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// What is computed in one direction.

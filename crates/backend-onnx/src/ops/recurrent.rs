@@ -216,6 +216,7 @@ impl Kernel for Recurrent {
         };
         let (w, r) = (slice(1)?.context("no weights")?, slice(2)?.context("no weights")?);
         let (gates, directions) = (self.cell.gates() * hidden, self.directions.len());
+        sizes.admit(gates.max(directions * hidden))?;
         let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
         let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * sizes.batch * hidden]);
         let part = |values: Option<&'_ [f32]>, direction: usize, count: usize| -> Option<Vec<f32>> {

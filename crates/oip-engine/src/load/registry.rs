@@ -350,6 +350,13 @@ impl Registry {
 
     /// Lets a request pass that a model makes, unless it could wait for itself. A pipeline waits for nothing; its steps do.
     fn admit(&self, served: &ServedVersion, cx: &RequestContext) -> Result<(), ServiceError> {
+        if let Some(caller) = cx.caller() {
+            let models = self.lock();
+            let entries = models.get(caller).into_iter().flat_map(BTreeMap::values);
+            entries
+                .filter_map(Entry::served)
+                .for_each(|caller| caller.note_asks_others());
+        }
         match cx.caller().filter(|_| served.pipeline().is_none()) {
             None => Ok(()),
             Some(caller) => self.call_order.admit(caller, &served.metadata().name),
@@ -526,6 +533,10 @@ impl StepModels for Registry {
 
     fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation> {
         self.locate(model).ok().map(|served| served.generation())
+    }
+
+    fn step_asks_others(&self, model: ModelRef<'_>) -> bool {
+        self.locate(model).is_ok_and(|served| served.asks_others(self))
     }
 
     fn infer_step(

@@ -134,6 +134,12 @@ impl Pipeline {
         change
     }
 
+    /// Whether a model that it runs asks others by itself.
+    pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
+        let plan = self.lock().plan.clone();
+        plan.is_ok_and(|plan| plan.models().any(|model| models.step_asks_others(model)))
+    }
+
     /// Why no request can be run.
     pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
         self.lock().plan.as_ref().err().cloned()

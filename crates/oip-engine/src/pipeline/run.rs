@@ -229,6 +229,10 @@ mod tests {
             None
         }
 
+        fn step_asks_others(&self, _: ModelRef<'_>) -> bool {
+            false
+        }
+
         fn infer_step(
             &self,
             request: InferRequest,

@@ -20,6 +20,9 @@ pub(crate) trait StepModels: Send + Sync {
     /// What the answers of a model are kept under, if it is served: another when it is loaded again.
     fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation>;
 
+    /// Whether a model asks others by itself, so that its answers depend on more than on it.
+    fn step_asks_others(&self, model: ModelRef<'_>) -> bool;
+
     /// Answers the request of a step.
     fn infer_step(
         &self,

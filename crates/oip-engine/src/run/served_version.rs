@@ -1,6 +1,12 @@
 //! A version of a model that takes requests: what answers them, its cache, configuration and labels.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use oip_service::RequestContext;
 use oip_types::{InferRequest, ModelConfig, ModelMetadata, ServiceError};
@@ -28,6 +34,8 @@ pub(crate) struct ServedVersion {
     cache: Option<Arc<ResponseCache>>,
     /// Of this load.
     generation: Generation,
+    /// Whether it has asked another model by itself.
+    asks_others: AtomicBool,
 }
 
 /// The effective configuration of a version.
@@ -58,6 +66,7 @@ impl ServedVersion {
             labels,
             cache,
             generation: Generation::next(),
+            asks_others: AtomicBool::new(false),
         }
     }
 
@@ -88,6 +97,27 @@ impl ServedVersion {
         }
     }
 
+    /// It asks another model by itself, whose changes its answers depend on: none of them is kept any more.
+    pub(crate) fn note_asks_others(&self) {
+        self.asks_others.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it asks other models, or is a pipeline with a step that does.
+    pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
+        match &self.runs {
+            Runs::Instances(_) => self.asks_others.load(Ordering::Relaxed),
+            Runs::Pipeline(pipeline) => pipeline.asks_others(models),
+        }
+    }
+
+    /// The cache, if it may be asked. A request of another model's never waits here for one in work: by way of a pipeline, that may be
+    /// the one it was made for.
+    fn cache_for(&self, cx: &RequestContext, models: &dyn StepModels) -> Option<&ResponseCache> {
+        let cache = self.cache.as_deref()?;
+        let may_wait = cx.caller().is_none() || self.pipeline().is_none();
+        (may_wait && !self.asks_others(models)).then_some(cache)
+    }
+
     /// Answers a request; `models` answer those that a pipeline makes of it.
     pub(crate) async fn infer(
         &self,
@@ -99,7 +129,7 @@ impl ServedVersion {
             Runs::Instances(instances) => instances.infer(request, cx).await,
             Runs::Pipeline(pipeline) => pipeline.infer(request, cx, models).await,
         };
-        let Some(cache) = &self.cache else {
+        let Some(cache) = self.cache_for(cx, models) else {
             return run(request).await;
         };
         // A request that does not fit the model is not looked for.
@@ -115,7 +145,9 @@ impl ServedVersion {
             Found::Nothing(leader) => {
                 let outputs = run(request).await?;
                 let start = Instant::now();
-                leader.finish(&outputs);
+                if !self.asks_others(models) {
+                    leader.finish(&outputs);
+                }
                 self.recorder().miss(looked + start.elapsed());
                 return Ok(outputs);
             }

@@ -140,7 +140,11 @@ impl<'a> Text<'a> {
     fn new(window: &'a [u8; WINDOW], mut len: usize, fraction: usize) -> Option<Self> {
         let mut first = *window.get(WINDOW.checked_sub(len)?)?;
         if first <= b' ' {
-            len = window[WINDOW - len..].trim_ascii_start().len();
+            // JSON's white space, which has no form feed.
+            let spaces = window[WINDOW - len..].iter();
+            len -= spaces
+                .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
+                .count();
             first = *window.get(WINDOW - len)?;
         }
         let negative = first == b'-';
@@ -359,6 +363,7 @@ mod tests {
             ("5, ,", vec![5], " ,"),
             ("5,6 ,", vec![5], "6 ,"),
             ("5, \n\t 6,7", vec![5, 6], "7"),
+            ("5,\u{c}6,7", vec![5], "\u{c}6,7"),
             ("5,12345678901234567,", vec![5], "12345678901234567,"),
             (
                 "5,                                  6,",

@@ -106,22 +106,28 @@ fn pass(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<usize, ServiceError>
 /// over before, so that it is sound and not too deep.
 fn nesting(cursor: &Cursor<'_>, limits: &Limits) -> Result<Vec<i64>, ServiceError> {
     let mut dims = Vec::new();
-    let mut next = cursor.clone();
-    while next.peek() == Some(b'[') {
-        let (mut count, mut inner) = (0, None);
-        next.array(|cursor| {
-            inner.get_or_insert_with(|| cursor.clone());
-            count += 1;
-            cursor.skip_data()
-        })?;
-        dims.push(count);
-        match inner {
-            Some(inner) if dims.len() < limits.json_depth => next = inner,
-            _ => break,
-        }
-    }
+    measure(&mut cursor.clone(), &mut dims, limits.json_depth)?;
     Ok(dims)
 }
+
+/// Passes over a value once, and notes how many items the lists have that stand first in each other.
+fn measure(cursor: &mut Cursor<'_>, dims: &mut Vec<i64>, depth: usize) -> Result<(), ServiceError> {
+    let level = dims.len();
+    if cursor.peek() != Some(b'[') || level >= depth {
+        return cursor.skip_data();
+    }
+    dims.push(0);
+    cursor.array(|cursor| {
+        dims[level] += 1;
+        match dims[level] {
+            1 => measure(cursor, dims, depth),
+            _ => cursor.skip_data(),
+        }
+    })
+}
+
+/// After so many rows it is asked whether the client still waits.
+const CHECKED_ROWS: usize = 4096;
 
 struct Reader<'r> {
     metadata: &'r ModelMetadata,
@@ -195,6 +201,9 @@ impl<'r> Reader<'r> {
         let mut places: Vec<Vec<usize>> = vec![Vec::new(); inputs.len()];
         let mut count = 0;
         let depth = self.limits.json_depth;
+        // What the places take is allowed before they grow.
+        let memory = self.room.memory;
+        let mut grant = memory.grant(0)?;
         cursor.array(|cursor| {
             let row = count;
             let read = cursor.object(|cursor, name| {
@@ -207,6 +216,11 @@ impl<'r> Reader<'r> {
                         "is missing in the instances before"
                     };
                     return Err(ServiceError::invalid(format!("input {} {what}", Quoted(&name))));
+                }
+                if places.len() == places.capacity() {
+                    let more = places.capacity().max(16);
+                    grant.grow(more * size_of::<usize>())?;
+                    places.reserve_exact(more);
                 }
                 places.push(cursor.position());
                 cursor.skip(depth)
@@ -264,6 +278,9 @@ impl<'r> Reader<'r> {
         let mut raw: Vec<u8> = Vec::new();
         raw.try_reserve_exact(bytes).map_err(|_| no_memory())?;
         for (number, place) in places.iter().enumerate() {
+            if number % CHECKED_ROWS == 0 {
+                self.room.memory.check()?;
+            }
             let mut cursor = cursor.at(*place);
             let depth = self.limits.json_depth;
             let read = read_data(&mut cursor, input.datatype, &row, depth, &mut self.room);

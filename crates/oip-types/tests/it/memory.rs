@@ -7,8 +7,8 @@ use std::sync::{
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, ErrorCode, Grant, InferOutput, InferResponse, Limits, Memory, ModelRef, NoSharedMemory,
-    Parameters, ServiceError, TensorValue,
+    BytesTensor, DataType, ErrorCode, Grant, InferOutput, InferResponse, Limits, Memory, ModelMetadata, ModelRef, NoSharedMemory,
+    Parameters, ServiceError, TensorMetadata, TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use tensor_core::{Shape, Tensor};
@@ -193,4 +193,41 @@ fn decoding_asks_before_it_allocates() {
         );
         assert_eq!(memory.used.load(Ordering::SeqCst), 0);
     }
+}
+
+/// Where rows by name stand in the text is remembered, which may take more than the rows.
+#[test]
+fn the_places_of_rows_by_name_are_asked_for() {
+    const ROWS: usize = 100_000;
+    let rows = vec![r#"{"a":1}"#; ROWS].join(",");
+    let body = Bytes::from(format!(r#"{{"instances":[{rows}]}}"#));
+    let input = TensorMetadata::new("a", DataType::UINT8, &[-1]);
+    let metadata = ModelMetadata::new("m", "test", vec![input], Vec::new());
+    let model = ModelRef::new("m", None).unwrap();
+    let decode = |memory: &Bounded| {
+        rest::decode_v1_request(model, &metadata, &body, &Limits::default(), memory).map(|decoded| decoded.request)
+    };
+    let memory = bounded(usize::MAX);
+    assert_eq!(decode(&memory).unwrap().inputs[0].value.raw().len(), ROWS);
+    let places = ROWS * size_of::<usize>();
+    let error = decode(&bounded(places)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Overloaded);
+}
+
+/// Lists in lists are passed over once, however deep they are.
+#[test]
+fn deep_lists_have_the_sizes_of_their_first_items() {
+    let input = TensorMetadata::new("a", DataType::UINT8, &[-1, -1, -1]);
+    let metadata = ModelMetadata::new("m", "test", vec![input], Vec::new());
+    let model = ModelRef::new("m", None).unwrap();
+    let shape = |instances: &str| {
+        let body = Bytes::from(format!(r#"{{"instances":{instances}}}"#));
+        let memory = bounded(usize::MAX);
+        let decoded = rest::decode_v1_request(model, &metadata, &body, &Limits::default(), &memory)?;
+        Ok::<_, ServiceError>(decoded.request.inputs[0].value.shape().to_string())
+    };
+    assert_eq!(shape("[[[1,2]],[[3,4]],[[5,6]]]").unwrap(), "[3, 1, 2]");
+    assert_eq!(shape("[[],[]]").unwrap(), "[2, 0]");
+    assert_eq!(shape("[[[]],[[]]]").unwrap(), "[2, 1, 0]");
+    assert!(shape("[[1,2],[3]]").is_err());
 }
