@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fmt_core::{ReadOptions, TensorReader, testing::read_everything};
+use fmt_core::{ReadOptions, testing::read_everything};
 use fmt_onnx::OnnxReader;
 use libfuzzer_sys::fuzz_target;
 
