@@ -43,8 +43,8 @@ Examples:
 Sizes are bytes or have a unit (64MiB, 1GB), times are seconds or have one (5, 500ms, 2min).
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
-had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP reads the log's levels in
-the configuration file again, and opens the access log's file again.";
+had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access
+log's file again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
 /// What is logged unless somebody says otherwise.
 pub(crate) const DEFAULT_LOG: &str = "info";
@@ -236,8 +236,8 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
-    /// Whether ONNX models run in processes of their own, where a crash is theirs alone. A model's configuration can say so
-    /// for itself, and for tensor files, with the parameter `isolation` [default: false]
+    /// Whether ONNX models run in processes of their own, so that a crash affects only that model. The parameter `isolation`
+    /// in a model's configuration decides for one model, also for boosters and tensor files [default: false]
     #[arg(long, env = "OIP_ISOLATE_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) isolate_models: Option<bool>,
 
