@@ -473,7 +473,10 @@ pub(crate) struct Rows {
 fn rows(text: &str) -> Result<Rows, String> {
     let number = |text: &str| match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| format!("'{text}' is no row")),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| format!("'{text}' is not a row number")),
     };
     let (from, to) = text.split_once(':').ok_or("expected FROM:TO")?;
     let rows = Rows {
