@@ -1,7 +1,7 @@
 //! Hostile and good clients for the running server, and what they measure of it from outside.
 //!
-//! The attacks stand once, in [`rows`]. The server's tests run them small, the program of this crate runs them with the
-//! server's default options (`cargo xtask attack`) and mixed over a long time (`cargo xtask soak`).
+//! The attacks are defined once, in [`rows`]. The server's tests run them at a small size; the program of this crate runs them
+//! with the server's default options (`cargo xtask attack`) and mixed over a long time (`cargo xtask soak`).
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -1,12 +1,12 @@
 //! XGBoost and LightGBM models, for servers of the Open Inference Protocol: the files that the packages save, without
 //! Python.
 //!
-//! Served are `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of LightGBM (which of them it
-//! is, the content tells), and Triton's names `xgboost.ubj`, `xgboost.json` and `xgboost.model`. Answers are those of the
-//! package's own `predict`, or classes and probabilities by the parameters that Triton's FIL backend has; docs/forests.md says
-//! which.
+//! It serves `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of LightGBM (the format is
+//! recognised by the content), and Triton's names `xgboost.ubj`, `xgboost.json` and `xgboost.model`. Answers are those of the
+//! package's own `predict`, or classes and probabilities with the parameters of Triton's FIL backend that docs/forests.md
+//! lists.
 //!
-//! A file is proven when it is loaded: every count against the bytes that are there, every child of a node, every feature.
+//! A file is validated when it is loaded: every count against the remaining bytes, every child of a node, every feature.
 //! Unsupported features are refused by name.
 //!
 //! ```

@@ -1,15 +1,15 @@
 //! ONNX models for servers of the Open Inference Protocol: [tract](https://docs.rs/tract-onnx) with its gaps closed, and
 //! scikit-learn's operators at the speed of ONNX Runtime.
 //!
-//! What cannot be computed right is refused when the model is loaded, with the node and the reason; the page
-//! `docs/onnx.md` of the repository lists what and why. Names, datatypes and free dimensions are read from the file itself; one
+//! A model that cannot be computed correctly is refused when it is loaded, with the node and the reason; the page
+//! `docs/onnx.md` of the repository lists all cases. Names, datatypes and free dimensions are read from the file itself; one
 //! plan serves all sizes of batches, from any number of threads at once.
 //!
 //! An input is copied once, into memory that is aligned for tract; outputs are tract's own memory behind
 //! [`Bytes`](bytes::Bytes).
 //!
-//! [`OnnxRuntime`] is a second runtime, if there is its library: nothing of it is needed to build this crate or to run it
-//! without. It computes what tract is not used for, and borrows inputs that are aligned.
+//! [`OnnxRuntime`] is a second runtime, if its library is installed; the library is not needed to build or use this crate.
+//! It also runs models that tract refuses, and borrows aligned inputs.
 //!
 //! ```
 //! use backend_onnx::OnnxBackend;

@@ -129,7 +129,7 @@ pub(crate) fn defined_twice(name: &str) -> ServiceError {
 
 pub(crate) fn undefined(name: &str) -> ServiceError {
     ServiceError::invalid(format!(
-        "the value {} is used, but is no input, no constant and no node's output",
+        "the value {} is used, but is neither an input nor a constant nor a node's output",
         Quoted(name)
     ))
 }

@@ -4,8 +4,8 @@
 //! model; so is an estimator of scikit-learn, saved as `model.joblib` or `model.pkl`. Models of XGBoost and LightGBM can be run by the
 //! packages that made them. Each runs in processes of its own
 //! (`oip-worker`), of the interpreter that its configuration names or else of `python3`: with a memory limit, replaced when it
-//! dies, killed when it hangs. The interpreter needs NumPy and nothing of this project: what it runs beside the model is a few
-//! modules in this crate's folder `python/`, which it is sent.
+//! dies, killed when it hangs. The interpreter needs NumPy and nothing of this project: the few modules that
+//! it runs besides the model are in this crate's folder `python/` and are sent to it.
 //!
 //! ```python
 //! import numpy as np

@@ -8,12 +8,12 @@
 //! - With an input `<tensor>.rows` (INT64, any shape) it gets rows of `<tensor>`, entries along axis 0. The answer has the
 //!   shape of the input and then that of a row: rows `[32, 7]` of a tensor `[50000, 256]` are `[32, 7, 256]`. Rows that follow
 //!   each other are copied as one piece, or not at all if there is just one such piece.
-//! - A request that names no outputs gets those that it gives rows for, or else all of them.
+//! - A request that names no outputs gets the tensors that it gives rows for, or else all tensors.
 //!
-//! Inputs are optional, and the metadata shows rows as `[-1]` and outputs as `[-1, 256]`, since the protocol has no words for any
+//! Inputs are optional, and the metadata shows rows as `[-1]` and outputs as `[-1, 256]`, since the protocol cannot express any
 //! number of dimensions: [`oip_types::ShapePattern::with_any_leading`].
 //!
-//! Everything is proven when a file is loaded. What is compressed, big-endian or checksummed is decoded and verified then, once;
+//! Everything is validated when a file is loaded. Compressed and big-endian tensors are decoded, and checksums verified, once;
 //! sparse tensors, and those that the format's crate cannot read, are left out with a warning in the log.
 //!
 //! ```

@@ -1,9 +1,9 @@
-//! Decision trees in flat arrays: what gradient boosting and random forests are made of, for anybody who has to run them.
+//! Decision trees in flat arrays, for running gradient boosting and random forests.
 //!
-//! [`TreesBuilder`] takes trees as a file describes them, which may be anything, and proves that they are trees.
-//! [`Trees::forest`] makes a [`Forest`] of them for rows of `f32` or `f64`, which scores rows: eight walks at a time, without
-//! jumps, so that a tree costs a few nanoseconds a row. Every comparison has the outcome that the described threshold
-//! says, whichever type rows have.
+//! [`TreesBuilder`] takes trees as an untrusted file describes them, and proves that they are trees. [`Trees::forest`] makes a
+//! [`Forest`] of them for rows of `f32` or `f64`, which scores rows: eight walks at a time, without jumps, so that a tree costs
+//! a few nanoseconds a row. Every comparison has the same outcome as with the described threshold, whichever type rows
+//! have.
 //!
 //! ```
 //! use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};

@@ -29,7 +29,7 @@
 //! # }
 //! ```
 //!
-//! Streaming: bytes come in any pieces, and go straight to the sink.
+//! Streaming: bytes may come in any pieces, and go straight to the sink.
 //!
 //! ```
 //! use fmt_btf::{BtfWriter, RecordSpec, WriteOptions};
@@ -49,9 +49,9 @@
 //!
 //! | type | what it is for |
 //! |---|---|
-//! | [`BtfReader`] | reading, with everything that the format can say ([`Record`]) |
+//! | [`BtfReader`] | reading, with all features of the format ([`Record`]) |
 //! | [`BtfWriter`] | writing, with the choices that the format leaves ([`WriteOptions`]) |
-//! | [`Names`] | the names that the format has no place for, in a file beside it |
+//! | [`Names`] | tensor names, in a file beside it, since the format has none |
 //! | [`Btf`] | the format as one of many ([`fmt_core::Format`]) |
 //!
 //! docs/formats/btf.md describes every byte, and the rules (`B1` and so on) that errors name

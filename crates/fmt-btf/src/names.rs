@@ -59,7 +59,7 @@ impl Names {
     /// [`ErrorKind::Duplicate`] when a name occurs twice.
     pub fn from_json(json: &[u8], tensors: usize) -> Result<Self, Error> {
         let names: Self = serde_json::from_slice(json).map_err(|error| {
-            let what = format!("the file of names is not what it should be: {error}");
+            let what = format!("the file of names is invalid: {error}");
             Error::new(ErrorKind::Malformed, what).rule("B14")
         })?;
         if names.names.len() != tensors {

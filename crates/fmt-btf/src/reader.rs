@@ -213,7 +213,7 @@ impl BtfReader {
         if bytes[indices_len..values_start] != nnz.to_le_bytes() {
             let error = Error::new(
                 ErrorKind::Changed,
-                "the length of the values is not what it was at open",
+                "the length of the values has changed since the file was opened",
             );
             return Err(error.at(indices_range.end));
         }

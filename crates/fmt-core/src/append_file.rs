@@ -207,7 +207,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, Error> {
     let file = file.map_err(|error| Error::io("the file cannot be opened for writing", error))?;
     let is_locked = file.try_lock();
     is_locked.map_err(|error| {
-        let what = "the file cannot be locked, as if somebody else were changing it";
+        let what = "the file cannot be locked: another process may be changing it";
         Error::io(what, error.into())
     })?;
     Ok(file)

@@ -1,17 +1,17 @@
-//! What tensor file formats share, so that each of their crates has to know only its own bytes.
+//! The common parts of the tensor file formats, so that each format's crate deals only with its own bytes.
 //!
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
-//! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading what nobody vouches for.
-//! - [`read_range`], [`row_range`], [`RawTensor`]: reading what was proven to be there.
+//! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
+//! - [`read_range`], [`row_range`], [`RawTensor`]: reading ranges that were validated.
 //! - [`TensorStream`]: a tensor's bytes one part after the other.
-//! - [`Error`]: what was wrong, where, what was expected, what was found.
+//! - [`Error`]: the failure, its place, the expected and the found value.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
 //!   through devices and pipes too; [`Sink`] knows how far a writer has come.
-//! - `testing` (feature `testing`): what the crates of the formats hold themselves to in their tests.
+//! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
-//! The crate knows no format.
+//! The crate has no code of any single format.
 
 mod append_file;
 mod atomic_file;

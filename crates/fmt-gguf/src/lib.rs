@@ -26,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! docs/formats/gguf.md says where a decision was made.
+//! docs/formats/gguf.md lists the decisions where the format leaves something open.
 
 mod blocks;
 mod dequantise;

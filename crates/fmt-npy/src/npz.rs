@@ -55,7 +55,7 @@ impl NpzReader {
             let Some(name) = member.name.strip_suffix(SUFFIX) else {
                 lints.push(Lint {
                     message: format!(
-                        "the member {} is no array (N8)",
+                        "the member {} is not an array (N8)",
                         tensor_core::Quoted(&member.name)
                     ),
                     tensor: None,

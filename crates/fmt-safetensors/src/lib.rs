@@ -1,9 +1,9 @@
 //! safetensors files as one tensor file format among others.
 //!
-//! The [`safetensors`](https://docs.rs/safetensors) crate is the format's home, and who needs nothing but safetensors is
-//! well served by it. This crate is for tools that deal with many formats alike: it gives the traits of [`fmt_core`], reads
-//! from any source without loading the file, writes as a stream, and refuses what the home crate lets pass, a name that
-//! occurs twice above all. Names and widths of dtypes are the home crate's; tests hold both against each other.
+//! The [`safetensors`](https://docs.rs/safetensors) crate is the format's home; use it if you need nothing but safetensors. This
+//! crate is for tools that handle many formats: it implements the traits of [`fmt_core`], reads from any source without loading
+//! the file, writes as a stream, and refuses invalid files that the home crate accepts, above all those with duplicate names.
+//! Names and widths of dtypes are the home crate's; tests compare the two.
 //!
 //! ```
 //! use fmt_core::TensorReader;

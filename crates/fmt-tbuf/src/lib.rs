@@ -1,8 +1,8 @@
-//! TensorBuffers files (`.tbuf`): the bytes of tensors one behind the other, and a FlatBuffers index at the end.
+//! TensorBuffers files (`.tbuf`): the bytes of tensors one after the other, and a FlatBuffers index at the end.
 //!
 //! Because the index comes last, a file is written as a stream, without knowing beforehand what will be in it, and
-//! appended to without being written anew. Because the index is small and proven as a whole when a file is opened, any
-//! tensor afterwards is one slice of a mapping, or one read of a file.
+//! appended to without being written anew. Because the index is small and validated as a whole when a file is opened, each
+//! tensor is then one slice of a mapping, or one read of a file.
 //!
 //! | to | there is |
 //! |---|---|
@@ -89,9 +89,9 @@
 //! | metadata | the name of a model |
 //! | checksums | none |
 //!
-//! What it cannot hold is refused before it is written, with a message that says what would fit.
+//! Anything else is refused before it is written, with a message that says what would fit.
 //!
-//! # Files that nobody vouches for
+//! # Untrusted files
 //!
 //! Whatever the bytes are, opening them ends, in time and memory in proportion to the index, with a reader or with an
 //! [`Error`](fmt_core::Error) that says what is wrong, at which byte, and which rule it breaks. The rules are those of

@@ -5,7 +5,7 @@
 //! name. Both layouts are read: the zip archive of today, and the one before PyTorch 1.6.
 //!
 //! Tensors get the names of the keys that lead to them, joined by dots. Numbers and texts beside them become metadata.
-//! Tensors that stand in their storage row by row are slices of the source; others are gathered.
+//! Tensors that are row-major in their storage are slices of the source; others are gathered.
 //!
 //! ```
 //! use fmt_core::TensorReader;
@@ -15,7 +15,7 @@
 //! assert_eq!(error.kind(), fmt_core::ErrorKind::BadMagic);
 //! ```
 //!
-//! docs/formats/torch.md says what is read, and where a decision was made.
+//! docs/formats/torch.md says what is read, and lists the decisions.
 
 mod checkpoint;
 mod format;

@@ -441,7 +441,7 @@ impl Machine {
                 let first = pairs.len() as i64;
                 pairs.extend((first..).map(Value::Int).zip(values));
             }
-            _ => return Err(self.malformed("the value that is added to is no list")),
+            _ => return Err(self.malformed("the target is not a list")),
         }
         Ok(false)
     }
@@ -453,7 +453,7 @@ impl Machine {
             dict.extend(pairs.iter().map(|[key, value]| (*key, *value)));
             return Ok(false);
         }
-        Err(self.malformed("the value that is added to is no dictionary, or a key has no value"))
+        Err(self.malformed("the target is not a dictionary, or a key has no value"))
     }
 
     /// Gives an object its attributes. Those of values that are known are passed over: a dictionary of tensors has some that
@@ -514,7 +514,7 @@ impl Machine {
             return Err(self.malformed("a call"));
         };
         let Some(&Node::Global(global)) = self.built.node(callable) else {
-            return Err(self.malformed("what is called is no function"));
+            return Err(self.malformed("the called value is not a function"));
         };
         let arguments = self.tuple_of(arguments)?;
         self.call(global, &arguments, 0)
@@ -601,7 +601,7 @@ impl Machine {
         let values = match self.built.node(value) {
             Some(Node::Tuple(values)) => values.to_vec(),
             Some(Node::List(values)) => values.clone(),
-            _ => return Err(self.malformed("a value is no tuple")),
+            _ => return Err(self.malformed("a value is not a tuple")),
         };
         // The copy lives shortly, but calls with the same long tuple could be many.
         self.charge(values.len() as u64)?;

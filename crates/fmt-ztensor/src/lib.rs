@@ -5,7 +5,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`ZtensorReader`] | an open file, with everything that the format can say |
+//! | [`ZtensorReader`] | an open file, with all features of the format |
 //! | [`ZtensorWriter`] | a file that is being written, to anything that takes bytes |
 //! | [`ZtensorEditor`] | names and custom fields changed and tensors appended, without writing the data anew |
 //! | [`Ztensor`] | the format for tools that deal with all formats alike |
@@ -40,9 +40,9 @@
 //! # }
 //! ```
 //!
-//! Bytes in memory, a mapping by `tensor-mmap` among them, are not copied: [`ZtensorReader::from_bytes`]. Files that
-//! nobody vouches for are what the reader is made for: opening one takes time and memory in proportion to its index, and
-//! never panics; what it may take is in [`fmt_core::Limits`].
+//! Bytes in memory, such as a mapping by `tensor-mmap`, are not copied: [`ZtensorReader::from_bytes`]. The reader is made for
+//! untrusted files: opening one takes time and memory in proportion to its index, and never panics; [`fmt_core::Limits`]
+//! bounds both.
 //!
 //! # Writing
 //!

@@ -1,12 +1,12 @@
 //! Triton's model configuration: protobuf text, JSON or TOML in, a checked and completed configuration out.
 //!
-//! Server, engine and repository are not needed, so tools can check configurations before they are deployed. A
-//! configuration is used in two steps:
+//! It needs no server, engine or repository, so tools can check configurations before they are deployed. There are two
+//! steps:
 //!
-//! 1. [`WrittenConfig::read`] takes the text and proves that it is sound in itself: fields have the right form and do not
+//! 1. [`WrittenConfig::read`] parses the text and checks that it is consistent: fields have the right form and do not
 //!    contradict each other. Fields that are unknown or without effect are listed as
 //!    [warnings](WrittenConfig::warnings); those that cannot be ignored without changing answers are errors.
-//! 2. [`complete`] holds it against a model's metadata, and fills in what is not written, as Triton's auto-complete
+//! 2. [`complete`] checks it against a model's metadata, and fills in missing fields, as Triton's auto-complete
 //!    does. [`complete_pipeline`] does that for a pipeline, which consists of its configuration only.
 //!
 //! ```

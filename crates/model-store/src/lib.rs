@@ -1,8 +1,8 @@
-//! Keeps a local folder as models are somewhere else: in a bucket of S3, Google Cloud Storage or Azure, in a repository of
-//! the Hugging Face Hub, or on a web server.
+//! Mirrors models from elsewhere in a local folder: from a bucket of S3, Google Cloud Storage or Azure, a repository of the
+//! Hugging Face Hub, or a web server.
 //!
-//! A [`Mirror`] lists what a [`Location`] has, fetches what is new into a cache on disk, and shows it as a folder that any
-//! server of folders can serve. [`Store`] is all that a place must be able to do.
+//! A [`Mirror`] lists the objects of a [`Location`], fetches new ones into a cache on disk, and presents them as a folder for any
+//! server. [`Store`] is the interface that a new kind of location implements.
 //!
 //! ```no_run
 //! use model_store::{Location, Mirror, MirrorOptions, Scope};
@@ -19,17 +19,17 @@
 //!
 //! # What can be relied on
 //!
-//! - An object is a file of the cache only when all of it came, in the version that was listed, and is on the disk. A crash
+//! - An object is in the cache only when all of it has arrived, in the version that was listed, and is on the disk. A crash
 //!   leaves temporary files, which the next process removes.
 //! - A model changes all at once: its folder is built aside, of hard links to objects, and exchanged.
-//! - Memory stays at four ranges of 8 MiB; disk space and the cache's limit are asked before anything is fetched.
-//! - Names of objects become paths only if they lead nowhere else.
+//! - Memory stays at four ranges of 8 MiB; disk space and the cache's limit are checked before a fetch.
+//! - Names of objects become paths only if they stay inside the folder.
 //! - Several processes may share a cache.
 //!
-//! # What is believed of a store
+//! # Trust in a store
 //!
-//! Its list, for names and sizes; nothing else that can be checked. Where it tells a SHA-256, the bytes must have it. To trust
-//! the bytes rather than the store, give the server a list of digests (`oip-server --require-digests`).
+//! Names and sizes come from the store's list. If the store has a SHA-256, the bytes must match it. To trust digests rather than
+//! the store, give the server a list of them (`oip-server --require-digests`).
 
 mod cache;
 mod cloud;

@@ -266,7 +266,7 @@ impl Mirror {
                     url = self.url,
                     model,
                     reason,
-                    "the model repository cannot be read; what is here stays"
+                    "the model repository cannot be read; the loaded models stay"
                 );
                 if let Some(model) = model
                     && self.known().shape == Some(Shape::Repository)
@@ -523,7 +523,7 @@ impl Mirror {
                 url = self.url,
                 model,
                 reason,
-                "a model cannot be fetched; what is here stays"
+                "a model cannot be fetched; the cached one stays"
             );
         }
     }

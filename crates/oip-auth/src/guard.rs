@@ -338,8 +338,7 @@ fn identify(
     table.by_token(token).map_err(|refused| match refused {
         Refused::Token(reason) => Refusal::unauthenticated(reason, WRONG),
         Refused::NoKeys => {
-            let reason =
-                "the keys of tokens could not be fetched yet: nobody can say whether the token is good";
+            let reason = "the keys of tokens could not be fetched yet, so the token cannot be checked";
             let error = ServiceError::new(ErrorCode::Unavailable, reason);
             error.retry_after(Duration::from_secs(5)).into()
         }

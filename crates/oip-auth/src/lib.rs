@@ -16,8 +16,8 @@
 //! apis = ["health"]
 //! ```
 //!
-//! What the head of a request tells is decided by the gate. Where only the content tells, as with models in messages of gRPC, the
-//! request carries a [`Grant`](oip_service::Grant), which the transport asks. Requests that a service makes to itself, such as
+//! The gate decides from the head of a request. If the decision needs the content, such as a model's name in a gRPC message, the
+//! request carries a [`Grant`](oip_service::Grant), which the transport checks. Requests that a service makes to itself, such as
 //! the steps of a pipeline, pass no gate.
 //!
 //! ```

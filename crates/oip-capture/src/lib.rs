@@ -1,9 +1,9 @@
 //! Requests to an inference service and their answers, recorded while it serves, and read again to be sent to another one.
 //!
 //! [`Captured`] is a service around another one. Of the requests to some models it hands a part, with their answers, to a
-//! [`Recorder`], whose thread writes them as safetensors files, each with the line of an index. Requests never wait for it: what finds no
-//! room in memory, or on the disk within the limit, is counted and not recorded. [`Recording`] reads what was written, also after a
-//! crash: a line of the index is there once both files are on the disk.
+//! [`Recorder`], whose thread writes them as safetensors files, each with the line of an index. Requests never wait for it: exchanges
+//! that find no room in memory, or on the disk within the limit, are counted and not recorded. [`Recording`] reads recordings, also
+//! after a crash: the index gets its line once both files are on the disk.
 //!
 //! ```
 //! use oip_capture::{Recorder, RecorderConfig, Recording};

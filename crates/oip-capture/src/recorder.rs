@@ -301,7 +301,7 @@ impl Writer {
                     tracing::warn!(
                         bytes,
                         left,
-                        "a request and its answer are larger than what is left of the limit: not recorded, smaller ones are"
+                        "a request and its answer are larger than the rest of the limit: not recorded; smaller ones still are"
                     );
                 }
                 Err(error) if !self.is_failing => {

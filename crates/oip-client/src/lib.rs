@@ -1,8 +1,8 @@
 //! A client of the Open Inference Protocol (KServe V2) over HTTP and gRPC, for Tensorferry's server as for Triton, MLServer,
 //! KServe and their like.
 //!
-//! [`HttpClient`] and [`GrpcClient`] are the two transports, [`InferenceClient`] is what they have in common, and
-//! [`builder`] picks one by a URL. Requests, answers and metadata are the nouns of [`oip_types`].
+//! [`HttpClient`] and [`GrpcClient`] are the two transports, [`InferenceClient`] is their common interface, and [`builder`]
+//! picks one by URL. Requests, answers and metadata are the types of [`oip_types`].
 //!
 //! ```
 //! # use std::{convert::Infallible, sync::Arc};

@@ -1,9 +1,9 @@
-//! A page for people at the root of a server of the Open Inference Protocol: its models and how they do, a form to try each of
-//! them, the same call in other languages, and the last lines of the log.
+//! A web page at the root of a server of the Open Inference Protocol: its models and their metrics, a form to try each of them,
+//! the same call in other languages, and the last lines of the log.
 //!
 //! The page is static. It loads nothing from elsewhere and calls the server's own endpoints: those of the protocol, the
-//! extensions (repository, configuration, logging) and, where they are offered, Prometheus' text at `/metrics`. What a
-//! server does not offer is said where it would stand.
+//! extensions (repository, configuration, logging) and, where they are offered, Prometheus' text at `/metrics`. If a
+//! server does not offer one of them, the page says so at that place.
 //!
 //! ```
 //! use oip_console::{LogTail, router};

@@ -1,4 +1,4 @@
-//! Runs models for the Open Inference Protocol, whatever transport the requests come by.
+//! Runs models for the Open Inference Protocol, independent of the transport.
 //!
 //! [`Engine`] is the stock [`InferenceService`](oip_service::InferenceService): it finds models in a repository, loads
 //! them with [`Backend`](oip_service::Backend)s, and runs them on threads of its own behind bounded queues.
@@ -7,14 +7,14 @@
 //! - Requests are checked against the model's metadata before anything else happens to them, and answers before they
 //!   are sent.
 //! - A full queue refuses at once. A request whose client is gone, or whose deadline has passed, is not run.
-//! - What waits for a model runs together, as far as model and requests allow ([`BatchPolicy`]); everybody gets exactly
-//!   their own rows.
+//! - Waiting requests run together, as far as model and requests allow ([`BatchPolicy`]); each gets exactly its own
+//!   rows.
 //! - A model that is known to be quick runs on the thread that its request is on ([`EngineConfig::in_place`]), where the
 //!   embedding program allows that.
 //! - A panic in a model is that request's error, not its batch's; the next request works.
 //! - A model that hangs loses its own threads only, and says so when it has none left.
 //! - Models that feed other models are served as one, each step through its own queue.
-//! - Answers are kept for requests that come again, where that is wanted ([`EngineConfig::response_cache_bytes`]).
+//! - Answers can be cached for equal requests ([`EngineConfig::response_cache_bytes`]).
 //! - Every stage of every request is counted ([`Engine::metrics`]).
 //! - A version that is loaded again serves until the new one is ready, and ends when its last request is answered.
 //!
@@ -32,20 +32,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Models that the program has itself need no repository: see [`Engine::builder`].
+//! For models without files, which need no repository, see [`Engine::builder`].
 //!
 //! # Batches
 //!
 //! A model whose inputs and outputs all have a free first dimension is batched without any configuration: as soon as a
 //! thread is free it takes what waits, up to [`EngineConfig::default_max_batch_size`] rows. When a batch fails its requests
 //! are run once more, each by itself, so that only those fail that must; a bad request thus costs its neighbours a
-//! second run, but never their answers. Nothing in a model file proves that rows know nothing of each other, so the first
-//! batch is held against a run of one of its requests; a model that does not pass is not batched.
+//! second run, but never their answers. Nothing in a model file proves that rows are independent, so the first batch is
+//! compared with a run of one of its requests; a model that does not pass is not batched.
 //!
 //! # The layout of a repository
 //!
-//! As Triton has it, `<root>/<model>/<version>/model.onnx`; the highest version is served, or those that the version policy
-//! in `<root>/<model>/config.pbtxt` wants. Or as KServe has it: `model.onnx` right in the folder, one model without
+//! As with Triton, `<root>/<model>/<version>/model.onnx`; the highest version is served, or those selected by the version policy
+//! in `<root>/<model>/config.pbtxt`. Or as with KServe: `model.onnx` directly in the folder, one model without
 //! versions. Configurations are optional; [`ModelControl`] says which models are loaded, and when. The page
 //! `docs/models.md` of the repository has all of it.
 

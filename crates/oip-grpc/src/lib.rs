@@ -2,7 +2,7 @@
 //! `oip_service::InferenceService` the gRPC side of the protocol, with `grpc.health.v1` and server
 //! reflection.
 //!
-//! What comes back is a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server. Messages and
+//! It returns a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server. Messages and
 //! a client are in [`proto`]: the superset of KServe's and Triton's definitions, so that clients of both can call it.
 //! Calls that the service does not offer are answered with `UNIMPLEMENTED`.
 //!
@@ -38,8 +38,8 @@
 //! # }
 //! ```
 //!
-//! Features, all on by default: `server` is what is above, `health` and `reflection` add their services to it, `client` is
-//! the generated client and [`client`], which make messages of requests and read answers; it needs nothing of the server.
+//! Features, all on by default: `server` is [`service`], `health` and `reflection` add their services to it, `client` is
+//! the generated client and [`client`], which encodes requests and decodes answers without the server's code.
 //! `oip-client` is a whole client on top of it.
 //!
 //! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository

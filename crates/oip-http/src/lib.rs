@@ -35,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! Serve it with `oip-listen`, or with `axum::serve` behind something that protects it from slow clients. It needs a
+//! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects it from slow clients. It needs a
 //! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed by the threads of a [`CpuPool`](oip_service::CpuPool).
 //!
 //! `docs/oip.md` of the repository lists every endpoint, header and status.

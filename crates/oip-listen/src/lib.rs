@@ -1,4 +1,4 @@
-//! An accept loop for hyper services that stays calm, whatever its clients do.
+//! An accept loop for hyper services with limits on slow and hostile clients.
 //!
 //! `axum::serve` and tonic's server accept connections and trust them: a client that connects and says nothing, sends
 //! half a header, stalls in the middle of a body or never reads its answer is waited for until the process ends, and
@@ -26,8 +26,8 @@
 //! Connections come over TCP ([`listen`]) or Unix sockets ([`listen_unix`]), with HTTP/1, HTTP/2 or either of them
 //! ([`Protocol::Either`]). [`serve_each`] makes a service of its own for each connection, which knows its client.
 //!
-//! A [`Shutdown`] first drains (no new connections; open ones finish what they are doing) and then, when somebody's
-//! patience is over, cuts what is left.
+//! A [`Shutdown`] first drains (no new connections; open ones finish their requests) and then, when the caller says so, cuts the
+//! remaining connections.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -52,7 +52,7 @@
 //! ([`ClientCertificate`] is an extension of their requests then), and with HTTP/2 for clients that ask for it.
 //!
 //! A request body that is ended for being slow fails with an [`std::io::Error`] of kind `TimedOut`, for the service to
-//! answer with 408 or its like.
+//! answer with 408 or a similar code.
 
 mod activity;
 mod body;

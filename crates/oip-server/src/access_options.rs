@@ -26,7 +26,7 @@ pub(crate) struct AccessOptions {
     #[arg(long, env = "OIP_AUTH", hide_env = true, value_name = "FILE")]
     auth: Option<PathBuf>,
 
-    /// APIs that want a header of a certain value over HTTP, as `API,API,...:key=value`: health, metadata, inference,
+    /// APIs that require a header with a certain value over HTTP, as `API,API,...:key=value`: health, metadata, inference,
     /// shared-memory, model-config, model-repository, statistics, trace, logging, metrics. May be given several times
     #[arg(
         long,
@@ -36,7 +36,7 @@ pub(crate) struct AccessOptions {
     )]
     http_restricted_api: Vec<String>,
 
-    /// The same for gRPC, where the header is `triton-grpc-protocol-` and then the key
+    /// The same for gRPC, with the header `triton-grpc-protocol-` followed by the key
     #[arg(
         long,
         env = "OIP_GRPC_RESTRICTED_PROTOCOL",
@@ -46,7 +46,7 @@ pub(crate) struct AccessOptions {
     grpc_restricted_protocol: Vec<String>,
 
     /// Origins of web pages whose scripts may call the server over HTTP and read its answers, such as
-    /// `https://app.example.com`; * for all. Calls that change the server need --allowed-hosts beside it. May be given several
+    /// `https://app.example.com`; * for all. Calls that change the server also need --allowed-hosts. May be given several
     /// times, or with commas
     #[arg(
         long,
@@ -57,8 +57,8 @@ pub(crate) struct AccessOptions {
     )]
     cors_origin: Vec<String>,
 
-    /// Where to listen for what may change the server, over HTTP and gRPC: then loading and unloading, logging, shared memory
-    /// and metrics are answered there and not on the other addresses. HOST:PORT, :PORT or unix:PATH
+    /// A separate address for calls that change the server, over HTTP and gRPC: loading and unloading, logging, shared memory
+    /// and metrics are then answered there and not on the other addresses. HOST:PORT, :PORT or unix:PATH
     #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     admin_address: Option<String>,
 

@@ -14,9 +14,8 @@ use crate::{failure::Failure, units::HumanDuration};
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct AddressOptions {
-    /// One address for everything: HTTP/1.1, HTTP/2 without TLS, and gRPC, told apart by what clients send. HTTP and gRPC then
-    /// have no addresses of their own, unless they are given. HOST:PORT, :PORT for all of this machine's addresses, or
-    /// unix:PATH
+    /// One address that HTTP/1.1, HTTP/2 without TLS, and gRPC share. HTTP and gRPC then have no addresses of their own,
+    /// unless they are given. HOST:PORT, :PORT for all of this machine's addresses, or unix:PATH
     #[arg(long, env = "OIP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     pub(crate) address: Option<String>,
 
@@ -29,24 +28,24 @@ pub(crate) struct AddressOptions {
     #[arg(long, env = "OIP_GRPC_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     pub(crate) grpc_address: Option<String>,
 
-    /// The host, or IP address, where nothing else says it [default: 127.0.0.1]
+    /// The host, or IP address, for addresses without one [default: 127.0.0.1]
     #[arg(long, env = "OIP_HOST", hide_env = true, value_name = "HOST")]
     pub(crate) host: Option<String>,
 
-    /// The port for HTTP, where --http-address does not say it [default: 8080]
+    /// The port for HTTP, if --http-address has none [default: 8080]
     #[arg(long, env = "OIP_HTTP_PORT", hide_env = true, value_name = "PORT")]
     pub(crate) http_port: Option<u16>,
 
-    /// The port for gRPC, where --grpc-address does not say it [default: 9000]
+    /// The port for gRPC, if --grpc-address has none [default: 9000]
     #[arg(long, env = "OIP_GRPC_PORT", hide_env = true, value_name = "PORT")]
     pub(crate) grpc_port: Option<u16>,
 
-    /// The permissions of Unix sockets, as chmod writes them: who may write may connect [default: 660]
+    /// The permissions of Unix sockets, as for chmod: users with write permission may connect [default: 660]
     #[arg(long, env = "OIP_UNIX_SOCKET_MODE", hide_env = true, value_name = "MODE")]
     pub(crate) unix_socket_mode: Option<SocketMode>,
 
-    /// For how long the server, when it is told to stop, says that it is not ready and still takes requests, until
-    /// everybody sends them elsewhere. It counts before --drain-timeout [default: 0s]
+    /// How long the server, after a signal to stop, reports that it is not ready but still takes requests, so that load
+    /// balancers can notice. --drain-timeout begins after it [default: 0s]
     #[arg(long, env = "OIP_SHUTDOWN_DELAY", hide_env = true, value_name = "TIME")]
     pub(crate) shutdown_delay: Option<HumanDuration>,
 }

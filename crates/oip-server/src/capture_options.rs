@@ -12,12 +12,12 @@ use crate::{failure::Failure, units::ByteSize};
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct CaptureOptions {
-    /// A folder that requests and their answers are recorded in, as tensor files; `tensor replay` sends them again. They hold
-    /// what clients send [default: nothing is recorded]
+    /// A folder to record requests and their answers in, as tensor files; `tensor replay` sends them again. They contain the
+    /// data of clients [default: nothing is recorded]
     #[arg(long, env = "OIP_CAPTURE", hide_env = true, value_name = "DIR")]
     pub(crate) capture: Option<PathBuf>,
 
-    /// The part of the requests that is recorded, from 0 to 1 [default: 0.01]
+    /// The fraction of requests that is recorded, from 0 to 1 [default: 0.01]
     #[arg(long, env = "OIP_CAPTURE_RATE", hide_env = true, value_name = "RATE")]
     pub(crate) capture_rate: Option<f64>,
 

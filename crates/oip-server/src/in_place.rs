@@ -24,8 +24,8 @@ use crate::units::HumanDuration;
 #[derive(Clone, Copy, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct InPlaceOptions {
-    /// Models whose runs are measured to take at most about this long run on the thread that their request is on, where
-    /// nothing in the request can make a run longer; 0s hands every request to a thread of its model [default: 100us]
+    /// Models whose runs take at most about this long run on the thread that has their request, if nothing in a request can
+    /// make a run longer; with 0s every request goes to a thread of its model [default: 100us]
     #[arg(long, env = "OIP_IN_PLACE_TIME", hide_env = true, value_name = "TIME")]
     pub(crate) in_place_time: Option<HumanDuration>,
 }

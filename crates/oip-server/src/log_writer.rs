@@ -124,7 +124,7 @@ fn write_all(
 
 /// The line that says how many are missing. Its time is that of the line behind it.
 fn dropped_line(count: u64, format: LogFormat) -> Vec<u8> {
-    let message = "lines of the log were dropped here, since nobody read them in time";
+    let message = "log lines were dropped here because standard error was not read in time";
     match format {
         LogFormat::Text => format!(" WARN oip_server: {message} count={count}\n").into_bytes(),
         LogFormat::Json => {

@@ -1,7 +1,7 @@
 //! `oip-server`: serves the models of a folder over the Open Inference Protocol, HTTP and gRPC.
 //!
-//! The binary only puts libraries together: options become a configuration, the configuration an engine and two
-//! transports, and those run until a signal ends them.
+//! The binary only combines libraries: it turns options into a configuration, builds an engine and two transports from it, and
+//! runs them until a signal.
 
 mod access_options;
 mod addresses;

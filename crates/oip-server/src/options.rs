@@ -26,7 +26,7 @@ A repository holds models as <model>/<version>/model.onnx; the highest version i
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
 whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a
-model in Python. Models of a URL are fetched into a cache first.
+model in Python. Models at a URL are fetched into a cache first.
 
 Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
 configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
@@ -43,8 +43,8 @@ Examples:
 Sizes are bytes or have a unit (64MiB, 1GB), times are seconds or have one (5, 500ms, 2min).
 
 SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
-had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP reads the log's levels in
-the configuration file again, and opens the access log's file again.";
+had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access
+log's file again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
 /// What is logged unless somebody says otherwise.
 pub(crate) const DEFAULT_LOG: &str = "info";
@@ -54,8 +54,8 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 #[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
-    /// A folder with models, a folder with one model, or a model's file, or the URL of one of these; as --model-repository,
-    /// before which it goes
+    /// A folder with models, a folder with one model, a model's file, or the URL of one of these. It overrides
+    /// --model-repository
     #[arg(value_name = "PATH")]
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MODEL_CONTROL_MODE", hide_env = true, value_name = "MODE")]
     pub(crate) model_control_mode: Option<ControlMode>,
 
-    /// Seconds between two looks at the repository, with --model-control-mode=poll [default: 15]
+    /// Seconds between two polls of the repository, with --model-control-mode=poll [default: 15]
     #[arg(long, env = "OIP_REPOSITORY_POLL_SECS", hide_env = true, value_name = "N")]
     pub(crate) repository_poll_secs: Option<NonZeroU32>,
 
@@ -145,7 +145,7 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_REQUEST_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_request_size: Option<ByteSize>,
 
-    /// Largest answer of a tensor file, of which small requests can ask for much [default: 64MiB]
+    /// Largest answer of a tensor file, since a small request can ask for a large one [default: 64MiB]
     #[cfg(feature = "tensors")]
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,
@@ -155,16 +155,16 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
-    /// Threads that read, print and compress large bodies [default: as many as the machine has cores]
+    /// Threads that parse, print and compress large bodies [default: the number of cores]
     #[arg(long, env = "OIP_CPU_THREADS", hide_env = true, value_name = "N")]
     pub(crate) cpu_threads: Option<usize>,
 
-    /// Whether models may be mapped rather than read, where their configuration wants it. This is your word that nobody
-    /// writes to these files or truncates them while the server runs: it would end, or give wrong answers [default: false]
+    /// Whether model files may be mapped instead of read, if their configuration asks for it. You promise that these files
+    /// are not changed or truncated while the server runs: it would crash, or give wrong answers [default: false]
     #[arg(long, env = "OIP_ALLOW_MAPPED_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_mapped_models: Option<bool>,
 
-    /// Memory for answers that are kept and given again, for models whose configuration enables it [default: none]
+    /// Memory of the response cache, for models whose configuration enables it [default: no cache]
     #[arg(
         long,
         env = "OIP_RESPONSE_CACHE_BYTE_SIZE",
@@ -173,15 +173,15 @@ pub(crate) struct Options {
     )]
     pub(crate) response_cache_byte_size: Option<ByteSize>,
 
-    /// Connections at once, over both transports; more of them wait [default: 10240]
+    /// Open connections over both transports; further ones wait [default: 10240]
     #[arg(long, env = "OIP_MAX_CONNECTIONS", hide_env = true, value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 
-    /// Time for a request that does not say how long it may take [default: 30s]
+    /// Deadline of requests that set none [default: 30s]
     #[arg(long, env = "OIP_REQUEST_TIMEOUT", hide_env = true, value_name = "TIME")]
     pub(crate) request_timeout: Option<HumanDuration>,
 
-    /// Longest time that a request may ask for [default: 5m]
+    /// Longest deadline that a request may set [default: 5m]
     #[arg(long, env = "OIP_MAX_REQUEST_TIMEOUT", hide_env = true, value_name = "TIME")]
     pub(crate) max_request_timeout: Option<HumanDuration>,
 
@@ -209,12 +209,13 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ALLOW_CONSOLE", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console: Option<bool>,
 
-    /// Whether the console shows the log's last lines, to everybody who reaches the port [default: true on a loopback address]
+    /// Whether the console shows the log's last lines, to every client that reaches the port [default: true on a loopback
+    /// address]
     #[arg(long, env = "OIP_ALLOW_CONSOLE_LOG", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console_log: Option<bool>,
 
-    /// Host names that this server is known by, besides IP addresses and names without a dot. On a loopback address, and
-    /// on any when this is given, other names in the header Host are refused, since a web page could have resolved them to
+    /// Host names of this server, besides IP addresses and names without a dot. On a loopback address, and on any address if
+    /// this is given, requests with other names in the header Host are refused, since a web page could have resolved them to
     /// this server. Web pages of these hosts may change the server. May be given several times, or with commas; * for all
     #[arg(
         long,
@@ -225,8 +226,8 @@ pub(crate) struct Options {
     )]
     pub(crate) allowed_hosts: Vec<String>,
 
-    /// Whether clients may leave tensors in shared memory: they can read and write any of it that this server may
-    /// [default: false]
+    /// Whether clients may pass tensors in shared memory. They can then read and write all shared memory that this server
+    /// can [default: false]
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 
@@ -236,8 +237,8 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
-    /// Whether ONNX models run in processes of their own, where a crash is theirs alone. A model's configuration can say so
-    /// for itself, and for tensor files, with the parameter `isolation` [default: false]
+    /// Whether ONNX models run in processes of their own, so that a crash affects only that model. The parameter `isolation`
+    /// in a model's configuration decides for one model, also for boosters and tensor files [default: false]
     #[arg(long, env = "OIP_ISOLATE_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) isolate_models: Option<bool>,
 
@@ -272,11 +273,11 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ControlMode {
-    /// All at start, and that is it
+    /// All at start, and no changes later
     None,
-    /// All at start, and again what changes in the repository
+    /// All at start, then changes in the repository
     Poll,
-    /// Those that --load-model or clients ask for
+    /// Models that --load-model or clients ask for
     Explicit,
 }
 
@@ -286,11 +287,11 @@ pub(crate) enum ControlMode {
 pub(crate) enum JsonNonFinite {
     /// As null: valid JSON, infinities are lost
     Null,
-    /// As NaN, Infinity and -Infinity: not JSON by the letter
+    /// As NaN, Infinity and -Infinity: not strictly JSON
     Literal,
     /// As strings
     String,
-    /// Not at all: the request fails
+    /// As an error: the request fails
     Error,
 }
 
@@ -447,7 +448,7 @@ fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>
     })
 }
 
-/// What clap says about a wrong command line, in one line.
+/// Clap's message for a wrong command line, in one line.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

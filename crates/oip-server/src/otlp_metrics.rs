@@ -21,7 +21,7 @@ use crate::{
 )]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct MetricOptions {
-    /// A collector of OpenTelemetry that takes OTLP over HTTP, such as http://127.0.0.1:4318: the metrics of /metrics are pushed
+    /// An OpenTelemetry collector that accepts OTLP over HTTP, such as http://127.0.0.1:4318: the metrics of /metrics are pushed
     /// there. It may be that of --otlp-endpoint [default: none]
     #[arg(long, env = "OIP_OTLP_METRICS_ENDPOINT", hide_env = true, value_name = "URL")]
     pub(crate) otlp_metrics_endpoint: Option<String>,

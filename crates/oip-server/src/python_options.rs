@@ -8,8 +8,8 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct PythonOptions {
-    /// Whether models may be Python programs (model.py), which run with this server's rights, in processes of their own. This is
-    /// your word that you trust everybody who can write to the repository [default: false]
+    /// Whether models may be Python programs (model.py), which run with this server's rights, in processes of their own. Use it
+    /// only if you trust everybody who can write to the repository [default: false]
     #[arg(long, env = "OIP_ALLOW_PYTHON", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_python: Option<bool>,
 

@@ -14,12 +14,12 @@ use crate::units::ByteSize;
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct SourceOptions {
-    /// Where models are kept that come from a URL [default: tensorferry/models in the user's cache folder]
+    /// The folder that caches models from URLs [default: tensorferry/models in the user's cache folder]
     #[cfg(feature = "stores")]
     #[arg(long, env = "OIP_REPOSITORY_CACHE", hide_env = true, value_name = "DIR")]
     pub(crate) repository_cache: Option<PathBuf>,
 
-    /// Largest size of that folder; models of earlier times go first [default: as much as the disk has]
+    /// Largest size of that folder; the oldest unused models are removed first [default: as much as the disk has]
     #[cfg(feature = "stores")]
     #[arg(
         long,
@@ -29,12 +29,12 @@ pub(crate) struct SourceOptions {
     )]
     pub(crate) repository_cache_limit: Option<ByteSize>,
 
-    /// Certificates (PEM) by which servers with models are trusted, instead of the authorities that browsers trust
+    /// Certificates (PEM) of trusted authorities for servers with models, instead of the authorities that browsers trust
     #[cfg(feature = "stores")]
     #[arg(long, env = "OIP_REPOSITORY_CA", hide_env = true, value_name = "FILE")]
     pub(crate) repository_ca: Option<PathBuf>,
 
-    /// A folder outside of the repository that links in it may lead to, such as the blobs of a Hugging Face cache. May be given
+    /// A folder outside of the repository to which its links may lead, such as the blobs of a Hugging Face cache. May be given
     /// several times
     #[arg(long, env = "OIP_REPOSITORY_ALSO", hide_env = true, value_name = "DIR")]
     pub(crate) repository_also: Vec<PathBuf>,

@@ -12,8 +12,8 @@ use crate::failure::Failure;
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TlsOptions {
-    /// The server's certificate as PEM, with those behind it that lead to one that clients know. Both transports then speak
-    /// TLS 1.2 and 1.3 and nothing else. This file and the two below are read again when they change
+    /// The server's certificate as PEM, followed by its intermediate certificates. Both transports then speak only TLS 1.2 and
+    /// 1.3. This file and the two below are read again when they change
     #[arg(long, env = "OIP_TLS_CERTIFICATE", hide_env = true, value_name = "FILE")]
     tls_certificate: Option<PathBuf>,
 
@@ -21,7 +21,7 @@ pub(crate) struct TlsOptions {
     #[arg(long, env = "OIP_TLS_KEY", hide_env = true, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
-    /// Certificates of authorities as PEM: clients must have a certificate that one of them has signed
+    /// Certificates of authorities as PEM: clients must have a certificate signed by one of them
     #[arg(long, env = "OIP_TLS_CLIENT_CA", hide_env = true, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
 }

@@ -18,16 +18,16 @@ use crate::{failure::Failure, traffic::Traces};
 )]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TraceOptions {
-    /// A collector of OpenTelemetry that takes OTLP over HTTP, such as http://127.0.0.1:4318: requests that run models are
-    /// traced. Headers for it come by OTEL_EXPORTER_OTLP_HEADERS [default: none]
+    /// An OpenTelemetry collector that accepts OTLP over HTTP, such as http://127.0.0.1:4318: requests that run models are
+    /// traced. OTEL_EXPORTER_OTLP_HEADERS sets headers for it [default: none]
     #[arg(long, env = "OIP_OTLP_ENDPOINT", hide_env = true, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
 
-    /// The part of requests that is traced, from 0 to 1, where a traceparent does not say it [default: 1]
+    /// The fraction of requests that is traced, from 0 to 1, for requests without a traceparent [default: 1]
     #[arg(long, env = "OIP_OTLP_SAMPLE_RATIO", hide_env = true, value_name = "RATIO")]
     pub(crate) otlp_sample_ratio: Option<f64>,
 
-    /// What the server says of itself, beside OTEL_RESOURCE_ATTRIBUTES, such as deployment.environment.name=test. May be given
+    /// A resource attribute, in addition to OTEL_RESOURCE_ATTRIBUTES, such as deployment.environment.name=test. May be given
     /// several times
     #[arg(long, env = "OIP_OTLP_ATTRIBUTE", hide_env = true, value_name = "NAME=VALUE")]
     pub(crate) otlp_attribute: Vec<String>,

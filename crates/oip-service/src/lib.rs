@@ -1,8 +1,8 @@
-//! The seam between the Open Inference Protocol's transports and whatever answers them.
+//! The interface between the Open Inference Protocol's transports and the services behind them.
 //!
 //! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and know nothing else; an engine
 //! (`oip-engine`), or a service of your own, implements it and knows no transport. Inside an engine, a model is a
-//! [`Model`]: plain blocking code. What makes models out of files is a [`Backend`].
+//! [`Model`]: plain blocking code. A [`Backend`] makes models out of files.
 //!
 //! ```text
 //!  oip-http ─┐                         ┌─ oip-engine ── Model ◀── Backend (ONNX, tensor files, yours)

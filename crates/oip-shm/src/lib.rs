@@ -7,8 +7,8 @@
 //! it.
 //!
 //! Every client of the server can name any object in that folder, and read and write it through the server with the
-//! server's rights. That is what the extension is, in every server that has it; so offer it only where all clients
-//! are trusted with what the server's user may share. What is done about it:
+//! server's rights. That is how the extension is defined, in every server; so offer it only if all clients may access
+//! all shared memory of the server's user. The protections:
 //!
 //! - The server makes no shared memory of its own that a client could name.
 //! - A key is the name of one file in the folder: no path, no link, no pipe, no device.

@@ -1,8 +1,8 @@
 //! Traces of requests and metrics, sent to a collector of OpenTelemetry by OTLP over HTTP with protobuf.
 //!
-//! A [`Sampler`] decides at a request's head whether it is traced: as the caller's `traceparent` says, or by a ratio. What was
-//! traced goes to an [`Exporter`] as [`Span`]s when the request is over. The exporter has a bounded queue and a thread: nobody
-//! waits for the collector, and what finds no room is counted. A [`MetricsExporter`] has a thread that pushes totals at an interval.
+//! A [`Sampler`] decides at a request's head whether it is traced: as the caller's `traceparent` says, or by a ratio. Traced
+//! requests go to an [`Exporter`] as [`Span`]s when they are over. The exporter has a bounded queue and a thread: requests never
+//! wait for the collector, and spans that find no room are counted. A [`MetricsExporter`] has a thread that pushes totals at an interval.
 //!
 //! ```
 //! use std::time::SystemTime;

@@ -5,15 +5,15 @@
 //! - **Nouns**: [`InferRequest`], [`InferResponse`], [`ModelMetadata`], [`Parameters`]. A tensor is a [`TensorValue`]:
 //!   fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), either way a shape and shared
 //!   bytes that are known to agree.
-//! - **Rules**: [`ModelMetadata::check_request`] holds a request against a model, [`ModelMetadata::pick_outputs`] a
-//!   model against its promise; [`Limits`] and [`ModelRef`] stand at the door.
+//! - **Rules**: [`ModelMetadata::check_request`] checks a request against a model, [`ModelMetadata::pick_outputs`] a
+//!   model's outputs against its metadata; [`Limits`] and [`ModelRef`] check what clients send.
 //! - **Extensions**: the nouns of repository index, model configuration, statistics, logging, shared memory; and
 //!   [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
 //! - **Encodings** (feature `rest`, on by default): [`rest`] reads and writes JSON bodies straight from and to typed
 //!   buffers, and the binary tensor data extension without copying.
 //!
-//! Where the protocol's text leaves something open, `docs/oip.md` of the repository says what is done and why.
+//! `docs/oip.md` of the repository lists the decisions where the protocol's text leaves something open.
 //!
 //! ```
 //! use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, TensorMetadata};

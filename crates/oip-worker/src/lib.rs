@@ -1,5 +1,5 @@
-//! Models in processes of their own: what aborts, overflows its stack, runs into a signal, eats all memory or hangs takes one
-//! request with it and nothing else.
+//! Models in processes of their own: one that aborts, overflows its stack, gets a signal, uses up all memory or hangs costs one
+//! request and nothing else.
 //!
 //! [`IsolatedBackend`] wraps another backend. A model whose configuration wants isolation is loaded by a *worker*, a
 //! process that has the same backend, and a model in the server stands for it. To its caller, an engine or a test, it
@@ -30,15 +30,15 @@
 //! # Life of a worker
 //!
 //! The first one is started when the model is loaded, and its load error becomes the reason that the model is unavailable.
-//! A worker runs one request at a time; when there are more at once more workers are started, so that there come to be as many
-//! as the model has instances. They stay until the model is unloaded.
+//! A worker runs one request at a time; when requests come at the same time more workers are started, up to the model's
+//! instances. They stay until the model is unloaded.
 //!
-//! A worker that dies takes the request that it ran with it, which is answered with how it died; a new one is started at
+//! When a worker dies, the request that it ran fails with an error that says how it died; a new worker is started at
 //! once. After five deaths in a row without an answer between them there is a pause, of a second and then of twice as much each
-//! time, up to 30 s; requests are refused meanwhile and told when it is tried again.
+//! time, up to 30 s; requests are refused meanwhile, with the time of the next try.
 //!
-//! When nobody waits for a request any more the model is told, as it would be in the server. One that goes on for a second
-//! nevertheless is killed and replaced, so that no instance is lost to it. This does not count as one of the five deaths.
+//! When a request's client is gone or its deadline has passed, the model is told, as it would be in the server. A worker that
+//! goes on for a second nevertheless is killed and replaced, so that no instance is lost. This is not one of the five deaths.
 //!
 //! A worker ends with the server, however that ends: it reads the end of its control socket, and on Linux the system ends it
 //! with the thread that started it. It does not end before, when the terminal or a service manager sends its signal to all
@@ -47,13 +47,13 @@
 //! A worker can be given a limit of memory. A model that exceeds it ends its worker, by the way an allocation fails in its
 //! language; the server's message names the limit.
 //!
-//! This is no sandbox. A worker has the rights of the server: what keeps out bugs does not keep out an attacker who runs code of
-//! his own in it. What is held against such a one is that nothing a worker *sends* can harm the server: all lengths are bounded
-//! before room is made, what is no answer ends the worker, and the engine holds answers against the model's metadata.
+//! This is not a sandbox. A worker has the rights of the server: it contains bugs, but not an attacker who runs code of his own
+//! in it. But nothing that a worker *sends* can harm the server: all lengths are bounded before memory is allocated, a malformed
+//! answer ends the worker, and the engine checks answers against the model's metadata.
 //!
 //! # Protocol
 //!
-//! Two Unix sockets, made as pairs: nothing of it has a path or a port. One, the worker's standard input, carries frames;
+//! Two pairs of Unix sockets, without a path or a port. One, the worker's standard input, carries frames;
 //! the other, its standard output, carries 8-byte numbers of requests that are cancelled, to the worker. `run` moves both
 //! away before any model is loaded, so that what a model prints cannot get among them; it goes to the server's log, with what
 //! is written to standard error.

@@ -351,7 +351,10 @@ impl fmt::Display for Death {
         let Some(status) = self.status else {
             return match &self.broken {
                 Broken::Ended => write!(f, "it was killed because it closed its connection"),
-                Broken::GivenUp => write!(f, "it was killed because it went on when nobody waited any more"),
+                Broken::GivenUp => write!(
+                    f,
+                    "it was killed because it went on after its client had left or its deadline had passed"
+                ),
                 Broken::Wrong(what) => write!(f, "it was killed because it sent {what}"),
                 Broken::System(error) => {
                     write!(f, "it was killed because it could not be spoken to: {error}")

@@ -1,7 +1,7 @@
 //! One session of ONNX Runtime that many threads run at once.
 //!
 //! The crate `ort` runs a session through `&mut self`, so programs that serve many requests would need a session for
-//! each run that goes on at the same time: as many copies of the weights, or weights that sessions share, which ONNX
+//! each simultaneous run: as many copies of the weights, or weights that sessions share, which ONNX
 //! Runtime's transpose optimizer rewrites for one of them only (silently wrong numbers) and which its quantised
 //! operators refuse. ONNX Runtime itself allows `Run` from any number of threads: its documentation says so, its own
 //! bindings do it, and execution providers that cannot are locked inside of the library. This crate makes that one call.

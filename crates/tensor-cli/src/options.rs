@@ -50,7 +50,7 @@ pub(crate) struct Servers {
     /// option the environment variable `SSL_CERT_FILE` names one.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Take http:// for other machines than this one, too: anybody on the way can change the file then.
+    /// Allow http:// for other machines too: anybody on the network path can then change the file.
     #[arg(long, global = true)]
     pub(crate) allow_http: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Servers {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Reading")]
 pub(crate) struct Reading {
-    /// Take files that break rules which cannot lead to wrong data; docs/formats says which.
+    /// Accept files that break rules which cannot lead to wrong data; docs/formats says which.
     #[arg(long, global = true)]
     pub(crate) lenient: bool,
     /// The largest index that is read [default: 256 MiB].
@@ -109,7 +109,7 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Check structure and checksums, and name what is legal but odd.
     Verify(Verify),
-    /// Write a file anew, in another format or with other settings.
+    /// Write a file in another format or with other settings.
     Convert(Convert),
     /// Compare two files, of the same format or not, by names and content.
     Diff(Diff),
@@ -121,15 +121,15 @@ pub(crate) enum Command {
     Manifest(Manifest),
     /// Write one tensor, some of its rows, or some tensors to a file of their own.
     Extract(Extract),
-    /// Give a tensor another name. TensorBuffers and zTensor get another index behind their data, safetensors and GGUF before it
-    /// if there is room; others are written anew.
+    /// Rename a tensor. TensorBuffers and zTensor get a new index after their data, safetensors and GGUF a new header if there
+    /// is room; other formats are rewritten.
     Rename(Rename),
-    /// Set what a file says about itself or about a tensor, as `rename` does.
+    /// Set metadata of a file or attributes of a tensor, in place where `rename` can.
     Set(Set),
     /// Run a model on a server: inputs from files, outputs into files or as a table.
     #[cfg(feature = "client")]
     Infer(crate::client::options::Infer),
-    /// Send requests again that a server has recorded, and hold the answers against the recorded ones.
+    /// Send recorded requests again, and compare the answers with the recorded ones.
     #[cfg(feature = "client")]
     Replay(crate::client::options::Replay),
     /// Measure how fast a model on a server answers.
@@ -138,10 +138,10 @@ pub(crate) enum Command {
     /// List the models of a server.
     #[cfg(feature = "client")]
     Ls(crate::client::options::List),
-    /// Show what a model on a server takes and gives.
+    /// Show inputs and outputs of a model on a server.
     #[cfg(feature = "client")]
     Show(crate::client::options::Show),
-    /// Show whether a server is ready, and what its models have answered.
+    /// Show whether a server is ready, and its models' statistics.
     #[cfg(feature = "client")]
     Status(crate::client::options::StatusOptions),
     /// Make a server load models, or load them again.
@@ -228,10 +228,10 @@ pub(crate) struct Verify {
     /// The files.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Fail for what is legal but odd, too.
+    /// Also fail for findings that are legal but odd.
     #[arg(long, conflicts_with = "index")]
     pub(crate) strict: bool,
-    /// Hold all tensors against what `tensor manifest` printed, text or JSON: names, dtypes, shapes and contents.
+    /// Compare all tensors with a manifest from `tensor manifest`, text or JSON: names, dtypes, shapes and contents.
     #[arg(long, value_name = "FILE", conflicts_with = "index")]
     pub(crate) manifest: Option<PathBuf>,
     /// As JSON for programs, an object for each file on a line of its own.
@@ -268,7 +268,7 @@ pub(crate) struct Convert {
 pub(crate) struct Split {
     /// The file to read, or the folder or the index of a checkpoint in many files.
     pub(crate) from: PathBuf,
-    /// The folder to write to, or what the whole would be called: out/model.safetensors gives
+    /// The folder to write to, or the name that one file would have: out/model.safetensors gives
     /// out/model-00001-of-00003.safetensors and so on, and out/model.safetensors.index.json.
     pub(crate) to: PathBuf,
     /// Bytes of tensors in one file at most: 5GB, 512MiB or bytes. A larger tensor has a file of its own.
@@ -328,7 +328,7 @@ pub(crate) struct Target {
     /// become infinite with --dtype), or all of these. What is lost is printed.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all")]
     pub(crate) allow_loss: Vec<LossKind>,
-    /// Fail for metadata that the format cannot hold, too; otherwise it is dropped and named.
+    /// Also fail for metadata that the format cannot hold; otherwise it is dropped and named.
     #[arg(long)]
     pub(crate) strict: bool,
     /// Compress (zTensor).
@@ -346,10 +346,10 @@ pub(crate) struct Target {
     /// The order of bytes in a number (zTensor) [default: little].
     #[arg(long)]
     pub(crate) endian: Option<Endian>,
-    /// Keep to the letter of the specification where the readers in use need more (zTensor, BTF).
+    /// Follow the specification to the letter, even where existing readers need more (zTensor, BTF).
     #[arg(long)]
     pub(crate) strict_spec: bool,
-    /// What offsets of data are multiples of (zTensor from 64, TensorBuffers from 1) [default: 64].
+    /// Alignment of data in bytes (zTensor from 64, TensorBuffers from 1) [default: 64].
     #[arg(long, value_name = "BYTES")]
     pub(crate) align: Option<u32>,
     /// The number that marks sparse tensors: 2 as specified, or 1 as TFRT's own code reads (BTF) [default: 2].
@@ -395,13 +395,13 @@ pub(crate) struct Diff {
     pub(crate) left: PathBuf,
     /// The other.
     pub(crate) right: PathBuf,
-    /// How far numbers may be apart, in parts of the right one.
+    /// Tolerance relative to the number in the second file.
     #[arg(long, value_name = "PARTS", default_value_t = 0.0, value_parser = tolerance)]
     pub(crate) rtol: f64,
-    /// How far numbers may be apart.
+    /// Absolute tolerance.
     #[arg(long, value_name = "DIFFERENCE", default_value_t = 0.0, value_parser = tolerance)]
     pub(crate) atol: f64,
-    /// Count what the files say of themselves as a difference, not as a note.
+    /// Report different metadata as a difference, not as a note.
     #[arg(long)]
     pub(crate) metadata: bool,
     #[command(flatten)]
@@ -421,8 +421,8 @@ pub(crate) struct Extract {
     /// Rows along the first axis, from the first to before the second: 10:20, :20, 10:.
     #[arg(long, value_name = "FROM:TO", value_parser = rows)]
     pub(crate) rows: Option<Rows>,
-    /// Where to: a file of the format that the extension tells; another name, or -, for the bytes of one tensor as they
-    /// are, row-major and little-endian.
+    /// The file to write, in the format of its extension; any other name, or -, gets the raw bytes of one tensor,
+    /// row-major and little-endian.
     #[arg(long, short)]
     pub(crate) output: PathBuf,
     #[command(flatten)]
@@ -441,7 +441,7 @@ pub(crate) struct Rename {
     pub(crate) file: PathBuf,
     /// The tensor's name now.
     pub(crate) from: String,
-    /// Its name from now on.
+    /// Its new name.
     pub(crate) to: String,
     /// What was done as JSON.
     #[arg(long)]
@@ -452,10 +452,10 @@ pub(crate) struct Rename {
 pub(crate) struct Set {
     /// The file.
     pub(crate) file: PathBuf,
-    /// What to set, and to what; nothing behind the = takes it away.
+    /// The key and its value; an empty value removes the key.
     #[arg(value_name = "KEY=VALUE", value_parser = assignment)]
     pub(crate) assignment: (String, String),
-    /// About this tensor rather than the file.
+    /// Set it for this tensor rather than for the file.
     #[arg(long)]
     pub(crate) tensor: Option<String>,
     /// What was done as JSON.
@@ -473,7 +473,10 @@ pub(crate) struct Rows {
 fn rows(text: &str) -> Result<Rows, String> {
     let number = |text: &str| match text {
         "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| format!("'{text}' is no row")),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| format!("'{text}' is not a row number")),
     };
     let (from, to) = text.split_once(':').ok_or("expected FROM:TO")?;
     let rows = Rows {

@@ -1,8 +1,7 @@
 //! Tensors as plain values: a dtype, a shape, and row-major little-endian bytes.
 //!
-//! This crate is the common currency of everything that moves tensors here: files, models and network clients
-//! hand each other [`Tensor`]s, whose elements live in one shared [`bytes::Bytes`]. Cloning a tensor or taking
-//! rows of it costs a reference count, never a copy.
+//! Files, models and network clients of this project exchange [`Tensor`]s, whose elements are in one shared
+//! [`bytes::Bytes`]. Cloning a tensor or taking rows of it costs a reference count, never a copy.
 //!
 //! | type | what it is |
 //! |---|---|

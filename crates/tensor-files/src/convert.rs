@@ -413,7 +413,7 @@ impl fmt::Display for Unplanned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported(why) => f.write_str(why),
-            Self::Blocks(dtype) => write!(f, "its elements are no whole blocks of {dtype}"),
+            Self::Blocks(dtype) => write!(f, "its elements are not whole blocks of {dtype}"),
             Self::DType(dtype) => write!(f, "its dtype is {dtype}"),
             Self::Layout => f.write_str("its layout is not known"),
         }

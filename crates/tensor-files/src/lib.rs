@@ -1,4 +1,4 @@
-//! Tensor files of every format here, for tools that do not care which one a file has.
+//! Tensor files of all supported formats behind one interface.
 //!
 //! ```
 //! use tensor_files::{ConvertOptions, convert, diff, format_of_path, open, verify};
@@ -33,8 +33,8 @@
 //! Each format is a feature: `btf`, `gguf`, `npy` (which is `.npz` too), `onnx` (the weights of models, read only),
 //! `safetensors`, `tbuf`, `torch` (read only), `ztensor`. All are on by default.
 //!
-//! Files are read where and when they are asked for. Who wants them mapped, and can promise what that takes, gives
-//! [`open_source`] a mapping of `tensor-mmap`.
+//! Files are read on demand. To map a file instead, give [`open_source`] a mapping of `tensor-mmap` and keep the contract
+//! of that crate.
 
 mod ahead;
 #[cfg(feature = "onnx")]

@@ -34,7 +34,7 @@ impl fmt::Display for Loss {
             Self::Attribute(name, key) => {
                 write!(f, "the attribute {} of tensor {}", Quoted(key), Quoted(name))
             }
-            Self::ForeignPart(name) => write!(f, "{}, which is no tensor", Quoted(name)),
+            Self::ForeignPart(name) => write!(f, "{}, which is not a tensor", Quoted(name)),
             Self::Range(name, count) => {
                 let plural = if *count == 1 { "number" } else { "numbers" };
                 write!(

@@ -1,8 +1,8 @@
 //! Files as shared [`Bytes`] by mapping: no copy, no reading ahead of use.
 //!
 //! Mapping is an `unsafe fn` because nothing in the
-//! system keeps others from changing or truncating the file: its contract is the caller's to keep. Who cannot keep it
-//! reads the file instead; that costs one copy and no worry.
+//! system keeps others from changing or truncating the file: the caller must keep its contract. If you cannot, read the
+//! file instead, which costs one copy.
 //!
 //! ```
 //! # let folder = tempfile::tempdir()?;

@@ -1,7 +1,7 @@
 //! Files on servers as sources of bytes, so that every reader of tensor files works over the network by ranges.
 //!
-//! A [`RemoteSource`] is a [`ByteSource`](fmt_core::ByteSource). It asks a server for the parts of a file that a reader
-//! wants and for little more: the first request (two if the index is at the end) brings the part of the file where its
+//! A [`RemoteSource`] is a [`ByteSource`](fmt_core::ByteSource). It fetches the parts of a file that a reader wants, and little
+//! more: the first request (two if the index is at the end) brings the part of the file where its
 //! format keeps the index, reads that follow each other share one answer, and nothing large is held in memory.
 //!
 //! ```no_run
@@ -18,9 +18,9 @@
 //! # }
 //! ```
 //!
-//! # What is believed of a server
+//! # Checks of what servers send
 //!
-//! Nothing that can be checked. Each answer must be the range that was asked for, by its status, its `Content-Range` and
+//! Responses are checked. Each answer must be the range that was asked for, by its status, its `Content-Range` and
 //! its number of bytes. An answer that belongs to another version of the file, by its `ETag`, `Last-Modified` or length,
 //! is an error of the kind [`Changed`](fmt_core::ErrorKind::Changed). Memory grows with what has arrived, not with what
 //! was announced. Answers that stop or come too slowly are asked for again from where they stopped.

@@ -1,9 +1,8 @@
 //! Serve your own models over the Open Inference Protocol (KServe V2): an engine with queues, batches and checks, HTTP and
 //! gRPC in front of it, and a drain at the end.
 //!
-//! The front of the project's crates for programs that embed a server; the server as a program is `oip-server`. What a model
-//! is says [`Model`], what the engine does with it says [`Engine`], and all settings of the transports are theirs
-//! ([`HttpConfig`], [`GrpcConfig`], [`Limits`]).
+//! This crate is for programs that embed a server; the server as a program is `oip-server`. Implement [`Model`], build an
+//! [`Engine`], and set the options of the transports ([`HttpConfig`], [`GrpcConfig`], [`Limits`]).
 //!
 //! ```no_run
 //! use tensorferry::{

@@ -46,7 +46,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
     }
     if trees % head.per_iteration != 0 {
         return Err(Refusal::new(format!(
-            "{trees} trees are no whole number of iterations of {}",
+            "{trees} trees are not a whole number of iterations of {}",
             head.per_iteration
         )));
     }

@@ -88,7 +88,7 @@ pub(super) fn input(value: &TensorValue) -> Result<SessionInputValue<'_>, Servic
 /// has the addresses.
 pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorValue, ServiceError> {
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
-        return Err(failed("it is no tensor", value.dtype().to_string()));
+        return Err(failed("it is not a tensor", value.dtype().to_string()));
     };
     let dims: Option<Vec<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
     let dims = dims.ok_or_else(|| failed("it has a negative dimension", shape.to_string()))?;

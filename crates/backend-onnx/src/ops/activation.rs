@@ -59,7 +59,7 @@ pub(crate) fn activation(
         "Sign" => Function::Sign,
         "Asinh" => Function::Asinh,
         "Acosh" => Function::Acosh,
-        other => bail!("{other} is no activation"),
+        other => bail!("{other} is not an activation"),
     };
     Ok(ElementWiseOp(Box::new(Activation(function)), None).into_hir())
 }

@@ -26,7 +26,7 @@ pub(crate) fn normalize(context: &ParsingContext<'_>, node: &NodeProto) -> Tract
             Groups::Over(attributes.ints("axes").to_vec())
         }
         "MeanVarianceNormalization" => Groups::Over(vec![0, 2, 3]),
-        other => bail!("{other} is no normalization"),
+        other => bail!("{other} is not a normalization"),
     };
     let epsilon = match &groups {
         // It stands outside of the root there.

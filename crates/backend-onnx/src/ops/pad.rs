@@ -175,7 +175,7 @@ impl Kernel for Pad {
             }
             if size == 0 && self.mode != Mode::Constant && size_after != Some(0) {
                 bail!(BadInput(
-                    "a dimension of nothing is padded with what it has".to_owned()
+                    "an empty dimension is padded with its own values".to_owned()
                 ));
             }
             places.push(places_of(self.mode, size, pads)?);

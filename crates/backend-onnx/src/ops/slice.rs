@@ -176,7 +176,7 @@ fn bounds(fact: &Fact, count: usize) -> TractResult<Vec<Option<TDim>>> {
     );
     // tract turns integers into dimensions by way of 32 bits.
     if constant.datum_type() != DatumType::TDim {
-        let numbers = fact.integers().context("starts and ends that are no integers")?;
+        let numbers = fact.integers().context("starts and ends that are not integers")?;
         return Ok(numbers.iter().map(|number| Some(number.to_dim())).collect());
     }
     let dims = constant.cast_to::<TDim>()?;

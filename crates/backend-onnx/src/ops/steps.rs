@@ -26,7 +26,7 @@ const STEPWISE: &[&str] = &[
 
 /// Stands in the table for what is run outside of plans.
 pub(crate) fn stepwise(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
-    bail!(Limit(format!("{} is no part of a plan", node.op_type)))
+    bail!(Limit(format!("{} is not part of a plan", node.op_type)))
 }
 
 /// The inputs whose values the sizes of outputs follow from, or that tract needs as constants.

@@ -305,7 +305,7 @@ impl Shared {
         tracing::warn!(
             model,
             error,
-            "its first dimensions are no batch; requests are not joined any more"
+            "its first dimensions are not a batch dimension; requests are not joined any more"
         );
         self.queue.stop_joining();
     }

@@ -180,10 +180,7 @@ async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
     }
 }
 
-const SERVER_READY: Family = Family::gauge(
-    "oip_server_ready",
-    "Whether the server says that it is ready: 1 or 0.",
-);
+const SERVER_READY: Family = Family::gauge("oip_server_ready", "Whether the server is ready: 1 or 0.");
 
 const BUDGET_USED: Family = Family::gauge(
     "oip_memory_budget_used_bytes",
@@ -209,7 +206,7 @@ const ALLOCATED: Family = Family::counter(
 
 const LOG_DROPPED: Family = Family::counter(
     "oip_log_lines_dropped_total",
-    "Lines of the log that were dropped, since nobody read it in time.",
+    "Log lines that were dropped because standard error was not read in time.",
 );
 
 const ACCESS_LOG_DROPPED: Family = Family::counter(
@@ -224,7 +221,7 @@ const CAPTURED: Family = Family::counter(
 
 const NOT_CAPTURED: Family = Family::counter(
     "oip_capture_dropped_total",
-    "Requests that should have been recorded and found no room or could not be written.",
+    "Requests that should have been recorded, but found no room or could not be written.",
 );
 
 const KEY_FETCHES: Family = Family::counter(
@@ -234,7 +231,7 @@ const KEY_FETCHES: Family = Family::counter(
 
 const FAILED_KEY_FETCHES: Family = Family::counter(
     "oip_auth_key_fetch_failures_total",
-    "How often keys of JSON Web Tokens could not be fetched; those known are used further.",
+    "How often keys of JSON Web Tokens could not be fetched; the known keys stay in use.",
 );
 
 #[cfg(feature = "otlp")]

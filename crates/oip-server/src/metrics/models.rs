@@ -82,7 +82,7 @@ const NUMBERS: [PerVersion; 13] = [
     ),
     counter(
         "nv_cache_miss_duration_per_model",
-        "Microseconds for looking in vain into the response cache, and for putting answers there.",
+        "Microseconds for lookups in the response cache that failed, and for storing answers.",
         |metrics| microseconds(metrics.statistics.inference_stats.cache_miss),
     ),
 ];
@@ -143,7 +143,7 @@ const LOAD_TIME: Family = Family::gauge("nv_model_load_duration_secs", "Seconds 
 
 const LOAD_MEMORY: Family = Family::gauge(
     "oip_model_memory_bytes",
-    "About how much memory a version takes: by how much the server's grew while it was loaded.",
+    "Estimated memory of a version: the growth of the server's memory while it was loaded.",
 );
 
 /// Writes the families of versions that are ready.

@@ -43,20 +43,20 @@ pub(super) fn write(text: &mut Families<'_>, totals: &Totals) {
 
 const RUNNING: Family = Family::gauge(
     "oip_requests_running",
-    "Requests to run a model that have come and are not answered to their last byte; a stream of gRPC is one.",
+    "Inference requests whose response is not sent to its last byte yet; a gRPC stream is one.",
 );
 
 const REQUEST_BYTES: Family = Family::histogram(
     "oip_request_bytes",
-    "Bytes of bodies of requests to run a model, as they came.",
+    "Body sizes of inference requests, as received.",
 );
 
 const ANSWER_BYTES: Family = Family::histogram(
     "oip_answer_bytes",
-    "Bytes of bodies of answers to them, as they left.",
+    "Body sizes of responses to inference requests, as sent.",
 );
 
 const FAILURES: Family = Family::counter(
     "oip_request_failures_total",
-    "Requests of all kinds that failed, whether a model saw them or not, by what was asked for and the answer's code.",
+    "Failed requests of all kinds, by route and status code.",
 );

@@ -15,7 +15,7 @@ pub(crate) struct Traces(Infallible);
 
 pub(super) struct Traced(Infallible);
 
-#[expect(dead_code, reason = "there is nobody to read it")]
+#[expect(dead_code, reason = "there is no reader")]
 pub(super) struct Outcome<'a> {
     pub(super) transport: Transport,
     pub(super) method: &'a str,

@@ -7,11 +7,11 @@ use serde::Deserialize;
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TrafficOptions {
-    /// Whether a line is written about each request, when its answer has left [default: off]
+    /// Whether a line is written for each request, once its response is sent [default: off]
     #[arg(long, env = "OIP_ACCESS_LOG", hide_env = true, value_name = "FORM")]
     pub(crate) access_log: Option<AccessLogForm>,
 
-    /// The file for these lines, which are added to its end; SIGHUP opens it again [default: standard error]
+    /// The file that these lines are appended to; SIGHUP reopens it [default: standard error]
     #[arg(long, env = "OIP_ACCESS_LOG_FILE", hide_env = true, value_name = "FILE")]
     pub(crate) access_log_file: Option<PathBuf>,
 }

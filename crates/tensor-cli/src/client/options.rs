@@ -19,7 +19,7 @@ pub(crate) struct Connection {
     /// A header, or metadata of gRPC.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) headers: Vec<(String, String)>,
-    /// Certificates of the authorities that servers are believed by (PEM), rather than the system's.
+    /// Certificates of trusted authorities (PEM), instead of the system's.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// A certificate to show to servers that ask for one (PEM).
@@ -28,10 +28,10 @@ pub(crate) struct Connection {
     /// The private key of --cert (PEM, without a password).
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// How long one request may take: 5, 500ms or 2min; a plain number counts seconds.
+    /// Time limit of one request: 5, 500ms or 2min; a plain number is in seconds.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,
-    /// Bytes that an answer may have, such as 512MiB or 1GB.
+    /// Largest answer in bytes, such as 512MiB or 1GB.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = answer_size)]
     pub(crate) max_answer_size: usize,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Server {
     /// Convert inputs to the datatypes that the model takes; a value that does not fit is an error.
     #[arg(long)]
     pub(crate) cast: bool,
-    /// The outputs that are wanted, rather than all.
+    /// The outputs to request [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) outputs: Vec<String>,
     /// A parameter of the request: true and false are booleans, then come integers, other numbers and strings; "5" in double
@@ -103,19 +103,19 @@ pub(crate) struct Replay {
     /// Only requests for this model.
     #[arg(long, value_name = "MODEL")]
     pub(crate) only: Option<String>,
-    /// The model that they are sent to, rather than that of each request.
+    /// Send all requests to this model instead of the recorded one.
     #[arg(long, short)]
     pub(crate) model: Option<String>,
-    /// Its version, rather than that of each request.
+    /// Its version, instead of the recorded one.
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
     /// Write answers into this folder, each with the name of the recorded one.
     #[arg(long, value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
-    /// How far elements may be from the recorded ones, in their units.
+    /// Absolute tolerance for elements.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
     pub(crate) atol: f64,
-    /// The same as a part of the recorded element.
+    /// Tolerance relative to the recorded element.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
     pub(crate) rtol: f64,
     /// As JSON.
@@ -203,7 +203,7 @@ pub(crate) struct Unload {
 pub(crate) struct Infer {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Where to: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
+    /// Where to write: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
     /// lines of text (.npy and .npz hold BYTES too). FILE.json gets the protocol's JSON, FILE.csv rows with a column for
     /// each value. Without it the outputs are printed.
     #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
@@ -211,7 +211,7 @@ pub(crate) struct Infer {
     /// The answer as the protocol's JSON; with --output, which files were written.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Any number of answers, each printed as it comes: for models that give several, by gRPC.
+    /// Print each answer as it comes: for models that give several, over gRPC.
     #[arg(long, conflicts_with = "targets")]
     pub(crate) stream: bool,
 }
@@ -228,7 +228,7 @@ pub(crate) struct Bench {
     /// request was due, so that a stall shows in all requests it delayed.
     #[arg(long, value_name = "REQUESTS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
-    /// What is not measured at the beginning.
+    /// Time before the measurement starts.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) warm_up: Duration,
     /// How long to measure.
@@ -237,10 +237,10 @@ pub(crate) struct Bench {
     /// How many requests to measure.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// The shape of an input that is made up. Without it the first free dimension is 1.
+    /// The shape of a generated input. Without it the first free dimension is 1.
     #[arg(long = "shape", value_name = "NAME=DIMS", value_parser = shape)]
     pub(crate) shapes: Vec<(String, Vec<u64>)>,
-    /// Make inputs up from zeros rather than random values (floats from 0 to 1, integers from 0 to 99, words).
+    /// Generate inputs of zeros instead of random values (floats from 0 to 1, integers from 0 to 99, words).
     #[arg(long)]
     pub(crate) zeros: bool,
     /// The seed of random values.

@@ -293,7 +293,7 @@ impl Target {
                 // How long texts are is known when they are there.
                 let dtype = StoredDType::Opaque(OpaqueDType::new("S1", 1, 1));
                 let mut entry = Entry::new(name.to_owned(), dtype, shape, 0..0);
-                entry.unsupported = Some("texts are no numbers".to_owned());
+                entry.unsupported = Some("strings are not numbers".to_owned());
                 Ok(entry)
             }
             // Lines need no entry; any will do.
