@@ -534,7 +534,7 @@ impl Connection {
     }
 
     /// Waits until then for a frame that ends a request and whose tensors are all in it. Returns whether there is one: then it can be
-    /// read without waiting. All else, errors included, is for whoever reads on.
+    /// read without waiting. All else, errors included, is for the caller that reads on.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: std::time::Instant) -> bool {
         use std::os::fd::AsRawFd;

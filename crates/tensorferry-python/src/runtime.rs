@@ -1,4 +1,4 @@
-//! What drives the connections of this process: a thread, or whoever waits for an answer.
+//! What drives the connections of this process: a thread, or the callers that wait for answers.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -23,7 +23,7 @@ use crate::batching::scheduler::BatchPolicy;
 /// [promise](oip_service::Model::is_bounded) that a run's time follows from the shapes of its inputs are run like this.
 ///
 /// Models that run elsewhere, such as in processes of their own, are [begun](oip_service::Model::begin) by the caller, which waits for
-/// them for twice the limit; what is not over by then is left to one of the model's threads.
+/// them for four times the limit; what is not over by then is left to one of the model's threads.
 ///
 /// ```
 /// use oip_engine::{EngineConfig, InPlace};
@@ -59,10 +59,10 @@ impl InPlace {
         self.limit
     }
 
-    /// The same for models that are only waited for: half of their time is the way there and back.
+    /// The same for models that are only waited for: much of their time is the way there and back.
     pub(crate) fn for_models_elsewhere(self) -> Self {
         Self {
-            limit: self.limit.saturating_mul(2),
+            limit: self.limit.saturating_mul(4),
             ..self
         }
     }

@@ -99,7 +99,7 @@ impl Model for SeenModel {
     }
 
     fn begin(&self, mut request: InferRequest, _: &CancelToken, patience: Duration) -> Begun {
-        assert!(self.is_elsewhere && patience == 2 * LIMIT);
+        assert!(self.is_elsewhere && patience == 4 * LIMIT);
         let x = request.take_input("x").unwrap();
         let rows = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
         if !rows.iter().any(|row| [SLOW, HANGS, PANICS_LATER].contains(row)) {
