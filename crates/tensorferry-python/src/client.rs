@@ -1,10 +1,6 @@
 //! A client of inference servers. Each call either blocks the calling thread only, or tells a callback when it has ended.
 
-use std::{
-    future::Future,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use oip_client::{Compression, InferenceClient, RetryPolicy, TensorForm};
 use oip_types::{InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions, rest::json_body};
@@ -14,20 +10,16 @@ use tokio::runtime::Runtime;
 use crate::{
     call::{Callback, Failure, run},
     error,
-    runtime::{let_connections_notice, local, runtime},
+    runtime::runtime,
     stream::Stream,
     wire::{Given, answer, named},
 };
 
-/// Connections to a server, over whichever transport its URL names.
-///
-/// Callers that wait drive theirs themselves, which saves two wake-ups of threads for each call. Calls that tell a callback and
-/// streams go on while nobody waits, so a thread drives theirs.
+/// A connection pool to a server, over whichever transport its URL names.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Client {
-    local: Arc<dyn InferenceClient>,
-    background: OnceLock<Arc<dyn InferenceClient>>,
-    make: Box<dyn Fn() -> oip_client::Result<Arc<dyn InferenceClient>> + Send + Sync>,
+    client: Arc<dyn InferenceClient>,
+    runtime: &'static Runtime,
     process: u32,
 }
 
@@ -55,6 +47,7 @@ struct Settings {
 impl Client {
     #[new]
     fn new(py: Python<'_>, url: String, settings: Settings) -> PyResult<Self> {
+        let runtime = runtime()?;
         let mut builder = oip_client::builder(url)
             .connect_timeout(seconds("connect_timeout", settings.connect_timeout)?)
             .max_answer_bytes(settings.max_response_bytes)
@@ -88,27 +81,26 @@ impl Client {
         for (name, value) in settings.headers {
             builder = builder.header(name, value);
         }
-        let make = move || builder.clone().build().map(Arc::from);
-        let entered = local()?.enter();
-        let made = make().map_err(|error| error::of_call(py, &error));
-        drop(entered);
+        let client = {
+            let _entered = runtime.enter();
+            builder.build().map_err(|error| error::of_call(py, &error))?
+        };
         Ok(Self {
-            local: made?,
-            background: OnceLock::new(),
-            make: Box::new(make),
+            client: client.into(),
+            runtime,
             process: std::process::id(),
         })
     }
 
     #[pyo3(signature = (callback=None))]
     fn server_live(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move { client.server_live().await })
     }
 
     #[pyo3(signature = (callback=None))]
     fn server_ready(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move { client.server_ready().await })
     }
 
@@ -120,7 +112,7 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         let named = named(&name, version.as_deref())?;
         self.call(py, callback, None, async move {
             client.model_ready(named.model()).await
@@ -130,7 +122,7 @@ impl Client {
     /// JSON, as over HTTP.
     #[pyo3(signature = (callback=None))]
     fn server_metadata(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move {
             client.server_metadata().await.map(|found| json(&found))
         })
@@ -145,7 +137,7 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         let named = named(&name, version.as_deref())?;
         self.call(py, callback, None, async move {
             let found = client.model_metadata(named.model()).await;
@@ -162,7 +154,7 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         let named = named(&name, version.as_deref())?;
         self.call(py, callback, None, async move {
             let found = client.model_config(named.model()).await;
@@ -179,7 +171,7 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         let name = name.map(|name| named(&name, version.as_deref())).transpose()?;
         self.call(py, callback, None, async move {
             let model = name.as_ref().map(InferRequest::model);
@@ -190,7 +182,7 @@ impl Client {
     /// JSON: an array.
     #[pyo3(signature = (callback=None))]
     fn repository_index(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move {
             client.repository_index(false).await.map(|found| json(&found))
         })
@@ -204,7 +196,7 @@ impl Client {
         config: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         let options = LoadOptions::default().with(|options| options.config = config);
         self.call(py, callback, None, async move {
             client.load_model(&name, &options).await
@@ -219,7 +211,7 @@ impl Client {
         with_dependents: bool,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         let options = UnloadOptions::default().with(|options| options.unload_dependents = with_dependents);
         self.call(py, callback, None, async move {
             client.unload_model(&name, options).await
@@ -231,7 +223,7 @@ impl Client {
     fn log_settings(&self, py: Python<'_>, changes: &str, callback: Callback) -> PyResult<Py<PyAny>> {
         let changes = oip_types::rest::decode_log_settings(changes.as_bytes(), &oip_types::Limits::default());
         let changes: LogSettings = changes.map_err(|error| error::usage(error.message()))?;
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move {
             client.log_settings(&changes).await.map(|found| json(&found))
         })
@@ -245,7 +237,7 @@ impl Client {
         name: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move {
             let found = client.shared_memory_status(name.as_deref()).await;
             found.map(|found| json(&found))
@@ -268,7 +260,7 @@ impl Client {
             offset,
             byte_size,
         };
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move {
             client.register_shared_memory(&region).await
         })
@@ -281,7 +273,7 @@ impl Client {
         name: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, None, async move {
             client.unregister_shared_memory(name.as_deref()).await
         })
@@ -297,45 +289,23 @@ impl Client {
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let request = request.into_request()?;
-        let client = self.client(py, &callback)?;
+        let client = self.client.clone();
         self.call(py, callback, timeout, async move {
             client.infer(&request).await.map(answer)
         })
     }
 
     /// Opens a stream of requests and answers.
-    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+    fn stream(&self) -> PyResult<Stream> {
         self.check_process()?;
-        let (client, runtime) = self.background(py)?;
-        Ok(Stream::open(client, runtime))
+        Ok(Stream::open(self.client.clone(), self.runtime))
     }
 }
 
 impl Client {
-    /// What calls are made with that nobody waits for, and what drives that.
-    pub(crate) fn background(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<(Arc<dyn InferenceClient>, &'static Runtime)> {
-        let runtime = runtime()?;
-        if let Some(client) = self.background.get() {
-            return Ok((client.clone(), runtime));
-        }
-        let entered = runtime.enter();
-        let made = (self.make)().map_err(|error| error::of_call(py, &error));
-        drop(entered);
-        let made = made?;
-        // Another thread may have been quicker.
-        let client = self.background.get_or_init(|| made).clone();
-        Ok((client, runtime))
-    }
-
-    /// What a call is made with.
-    fn client(&self, py: Python<'_>, callback: &Callback) -> PyResult<Arc<dyn InferenceClient>> {
-        match callback {
-            None => Ok(self.local.clone()),
-            Some(_) => Ok(self.background(py)?.0),
-        }
+    /// What it calls with, and what drives that.
+    pub(crate) fn parts(&self) -> (Arc<dyn InferenceClient>, &'static Runtime) {
+        (self.client.clone(), self.runtime)
     }
 
     /// Makes a call: waits for its end without the interpreter's lock, or gives back a [`Call`] and tells the callback.
@@ -360,13 +330,7 @@ impl Client {
                 },
             }
         };
-        match callback {
-            None => run(py, local()?, None, async {
-                let_connections_notice().await;
-                call.await
-            }),
-            callback => run(py, runtime()?, callback, call),
-        }
+        run(py, self.runtime, callback, call)
     }
 
     /// Threads do not come along when a process forks, and connections cannot be shared.

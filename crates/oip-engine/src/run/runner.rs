@@ -23,7 +23,7 @@ use crate::{
         client::{Answer, Client},
         delivery::{Finished, Run},
         in_place::{self, InPlace},
-        instances::Shared,
+        instances::{HeldInPlace, Passed, Shared},
         job::{Called, Job, Rest},
         several::{Parts, Sink, SinkEnd},
         statistics::Execution,
@@ -88,6 +88,19 @@ impl Shared {
         self.queue.leave();
     }
 
+    /// Runs a request that did not have to enter the queue.
+    pub(crate) fn run_passed(&self, passed: Passed<'_>) {
+        let Passed { job, room } = passed;
+        self.company.note(1);
+        let (slot, taken) = (room.held.slot, Instant::now());
+        let Some(in_place) = self.in_place.as_ref().filter(|_| self.model.can_begin()) else {
+            return self.run_one(slot, job, taken);
+        };
+        if let Some(rest) = self.begin_one(slot, job, taken, in_place.limit()) {
+            room.held.hand_over(rest);
+        }
+    }
+
     fn run(&self, work: Work<Job, Rest>) {
         for (job, expiry) in work.expired {
             self.refuse(job, expired(expiry));
@@ -118,7 +131,11 @@ impl Shared {
         if jobs.len() != 1 {
             return Some(Rest::Batch { jobs, taken });
         }
-        let Job { request, client } = self.still_wanted(jobs.pop()?)?;
+        self.begin_one(slot, jobs.pop()?, taken, patience)
+    }
+
+    fn begin_one(&self, slot: usize, job: Job, taken: Instant, patience: Duration) -> Option<Rest> {
+        let Job { request, client } = self.still_wanted(job)?;
         let called = Called {
             wanted: request.outputs.clone(),
             inputs: Inputs::of(&request),
@@ -410,27 +427,6 @@ impl Shared {
                 "it panicked; this request is lost, the next one will be tried",
             ))
         })
-    }
-}
-
-/// The instance that a caller runs a batch in, given back whatever happens.
-struct HeldInPlace<'s> {
-    shared: &'s Shared,
-    slot: usize,
-}
-
-impl HeldInPlace<'_> {
-    /// Leaves the instance to one of the model's threads, with what is to be done in it.
-    fn hand_over(self, rest: Rest) {
-        self.shared.queue.hand_over(self.slot, rest);
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for HeldInPlace<'_> {
-    fn drop(&mut self) {
-        self.shared.hang_watch.end(self.slot);
-        self.shared.queue.done_in_place(self.slot);
     }
 }
 
