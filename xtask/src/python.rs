@@ -36,6 +36,7 @@ const TEST_REQUIREMENTS: &[&str] = &[
     "scikit-learn",
     "joblib",
     "lightgbm",
+    "xgboost-cpu",
     "tritonclient[grpc]",
     "trustme",
     "mypy",

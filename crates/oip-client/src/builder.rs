@@ -28,13 +28,25 @@ use http::{HeaderName, HeaderValue, header::USER_AGENT};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use]
 pub struct Builder<C> {
     url: String,
     settings: Settings,
     headers: Vec<(String, String)>,
     client: PhantomData<fn() -> C>,
+}
+
+/// Also for clients that cannot be cloned.
+impl<C> Clone for Builder<C> {
+    fn clone(&self) -> Self {
+        Self {
+            url: self.url.clone(),
+            settings: self.settings.clone(),
+            headers: self.headers.clone(),
+            client: PhantomData,
+        }
+    }
 }
 
 impl<C> Builder<C> {

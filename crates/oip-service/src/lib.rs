@@ -103,7 +103,9 @@ pub use extended::Extended;
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use memory::{available_memory, private_memory};
-pub use model::{Backend, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource};
+pub use model::{
+    Backend, Begun, ConfiguredTensors, InputDims, LoadContext, Model, ModelDefaults, ModelSource, RestOfRun,
+};
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;
 pub use others::{ModelCall, NoOtherModels, OtherModels};

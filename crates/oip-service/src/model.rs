@@ -1,4 +1,10 @@
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use oip_types::{
@@ -104,6 +110,20 @@ pub trait Model: Send + Sync + 'static {
         false
     }
 
+    /// Whether [`Model::begin`] is back in time: for models that run elsewhere, such as in a process of their own, so that the
+    /// caller's thread only waits for them.
+    fn can_begin(&self) -> bool {
+        false
+    }
+
+    /// Begins a run, and waits for its end for no longer than about `patience`; what is left of it then can be done on another
+    /// thread. Called instead of [`Model::infer_with`] on threads of the transport, for models that [can](Model::can_begin).
+    ///
+    /// All else that may take long is left too: asking other models, reading large outputs, finding out why a process is gone.
+    fn begin(&self, request: InferRequest, cancel: &CancelToken, _patience: Duration) -> Begun {
+        Begun::Done(self.infer(request, cancel))
+    }
+
     /// Ends the model, for which no request will come any more; what it needs for that may take a second or so. Called once
     /// or more often, and not at all when a thread still hangs in it.
     fn end(&self) {}
@@ -111,6 +131,28 @@ pub trait Model: Send + Sync + 'static {
     /// How the model is to be run where its configuration does not say.
     fn defaults(&self) -> ModelDefaults {
         ModelDefaults::default()
+    }
+}
+
+/// A run that was [begun](Model::begin).
+pub enum Begun {
+    /// It is over.
+    Done(Result<Vec<InferOutput>, ServiceError>),
+    /// It goes on; this does the rest.
+    Unfinished(RestOfRun),
+}
+
+/// What is left of a run that was [begun](Model::begin): plain blocking code, as [`Model::infer_with`]. A run whose rest is dropped
+/// is given up.
+pub type RestOfRun =
+    Box<dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send>;
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(given) => f.debug_tuple("Done").field(given).finish(),
+            Self::Unfinished(_) => f.debug_tuple("Unfinished").finish_non_exhaustive(),
+        }
     }
 }
 

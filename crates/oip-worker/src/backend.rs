@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+#[cfg(target_os = "linux")]
+use oip_service::Begun;
 use oip_service::{
     AnswerSink, Backend, CancelToken, LoadContext, Model, ModelDefaults, ModelSource, NoOtherModels,
     OtherModels,
@@ -10,7 +12,12 @@ use oip_service::{
 use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
-use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
+use crate::{
+    calls::Work,
+    isolation::Isolation,
+    pool::{Pool, one_answer},
+    process::Recipe,
+};
 
 /// Says in a model's configuration whether it runs in a process of its own: `process` or `none`.
 const ISOLATION: &str = "isolation";
@@ -135,7 +142,7 @@ fn start(
             .deadline
             .map(|deadline| deadline.saturating_duration_since(now)),
     };
-    Ok(Box::new(Isolated(Pool::start(recipe, cx.deadline)?)))
+    Ok(Box::new(Isolated(Arc::new(Pool::start(recipe, cx.deadline)?))))
 }
 
 /// What a model's configuration says about isolation.
@@ -182,7 +189,7 @@ impl Wish {
 }
 
 /// A model that runs elsewhere.
-struct Isolated(Pool);
+struct Isolated(Arc<Pool>);
 
 impl Model for Isolated {
     fn metadata(&self) -> &ModelMetadata {
@@ -213,8 +220,17 @@ impl Model for Isolated {
             cancel,
             others,
         };
-        let answer = self.0.infer(work, None)?;
-        answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
+        one_answer(self.0.infer(work, None)?)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn can_begin(&self) -> bool {
+        true
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin(&self, request: InferRequest, cancel: &CancelToken, patience: std::time::Duration) -> Begun {
+        self.0.begin(request, cancel, patience)
     }
 
     fn infer_several_with(

@@ -141,7 +141,7 @@ impl<'w> Calls<'w> {
         number: u64,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
-        while self.open.iter().any(Open::is_awaited) {
+        while self.open.iter().any(Open::is_awaited) && !connection.has_read_ahead() {
             let bell = match bell {
                 Some(bell) => bell,
                 None => bell.insert(Bell::new().map_err(Broken::System)?),

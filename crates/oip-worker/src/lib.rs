@@ -40,6 +40,10 @@
 //! When a request's client is gone or its deadline has passed, the model is told, as it would be in the server. A worker that
 //! goes on for a second nevertheless is killed and replaced, so that no instance is lost. This is not one of the five deaths.
 //!
+//! A run can be [begun](oip_service::Model::begin) on a thread that has little time (Linux): a small request is sent to an idle worker and its
+//! answer waited for on the socket, for so long; waking nobody else, this costs a fraction of what a thread between them does. The rest of
+//! a run that takes longer, asks other models, answers in shared memory or ends the worker is for a thread that has time.
+//!
 //! A worker ends with the server, however that ends: it reads the end of its control socket, and on Linux the system ends it
 //! with the thread that started it. It does not end before, when the terminal or a service manager sends its signal to all
 //! processes. When the system runs out of memory it ends workers first (Linux).

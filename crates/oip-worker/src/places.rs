@@ -55,18 +55,14 @@ struct Sent<'r> {
 }
 
 impl Places {
-    /// Runs one request. After an error of the connection the worker is of no use any more. `answers` takes those of a model
-    /// that gives several; then there is no answer left to return.
-    pub(crate) fn infer(
+    /// Sends one request, and returns where its inputs begin. After an error of the connection the worker is of no use any more.
+    pub(crate) fn send(
         &mut self,
         connection: &Connection,
         number: u64,
-        work: Work<'_>,
-        max_answer_bytes: u64,
-        answers: Option<&mut dyn AnswerSink>,
+        request: &InferRequest,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
-        let request = work.request;
+    ) -> Result<Result<Vec<u64>, ServiceError>, Broken> {
         let parameters = match parameters(request) {
             Ok(parameters) => parameters,
             Err(error) => return Ok(Err(error)),
@@ -112,6 +108,24 @@ impl Places {
             &binary,
             go_on,
         )?;
+        Ok(Ok(sent.offsets))
+    }
+
+    /// Receives what comes of the request that was sent. `answers` takes those of a model that gives several; then there is no
+    /// answer left to return.
+    pub(crate) fn receive(
+        &mut self,
+        connection: &Connection,
+        number: u64,
+        (work, offsets): (Work<'_>, Vec<u64>),
+        max_answer_bytes: u64,
+        answers: Option<&mut dyn AnswerSink>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+        let sent = Sent {
+            request: work.request,
+            offsets,
+        };
         let mut exchange = Exchange {
             connection,
             number,

@@ -8,12 +8,16 @@ use std::{
 
 use nix::sys::signal::{SigSet, Signal};
 use oip_service::{AnswerSink, CancelToken, ModelDefaults};
+#[cfg(target_os = "linux")]
+use oip_service::{Begun, NoOtherModels};
 use oip_types::{ErrorCode, InferOutput, ModelMetadata, ServiceError};
+#[cfg(target_os = "linux")]
+use oip_types::{InferRequest, ParameterValue};
 
 use crate::{
     calls::Work,
     process::{Recipe, StartError, TICK, Worker},
-    protocol::About,
+    protocol::{About, Broken},
 };
 
 /// Workers that may die in a row before there is a pause.
@@ -152,20 +156,18 @@ impl Pool {
         answers: Option<&mut dyn AnswerSink>,
     ) -> Result<Option<Vec<InferOutput>>, ServiceError> {
         let mut worker = self.shared.take(work.cancel)?;
-        let pid = worker.pid();
-        let broken = match worker.infer(work, answers) {
+        match worker.infer(work, answers) {
             Ok(answer) => {
-                let mut state = self.shared.lock();
-                state.crashes = 0;
-                state.pause = None;
-                state.idle.push(worker);
-                if state.waiting > 0 {
-                    self.shared.freed.notify_one();
-                }
-                return answer;
+                self.shared.give_back(worker);
+                answer
             }
-            Err(broken) => broken,
-        };
+            Err(broken) => Err(self.lost(worker, broken, work.cancel)),
+        }
+    }
+
+    /// Buries a worker, and returns what its request is answered with.
+    fn lost(&self, worker: Worker, broken: Broken, cancel: &CancelToken) -> ServiceError {
+        let pid = worker.pid();
         let death = worker.bury(broken);
         let cause = death.to_string();
         let model = &self.about.metadata.name;
@@ -175,15 +177,171 @@ impl Pool {
         if death.was_given_up() {
             // That may be the impatience of one client, for which the others are not to pay.
             self.shared.work.notify_one();
-            return Err(nobody_waits(work.cancel));
+            return nobody_waits(cancel);
         }
         state.note_crash(cause.clone());
         drop(state);
         self.shared.work.notify_one();
         self.shared.freed.notify_all();
-        Err(ServiceError::internal(format!(
+        ServiceError::internal(format!(
             "its process is gone: {cause}. This request is lost, the next one will be tried by a new process"
-        )))
+        ))
+    }
+}
+
+/// Runs that are begun on a thread that has little time.
+#[cfg(target_os = "linux")]
+impl Pool {
+    /// Sends a small request to an idle worker, and waits for its answer for so long. What is left is done by who has more time: the
+    /// whole of it if there is no idle worker, waiting on, or finding out how the worker ended.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        request: InferRequest,
+        cancel: &CancelToken,
+        patience: Duration,
+    ) -> Begun {
+        let until = Instant::now() + patience;
+        let pool = self.clone();
+        let idle = is_small(&request).then(|| self.shared.take_idle());
+        let Some(worker) = idle.flatten() else {
+            return Begun::Unfinished(Box::new(move |cancel, others| {
+                let request = &request;
+                one_answer(pool.infer(
+                    Work {
+                        request,
+                        cancel,
+                        others,
+                    },
+                    None,
+                )?)
+            }));
+        };
+        let mut run = OpenRun {
+            pool,
+            worker: Some(worker),
+        };
+        let sent = match run.with(|worker| worker.send(&request, cancel)) {
+            Ok(Ok(sent)) => sent,
+            Ok(Err(error)) => {
+                run.end();
+                return Begun::Done(Err(error));
+            }
+            Err(broken) => {
+                return Begun::Unfinished(Box::new(move |cancel, _| Err(run.fail(broken, cancel))));
+            }
+        };
+        if !run
+            .with(|worker| Ok(worker.has_answer_by(until)))
+            .unwrap_or(false)
+        {
+            return Begun::Unfinished(Box::new(move |cancel, others| {
+                let request = &request;
+                let work = Work {
+                    request,
+                    cancel,
+                    others,
+                };
+                match run.with(|worker| worker.receive(work, sent, None)) {
+                    Ok(answer) => {
+                        run.end();
+                        one_answer(answer?)
+                    }
+                    Err(broken) => Err(run.fail(broken, cancel)),
+                }
+            }));
+        }
+        let work = Work {
+            request: &request,
+            cancel,
+            others: &NoOtherModels::default(),
+        };
+        match run.with(|worker| worker.receive(work, sent, None)) {
+            Ok(answer) => {
+                run.end();
+                Begun::Done(answer.and_then(one_answer))
+            }
+            Err(broken) => Begun::Unfinished(Box::new(move |cancel, _| Err(run.fail(broken, cancel)))),
+        }
+    }
+}
+
+/// The one answer to a request.
+pub(crate) fn one_answer(answer: Option<Vec<InferOutput>>) -> Result<Vec<InferOutput>, ServiceError> {
+    answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
+}
+
+/// Whether a request can be sent to an idle worker without waiting for it to read: the system holds so much for it.
+#[cfg(target_os = "linux")]
+fn is_small(request: &InferRequest) -> bool {
+    const MOST: usize = 48 << 10;
+    /// For what JSON says of a tensor or a parameter besides its name.
+    const EACH: usize = 256;
+    let inputs = request.inputs.iter();
+    let inputs = inputs.map(|input| {
+        input.name.len()
+            + input.value.raw().len()
+            + 24 * input.value.shape().rank()
+            + EACH * (1 + input.parameters.len())
+    });
+    let outputs = request.outputs.iter();
+    let outputs = outputs.map(|output| output.name.len() + EACH * (1 + output.parameters.len()));
+    let parameters = request.parameters.iter().map(|(name, value)| {
+        // JSON may take six bytes for one.
+        let text = if let ParameterValue::String(text) = value {
+            6 * text.len()
+        } else {
+            0
+        };
+        6 * name.len() + text + EACH
+    });
+    let id = request.id.as_ref().map_or(0, |id| 6 * id.len());
+    inputs
+        .chain(outputs)
+        .chain(parameters)
+        .fold(id, usize::saturating_add)
+        <= MOST
+}
+
+/// A worker that has a request. If this is dropped, it is ended: nobody knows what it will say next.
+#[cfg(target_os = "linux")]
+struct OpenRun {
+    pool: Arc<Pool>,
+    worker: Option<Worker>,
+}
+
+#[cfg(target_os = "linux")]
+impl OpenRun {
+    fn with<T>(&mut self, step: impl FnOnce(&mut Worker) -> Result<T, Broken>) -> Result<T, Broken> {
+        match &mut self.worker {
+            Some(worker) => step(worker),
+            None => Err(Broken::Ended),
+        }
+    }
+
+    /// The request is answered.
+    fn end(mut self) {
+        if let Some(worker) = self.worker.take() {
+            self.pool.shared.give_back(worker);
+        }
+    }
+
+    /// The worker is of no use any more.
+    fn fail(mut self, broken: Broken, cancel: &CancelToken) -> ServiceError {
+        match self.worker.take() {
+            Some(worker) => self.pool.lost(worker, broken, cancel),
+            None => ServiceError::internal("its process is gone"),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for OpenRun {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            drop(worker);
+            self.pool.shared.lock().living -= 1;
+            self.pool.shared.work.notify_one();
+        }
     }
 }
 
@@ -224,6 +382,29 @@ impl Shared {
         };
         state.waiting -= 1;
         taken
+    }
+
+    /// A worker is idle again, and alive.
+    fn give_back(&self, worker: Worker) {
+        let mut state = self.lock();
+        state.crashes = 0;
+        state.pause = None;
+        state.idle.push(worker);
+        if state.waiting > 0 {
+            self.freed.notify_one();
+        }
+    }
+
+    /// An idle worker, if there is one that lives: nobody is waited for.
+    #[cfg(target_os = "linux")]
+    fn take_idle(&self) -> Option<Worker> {
+        let mut state = self.lock();
+        let mut worker = state.idle.pop()?;
+        if worker.has_ended() {
+            state.idle.push(worker);
+            return None;
+        }
+        Some(worker)
     }
 
     /// The supervisor's life: starts what is missing and finds what died while it was idle.
@@ -324,7 +505,7 @@ impl State {
     /// An idle worker has ended: nobody's request is lost.
     fn bury_idle(&mut self, worker: Worker, model: &str) {
         let pid = worker.pid();
-        let cause = worker.bury(crate::protocol::Broken::Ended).to_string();
+        let cause = worker.bury(Broken::Ended).to_string();
         tracing::warn!(model, pid, cause, "an idle worker is gone");
         self.living -= 1;
         self.note_crash(cause);

@@ -18,9 +18,9 @@ use std::{
 
 use bytes::Bytes;
 use nix::sys::signal::Signal;
-use oip_service::{AnswerSink, ConfiguredTensors, InputDims, ModelSource};
+use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, ModelSource};
 use oip_types::{
-    ByteSize, InferOutput, Limits, ModelConfig, ServiceError,
+    ByteSize, InferOutput, InferRequest, Limits, ModelConfig, ServiceError,
     rest::{self, RequestEncoding},
 };
 
@@ -66,6 +66,30 @@ pub(crate) struct Worker {
     grace: Duration,
     /// Until when it may finish by itself.
     farewell: Option<Instant>,
+}
+
+/// A request that was sent: where its inputs begin, for workers that want places.
+pub(crate) struct Sent(Vec<u64>);
+
+/// Whether to go on with a request. When nobody waits for it any more the worker is told, and has some time left.
+fn patience<'w>(
+    mut control: &'w UnixStream,
+    number: u64,
+    grace: Duration,
+    cancel: &'w CancelToken,
+) -> impl FnMut() -> bool + use<'w> {
+    let mut given_up: Option<Instant> = None;
+    move || match given_up {
+        Some(since) => since.elapsed() < grace,
+        None => {
+            if cancel.is_cancelled() {
+                given_up = Some(Instant::now());
+                // A worker whose queue of these is full is not going to react.
+                let _ = control.write(&number.to_le_bytes());
+            }
+            true
+        }
+    }
 }
 
 /// Why there is no worker.
@@ -210,30 +234,60 @@ impl Worker {
         work: Work<'_>,
         answers: Option<&mut dyn AnswerSink>,
     ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+        match self.send(work.request, work.cancel)? {
+            Ok(sent) => self.receive(work, sent, answers),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    /// The first half of [`Worker::infer`].
+    pub(crate) fn send(
+        &mut self,
+        request: &InferRequest,
+        cancel: &CancelToken,
+    ) -> Result<Result<Sent, ServiceError>, Broken> {
         self.number += 1;
-        let (number, connection, control, grace) = (self.number, &self.connection, &self.control, self.grace);
-        let mut given_up: Option<Instant> = None;
-        let mut go_on = || match given_up {
-            Some(since) => since.elapsed() < grace,
-            None => {
-                if work.cancel.is_cancelled() {
-                    given_up = Some(Instant::now());
-                    // A worker whose queue of these is full is not going to react.
-                    let _ = { control }.write(&number.to_le_bytes());
-                }
-                true
-            }
-        };
-        let go_on = &mut go_on;
+        let (number, connection) = (self.number, &self.connection);
+        let mut go_on = patience(&self.control, number, self.grace, cancel);
         if let Some(places) = &mut self.places {
-            return places.infer(connection, number, work, self.max_answer_bytes, answers, go_on);
+            let offsets = places.send(connection, number, request, &mut go_on)?;
+            return Ok(offsets.map(Sent));
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
-        let body = match rest::encode_request(work.request, encoding) {
+        let body = match rest::encode_request(request, encoding) {
             Ok(body) => body,
             Err(error) => return Ok(Err(error)),
         };
-        connection.send(Kind::Infer, number, &body.json, &body.binary, go_on)?;
+        connection.send(Kind::Infer, number, &body.json, &body.binary, &mut go_on)?;
+        Ok(Ok(Sent(Vec::new())))
+    }
+
+    /// Waits until then for an answer that can be received without waiting, and returns whether there is one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn has_answer_by(&self, until: Instant) -> bool {
+        self.connection.has_answer_by(until)
+    }
+
+    /// The second half of [`Worker::infer`].
+    pub(crate) fn receive(
+        &mut self,
+        work: Work<'_>,
+        sent: Sent,
+        answers: Option<&mut dyn AnswerSink>,
+    ) -> Result<Result<Option<Vec<InferOutput>>, ServiceError>, Broken> {
+        let (number, connection) = (self.number, &self.connection);
+        let go_on = &mut patience(&self.control, number, self.grace, work.cancel);
+        if let Some(places) = &mut self.places {
+            let max_answer_bytes = self.max_answer_bytes;
+            return places.receive(
+                connection,
+                number,
+                (work, sent.0),
+                max_answer_bytes,
+                answers,
+                go_on,
+            );
+        }
         let head = connection.head(go_on)?;
         if head.number != number {
             return Err(Broken::wrong("an answer to something else"));

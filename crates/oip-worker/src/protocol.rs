@@ -1,7 +1,8 @@
 //! What server and worker say to each other: frames on a socket. The page of the crate has the table.
 
 use std::{
-    collections::BTreeMap,
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
     io::{self, ErrorKind, IoSlice, Read, Write},
     os::unix::net::UnixStream,
     time::Duration,
@@ -428,9 +429,17 @@ impl Broken {
 }
 
 /// One end of the socket between server and worker.
-pub(crate) struct Connection(UnixStream);
+pub(crate) struct Connection {
+    stream: UnixStream,
+    /// What was read ahead, while it was waited for an answer.
+    ahead: RefCell<VecDeque<u8>>,
+}
 
 impl Connection {
+    /// What is read at once while it is waited for an answer.
+    #[cfg(target_os = "linux")]
+    const AHEAD: usize = 16 << 10;
+
     /// What is read at once. Memory for a frame is touched in these steps, as its bytes come.
     const STEP: usize = 256 << 10;
 
@@ -439,7 +448,10 @@ impl Connection {
     pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
         stream.set_read_timeout(tick)?;
         stream.set_write_timeout(tick)?;
-        Ok(Self(stream))
+        Ok(Self {
+            stream,
+            ahead: RefCell::default(),
+        })
     }
 
     /// Sends one frame: JSON that is filled up with spaces, and the binary parts from where they are.
@@ -470,7 +482,7 @@ impl Connection {
             .collect();
         let mut parts = &mut parts[..];
         while !parts.is_empty() {
-            match (&self.0).write_vectored(parts) {
+            match (&self.stream).write_vectored(parts) {
                 Ok(written) => IoSlice::advance_slices(&mut parts, written),
                 Err(error) => wait_or_fail(error)?,
             }
@@ -494,13 +506,13 @@ impl Connection {
 
     /// Tells the other side that nothing more comes.
     pub(crate) fn finish_sending(&self) -> io::Result<()> {
-        self.0.shutdown(std::net::Shutdown::Write)
+        self.stream.shutdown(std::net::Shutdown::Write)
     }
 
     /// Sends bytes that are no frame.
     pub(crate) fn send_bytes(&self, mut bytes: &[u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
         while !bytes.is_empty() {
-            match (&self.0).write(bytes) {
+            match (&self.stream).write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
                 Err(error) => wait_or_fail(error)?,
             }
@@ -513,7 +525,49 @@ impl Connection {
 
     /// The socket, to wait for more than it.
     pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
-        std::os::fd::AsFd::as_fd(&self.0)
+        std::os::fd::AsFd::as_fd(&self.stream)
+    }
+
+    /// Whether something was read that nobody has asked for yet.
+    pub(crate) fn has_read_ahead(&self) -> bool {
+        !self.ahead.borrow().is_empty()
+    }
+
+    /// Waits until then for a frame that ends a request and whose tensors are all in it. Returns whether there is one: then it can be
+    /// read without waiting. All else, errors included, is for the caller that reads on.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn has_answer_by(&self, until: std::time::Instant) -> bool {
+        use std::os::fd::AsRawFd;
+
+        use nix::{
+            errno::Errno,
+            poll::{PollFd, PollFlags, ppoll},
+            sys::{
+                socket::{MsgFlags, recv},
+                time::TimeSpec,
+            },
+        };
+
+        let mut ahead = self.ahead.borrow_mut();
+        let mut piece = [0; Self::AHEAD];
+        loop {
+            if let Some(is_answer) = is_answer(ahead.make_contiguous()) {
+                return is_answer;
+            }
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let mut files = [PollFd::new(self.socket(), PollFlags::POLLIN)];
+            match ppoll(&mut files, Some(TimeSpec::from_duration(left)), None) {
+                Ok(0) => return false,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return false,
+            }
+            match recv(self.stream.as_raw_fd(), &mut piece, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return false,
+                Ok(count) => ahead.extend(&piece[..count]),
+                Err(Errno::EINTR | Errno::EAGAIN) if !left.is_zero() => {}
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Reads the next bytes of a frame and drops them.
@@ -552,7 +606,7 @@ impl Connection {
         let with_file = [ControlMessage::ScmRights(&files)];
         loop {
             let part = [IoSlice::new(&bytes)];
-            let socket = self.0.as_raw_fd();
+            let socket = self.stream.as_raw_fd();
             match sendmsg::<()>(socket, &part, &with_file, MsgFlags::MSG_NOSIGNAL, None) {
                 // The file went with the first byte.
                 Ok(sent) => return self.send_bytes(&bytes[sent..], go_on),
@@ -587,7 +641,7 @@ impl Connection {
 
     /// Passes over the next bytes of a frame.
     pub(crate) fn skip(&self, count: u64) -> Result<(), Broken> {
-        match io::copy(&mut (&self.0).take(count), &mut io::sink()) {
+        match io::copy(&mut (&self.stream).take(count), &mut io::sink()) {
             Ok(skipped) if skipped == count => Ok(()),
             Ok(_) => Err(Broken::Ended),
             Err(error) => Err(Broken::System(error)),
@@ -595,8 +649,11 @@ impl Connection {
     }
 
     fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
+        // It cannot fail: the other end is memory.
+        let ahead = self.ahead.borrow_mut().read(rest).unwrap_or(0);
+        rest = &mut rest[ahead..];
         while !rest.is_empty() {
-            match (&self.0).read(rest) {
+            match (&self.stream).read(rest) {
                 Ok(0) => return Err(Broken::Ended),
                 Ok(read) => rest = &mut rest[read..],
                 Err(error) => wait_or_fail(error)?,
@@ -608,6 +665,30 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Whether these bytes begin with a frame that ends a request, which can be taken without waiting for anything; `None` until
+/// that is known.
+#[cfg(target_os = "linux")]
+fn is_answer(bytes: &[u8]) -> Option<bool> {
+    /// Longer frames are left to those who have time.
+    const LONGEST: u64 = 256 << 10;
+    /// Tensors that are not in the frame are copied from where they are.
+    const ELSEWHERE: [&[u8]; 2] = [br#""region""#, br#""inputs""#];
+    let (head, rest) = bytes.split_at_checked(HEAD)?;
+    let Ok(head) = Head::read(head) else {
+        return Some(false);
+    };
+    let length = u64::from(head.json).saturating_add(head.binary);
+    if !matches!(head.kind, Kind::Results | Kind::Outputs | Kind::Failed) || length > LONGEST {
+        return Some(false);
+    }
+    if (rest.len() as u64) < length {
+        return None;
+    }
+    let json = &rest[..head.json as usize];
+    let is_in = |name: &[u8]| json.windows(name.len()).any(|text| text == name);
+    Some(!ELSEWHERE.into_iter().any(is_in))
 }
 
 /// Only the end of a tick is no failure.

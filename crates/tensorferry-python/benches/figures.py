@@ -1,8 +1,10 @@
 """The figures of docs/python.md: files beside safetensors, the client beside tritonclient, and what a model in Python costs.
 
-    python figures.py files|import|client|models
+    python figures.py files|import|client
+    python figures.py models [URL PID]
 
 Run it with the Python that has the wheel; `files` wants the package safetensors there, `client` the package tritonclient[grpc,http].
+`models` measures another server beside ours, such as Triton, in turns: one whose model `identity` gives its input x back as y.
 Alternatives run in turns in one process, or one process each for processor time; what is printed is the median.
 """
 
@@ -103,6 +105,21 @@ def imports():
     print(f"processor time: import numpy {base:.1f} ms, with tensorferry {ours:.1f} ms: {ours - base:.1f} ms beyond it")
 
 
+def processor_time(process):
+    """Seconds of a server and its processes, as the scheduler counts them for each thread."""
+    spent = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            if process in (int(entry.name), int(parent)):
+                spent += sum(int(file.read_text().split()[0]) for file in entry.glob("task/*/schedstat"))
+        except OSError:
+            continue
+    return spent / 1e9
+
+
 class Server:
     def __init__(self):
         self.folder = tempfile.mkdtemp()
@@ -123,41 +140,60 @@ class Server:
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
 
     def processor_time(self):
-        """Seconds of the server and its processes."""
-        ticks = 0
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                except OSError:
-                    continue
-                if int(entry.name) == self.process.pid or int(fields[1]) == self.process.pid:
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return processor_time(self.process.pid)
 
     def stop(self):
         self.process.terminate()
         self.process.wait()
 
 
-def models():
+class Other:
+    """A server that runs already, such as Triton with the same model."""
+
+    def __init__(self, url, process):
+        self.at, self.process_id = {"http": url.removeprefix("http://")}, int(process)
+
+    def processor_time(self):
+        return processor_time(self.process_id)
+
+
+def models(*beside):
     from tensorferry import Client
 
-    server = Server()
-    client = Client(f"grpc://{server.at['grpc']}")
-    for name, shape, warm, count in (("1x16", (1, 16), 500, 10000), ("16 MiB", (1, 4 << 20), 5, 100)):
+    own = Server()
+    servers = {"tensorferry": own}
+    if beside:
+        servers["the other"] = Other(*beside)
+    clients = {name: Client("http://" + server.at["http"]) for name, server in servers.items()}
+    for label, shape, callers, count in (("1x16", (1, 16), 1, 3000), ("1x16", (1, 16), 8, 8000), ("16 MiB", (1, 4 << 20), 1, 30)):
         x = np.zeros(shape, np.float32)
-        for _ in range(warm):
-            client.infer("identity", {"x": x})
-        before, start = server.processor_time(), time.perf_counter()
-        for _ in range(count):
-            client.infer("identity", {"x": x})
-        took, spent = time.perf_counter() - start, server.processor_time() - before
-        print(
-            f"{name:7} {count} requests over gRPC, one after another: {spent / count * 1e6:.0f} us of processor time each for "
-            f"the server and the model's process together, {took / count * 1e6:.0f} us from end to end"
-        )
-    server.stop()
+        spent, took = {name: [] for name in servers}, {name: [] for name in servers}
+        # The first round is for warming up.
+        for turn in range(4):
+            for name, server in servers.items():
+                times = []
+
+                def call(infer=clients[name].infer, times=times):
+                    for _ in range(count // callers // 3):
+                        start = time.perf_counter()
+                        infer("identity", {"x": x})
+                        times.append(time.perf_counter() - start)
+
+                threads = [threading.Thread(target=call) for _ in range(callers)]
+                before = server.processor_time()
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                if turn > 0:
+                    spent[name].append((server.processor_time() - before) / len(times))
+                    took[name].extend(times)
+        for name in servers:
+            print(
+                f"{label:7} {callers} at a time, {name:12}: {statistics.median(spent[name]) * 1e6:6.0f} us of processor time each for the "
+                f"server and the model's process, median {statistics.median(took[name]) * 1e6:6.0f} us from end to end"
+            )
+    own.stop()
 
 
 CLIENTS = {

@@ -92,9 +92,22 @@ impl Borrowed {
     }
 
     /// A copy of all bytes.
+    #[expect(
+        unsafe_code,
+        reason = "memory that is about to be written to is not filled with zeros first"
+    )]
     pub(crate) fn to_bytes(&self) -> Bytes {
-        let mut bytes = vec![0; self.len()];
-        self.copy_out(0, &mut bytes);
+        let len = self.len();
+        let mut bytes = Vec::<u8>::with_capacity(len);
+        if len > 0 {
+            // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the vector is new and has room for
+            // as many bytes, so they do not overlap, and all of them are written before they count.
+            unsafe {
+                let start = self.0.buf_ptr().cast::<u8>().cast_const();
+                ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), len);
+                bytes.set_len(len);
+            }
+        }
         bytes.into()
     }
 }

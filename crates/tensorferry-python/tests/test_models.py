@@ -576,6 +576,26 @@ def test_boosters_by_their_own_packages(tmp_path):
         assert np.array_equal(server.client.infer("embedded", {"input-0": x})["output-0"], booster.predict(x))
 
 
+def test_boosters_of_xgboost_by_their_own_package(tmp_path):
+    xgboost = pytest.importorskip("xgboost")
+    rng = np.random.default_rng(0)
+    x, classes = rng.random((200, 5), np.float32), rng.integers(0, 3, 200)
+    settings = {"objective": "multi:softprob", "num_class": 3, "max_depth": 3}
+    booster = xgboost.train(settings, xgboost.DMatrix(x, label=classes), 5)
+    models = {"json": 'runtime: "python"', "ubj": 'runtime: "python"', "embedded": ""}
+    for name, config in models.items():
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(config)
+        booster.save_model(tmp_path / name / "1" / ("model.json" if name == "json" else "model.ubj"))
+    x[::7, 1] = np.nan
+    with Server(tmp_path) as server:
+        for name, config in models.items():
+            platform = json.load(urllib.request.urlopen(f"{server.urls['http']}/v2/models/{name}"))["platform"]
+            assert platform == ("xgboost_python" if config else "tensorferry_xgboost"), name
+            answer = server.client.infer(name, {"input-0": x})["output-0"]
+            assert np.array_equal(answer, booster.predict(xgboost.DMatrix(x))), name
+
+
 BAD = {
     "syntax": ("class Model(:\n", "SyntaxError"),
     "import": ("import no_such_module_at_all\n", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),

@@ -1,6 +1,6 @@
 //! The queue between the callers of a model and those who run it: its threads, and callers that run what is quick themselves.
 
-use std::time::Instant;
+use std::{collections::VecDeque, time::Instant};
 
 // Tests compile this file a second time, where `super::sync` is not the system's (`queue_interleavings.rs`).
 use super::{
@@ -14,17 +14,22 @@ use super::{
 /// closed and empty.
 ///
 /// An instance is a slot; a thread that runs a batch holds one, so no more batches run at a time than there are instances. A slot is
-/// taken by one of the model's threads ([`Queue::take`]) or by a caller ([`Queue::take_in_place`]).
-pub(crate) struct Queue<T> {
-    state: Mutex<State<T>>,
+/// taken by one of the model's threads ([`Queue::take`]) or by a caller ([`Queue::take_in_place`]). A caller may leave the rest of
+/// a run, an `R`, to a thread, with its slot ([`Queue::hand_over`]).
+pub(crate) struct Queue<T, R> {
+    state: Mutex<State<T, R>>,
     changed: Condvar,
     /// What time it is.
     now: fn() -> Instant,
 }
 
-struct State<T> {
+struct State<T, R> {
     scheduler: Scheduler<T>,
     is_closed: bool,
+    /// Runs that callers have left to the threads, and their slots.
+    handed_over: VecDeque<(usize, R)>,
+    /// Callers that have a slot, and may still leave a run to the threads.
+    in_place: usize,
     /// Slots that nobody runs a batch in.
     free: Vec<usize>,
     /// Whether something may wait whose caller will not come for it, so that a thread must.
@@ -35,11 +40,13 @@ struct State<T> {
     woken: usize,
 }
 
-impl<T> State<T> {
+impl<T, R> State<T, R> {
     /// Whether one more thread is to be woken, who wakes it without the lock.
     fn wakes_one(&mut self) -> bool {
-        let is_needed = self.needs_thread && self.scheduler.len() > 0;
-        let is_one_left = self.idle > self.woken && self.free.len() > self.woken;
+        let is_needed = self.needs_thread && self.scheduler.len() > 0 || !self.handed_over.is_empty();
+        // A thread that was woken takes one of these.
+        let places = self.free.len() + self.handed_over.len();
+        let is_one_left = self.idle > self.woken && places > self.woken;
         let wakes_one = is_needed && is_one_left;
         self.woken += usize::from(wakes_one);
         wakes_one
@@ -71,21 +78,25 @@ pub(crate) enum Runner {
 
 /// What a thread is to do.
 #[derive(Debug)]
-pub(crate) struct Work<T> {
+pub(crate) struct Work<T, R> {
     /// To be run together; there may be none.
     pub(crate) batch: Vec<T>,
+    /// To be brought to its end: what a caller has left. Then there is no batch.
+    pub(crate) rest: Option<R>,
     /// To be told that their time is over.
     pub(crate) expired: Vec<(T, Expiry)>,
-    /// The instance that runs the batch, to be given back when that is done; none if there is no batch.
+    /// The instance that runs it, to be given back when that is done; none if there is nothing to run.
     pub(crate) slot: Option<usize>,
 }
 
-impl<T> Queue<T> {
+impl<T, R> Queue<T, R> {
     /// A queue for so many instances.
     pub(crate) fn new(scheduler: Scheduler<T>, instances: usize, now: fn() -> Instant) -> Self {
         let state = State {
             scheduler,
             is_closed: false,
+            handed_over: VecDeque::new(),
+            in_place: 0,
             free: (0..instances).rev().collect(),
             needs_thread: false,
             idle: 0,
@@ -132,15 +143,29 @@ impl<T> Queue<T> {
         let slot = *state.free.last()?;
         let ticket = state.scheduler.pass(ask, now)?;
         state.free.pop();
+        state.in_place += 1;
         enter(ticket);
         Some((ticket, slot))
     }
 
     /// What to do next; `None` once the queue is closed and empty. `done` is the slot of the last work.
-    pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T>> {
+    pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T, R>> {
         let mut state = self.lock();
         state.free.extend(done);
         loop {
+            if let Some((slot, rest)) = state.handed_over.pop_front() {
+                let wakes_one = state.wakes_one();
+                drop(state);
+                if wakes_one {
+                    self.changed.notify_one();
+                }
+                return Some(Work {
+                    batch: Vec::new(),
+                    rest: Some(rest),
+                    expired: Vec::new(),
+                    slot: Some(slot),
+                });
+            }
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
@@ -162,9 +187,14 @@ impl<T> Queue<T> {
                 if wakes_one {
                     self.changed.notify_one();
                 }
-                return Some(Work { batch, expired, slot });
+                return Some(Work {
+                    batch,
+                    rest: None,
+                    expired,
+                    slot,
+                });
             }
-            if until.is_none() && state.is_closed && state.scheduler.len() == 0 {
+            if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
                 drop(state);
                 // Others may wait for an instance, for which there is nothing left to do.
                 self.changed.notify_all();
@@ -191,7 +221,7 @@ impl<T> Queue<T> {
         &self,
         ticket: Ticket,
         is_quick: impl FnOnce(u64) -> bool,
-    ) -> Option<Work<T>> {
+    ) -> Option<Work<T, R>> {
         let now = (self.now)();
         let mut state = self.lock();
         let expired = state.scheduler.expire(now);
@@ -202,7 +232,10 @@ impl<T> Queue<T> {
         };
         state.took();
         let (batch, slot) = match next {
-            InPlace::Run(batch) => (batch, state.free.pop()),
+            InPlace::Run(batch) => {
+                state.in_place += 1;
+                (batch, state.free.pop())
+            }
             InPlace::Idle => (Vec::new(), None),
             InPlace::Leave => {
                 self.leave_to_threads(state);
@@ -210,12 +243,32 @@ impl<T> Queue<T> {
             }
         };
         let is_something = !batch.is_empty() || !expired.is_empty();
-        is_something.then_some(Work { batch, expired, slot })
+        is_something.then_some(Work {
+            batch,
+            rest: None,
+            expired,
+            slot,
+        })
+    }
+
+    /// A caller leaves the rest of what it took to a thread, together with the slot.
+    pub(crate) fn hand_over(&self, slot: usize, rest: R) {
+        let mut state = self.lock();
+        state.in_place -= 1;
+        state.handed_over.push_back((slot, rest));
+        let (wakes_one, is_closed) = (state.wakes_one(), state.is_closed);
+        drop(state);
+        if is_closed {
+            self.changed.notify_all();
+        } else if wakes_one {
+            self.changed.notify_one();
+        }
     }
 
     /// A caller is done with what it took.
     pub(crate) fn done_in_place(&self, slot: usize) {
         let mut state = self.lock();
+        state.in_place -= 1;
         state.free.push(slot);
         let (wakes_one, is_closed) = (state.wakes_one(), state.is_closed);
         drop(state);
@@ -231,7 +284,7 @@ impl<T> Queue<T> {
         self.leave_to_threads(self.lock());
     }
 
-    fn leave_to_threads(&self, mut state: MutexGuard<'_, State<T>>) {
+    fn leave_to_threads(&self, mut state: MutexGuard<'_, State<T, R>>) {
         state.needs_thread = state.scheduler.len() > 0;
         let wakes_one = state.wakes_one();
         drop(state);
@@ -280,7 +333,7 @@ impl<T> Queue<T> {
     }
 
     /// Nothing panics while it holds the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, State<T, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

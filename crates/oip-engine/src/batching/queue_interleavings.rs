@@ -149,7 +149,7 @@ fn now() -> Instant {
     *START.get_or_init(Instant::now) + TICK * looks
 }
 
-fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32>> {
+fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
     let config = ModelConfig {
         max_batch_size: 2,
         dynamic_batching: Some(DynamicBatching {
@@ -170,12 +170,12 @@ fn ask(group: u8) -> Ask {
     }
 }
 
-fn push(queue: &Queue<u32>, group: u8, item: u32) -> Ticket {
+fn push(queue: &Queue<u32, u32>, group: u8, item: u32) -> Ticket {
     queue.push(ask(group), Runner::Thread, |_| item).unwrap().0
 }
 
 /// A caller that runs its request itself where it may, and gives back what it has run.
-fn run_in_place(queue: &Queue<u32>, is_quick: bool, item: u32) -> Vec<u32> {
+fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> {
     let may_pass = is_quick && shuttle::rand::thread_rng().gen_bool(0.5);
     if may_pass && let Some((_, slot)) = queue.pass(&ask(1), |_| {}) {
         thread::yield_now();
@@ -197,13 +197,14 @@ fn run_in_place(queue: &Queue<u32>, is_quick: bool, item: u32) -> Vec<u32> {
 }
 
 /// A thread that takes all it gets, and gives it back in the end.
-fn consumer(queue: &Arc<Queue<u32>>) -> thread::JoinHandle<Vec<u32>> {
+fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     let queue = queue.clone();
     thread::spawn(move || {
         let (mut taken, mut slot) = (Vec::new(), None);
         while let Some(work) = queue.take(slot) {
             assert!(work.expired.is_empty() && work.batch.len() <= 2);
             taken.extend(work.batch);
+            taken.extend(work.rest);
             slot = work.slot;
         }
         taken
@@ -337,6 +338,73 @@ fn the_end_while_a_caller_runs_its_request() {
     assert_eq!(left, [1, 2], "a request was lost, or left twice");
 }
 
+/// Two instances, two threads, two callers that begin their requests and leave the rest to a thread, and a request that is for
+/// a thread from the start; all that while the queue is closed.
+fn runs_that_are_left_to_threads() {
+    let queue = queue(2, Duration::ZERO);
+    let consumers = [consumer(&queue), consumer(&queue)];
+    let callers = (0..2u32).map(|item| {
+        let queue = queue.clone();
+        thread::spawn(move || {
+            let Ok((ticket, runner)) = queue.push(ask(1), Runner::Caller, |_| item) else {
+                return Some(item);
+            };
+            if runner == Runner::Thread {
+                return None;
+            }
+            let work = queue.take_in_place(ticket, |_| true)?;
+            thread::yield_now();
+            let mut batch = work.batch.into_iter();
+            let rest = batch.next().unwrap();
+            queue.hand_over(work.slot.unwrap(), rest);
+            batch.next()
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    let other = thread::spawn({
+        let queue = queue.clone();
+        move || queue.push(ask(2), Runner::Thread, |_| 2).err().map(|_| 2)
+    });
+    queue.close();
+    let mut left: Vec<u32> = other.join().unwrap().into_iter().collect();
+    left.extend(callers.into_iter().filter_map(|caller| caller.join().unwrap()));
+    left.extend(consumers.into_iter().flat_map(|c| c.join().unwrap()));
+    left.sort_unstable();
+    assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
+}
+
+/// One instance, whose run is left to the only thread while a request waits behind it, and nobody closes the queue before both are
+/// taken.
+fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
+    let queue = queue(1, Duration::ZERO);
+    let taken = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));
+    let consumer = thread::spawn({
+        let (queue, taken) = (queue.clone(), taken.clone());
+        move || {
+            let mut slot = None;
+            while let Some(work) = queue.take(slot) {
+                let count = work.batch.len() + usize::from(work.rest.is_some());
+                taken.fetch_add(count, shuttle::sync::atomic::Ordering::SeqCst);
+                slot = work.slot;
+            }
+        }
+    });
+    let (ticket, runner) = queue.push(ask(1), Runner::Caller, |_| 1).unwrap();
+    let work = match runner {
+        Runner::Caller => queue.take_in_place(ticket, |_| true),
+        Runner::Thread => None,
+    };
+    push(&queue, 2, 2);
+    if let Some(work) = work {
+        queue.hand_over(work.slot.unwrap(), 1);
+    }
+    while taken.load(shuttle::sync::atomic::Ordering::SeqCst) < 2 {
+        thread::yield_now();
+    }
+    queue.close();
+    consumer.join().unwrap();
+}
+
 fn run(scheduler: impl shuttle::scheduler::Scheduler + 'static, scenario: fn()) -> usize {
     shuttle::Runner::new(scheduler, shuttle::Config::new()).run(scenario)
 }
@@ -375,6 +443,17 @@ fn many_interleavings_of_the_end_while_a_caller_runs_its_request() {
         PctScheduler::new(3, 1_000),
         the_end_while_a_caller_runs_its_request,
     );
+}
+
+#[test]
+fn many_interleavings_of_runs_that_are_left_to_threads() {
+    for scenario in [
+        runs_that_are_left_to_threads,
+        a_run_that_is_left_to_a_thread_with_another_one_behind_it,
+    ] {
+        run(RandomScheduler::new(2_000), scenario);
+        run(PctScheduler::new(3, 2_000), scenario);
+    }
 }
 
 #[test]

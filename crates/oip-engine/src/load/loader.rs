@@ -7,7 +7,8 @@ use std::{
 
 use model_config::{Axes, Completed, Defaults, WrittenConfig, complete, complete_pipeline};
 use oip_service::{
-    AnswerSink, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource, NoOtherModels, OtherModels,
+    AnswerSink, Begun, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource, NoOtherModels,
+    OtherModels,
 };
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
@@ -285,9 +286,11 @@ fn prepare(
     let model: Box<dyn Model> = if completed.is_narrowed {
         Box::new(Narrowed {
             model,
-            metadata: completed.metadata.clone(),
-            inputs: completed.reshaped_inputs.clone(),
-            outputs: completed.reshaped_outputs.clone(),
+            offered: Arc::new(Offered {
+                metadata: completed.metadata.clone(),
+                inputs: completed.reshaped_inputs.clone(),
+                outputs: completed.reshaped_outputs.clone(),
+            }),
         })
     } else {
         model
@@ -345,6 +348,11 @@ fn guarded<T>(
 /// A model of which a configuration offers less than it has, or under other shapes.
 struct Narrowed {
     model: Box<dyn Model>,
+    offered: Arc<Offered>,
+}
+
+/// What clients see of a model.
+struct Offered {
     metadata: ModelMetadata,
     /// Inputs and outputs that clients see with other axes of one.
     inputs: Vec<(String, Axes)>,
@@ -358,7 +366,7 @@ fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, 
     TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
-impl Narrowed {
+impl Offered {
     /// A request as the model takes it.
     fn to_model(&self, mut request: InferRequest) -> Result<InferRequest, ServiceError> {
         for (name, axes) in &self.inputs {
@@ -396,23 +404,23 @@ impl Narrowed {
 
 /// Takes a model's answers as it gives them.
 struct NarrowedSink<'s> {
-    model: &'s Narrowed,
+    offered: &'s Offered,
     answers: &'s mut dyn AnswerSink,
 }
 
 impl AnswerSink for NarrowedSink<'_> {
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
-        self.answers.send(self.model.to_client(outputs)?)
+        self.answers.send(self.offered.to_client(outputs)?)
     }
 
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
-        self.answers.send_last(self.model.to_client(outputs)?)
+        self.answers.send_last(self.offered.to_client(outputs)?)
     }
 }
 
 impl Model for Narrowed {
     fn metadata(&self) -> &ModelMetadata {
-        &self.metadata
+        &self.offered.metadata
     }
 
     fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
@@ -434,8 +442,9 @@ impl Model for Narrowed {
         cancel: &CancelToken,
         others: &dyn OtherModels,
     ) -> Result<Vec<InferOutput>, ServiceError> {
-        let outputs = self.model.infer_with(self.to_model(request)?, cancel, others)?;
-        self.to_client(outputs)
+        let request = self.offered.to_model(request)?;
+        let outputs = self.model.infer_with(request, cancel, others)?;
+        self.offered.to_client(outputs)
     }
 
     fn infer_several_with(
@@ -445,9 +454,13 @@ impl Model for Narrowed {
         answers: &mut dyn AnswerSink,
         others: &dyn OtherModels,
     ) -> Result<(), ServiceError> {
-        let mut answers = NarrowedSink { model: self, answers };
+        let request = self.offered.to_model(request)?;
+        let mut answers = NarrowedSink {
+            offered: &self.offered,
+            answers,
+        };
         self.model
-            .infer_several_with(self.to_model(request)?, cancel, &mut answers, others)
+            .infer_several_with(request, cancel, &mut answers, others)
     }
 
     fn lends_memory(&self) -> bool {
@@ -456,6 +469,26 @@ impl Model for Narrowed {
 
     fn is_bounded(&self, rows: u64) -> bool {
         self.model.is_bounded(rows)
+    }
+
+    fn can_begin(&self) -> bool {
+        self.model.can_begin()
+    }
+
+    fn begin(&self, request: InferRequest, cancel: &CancelToken, patience: Duration) -> Begun {
+        let request = match self.offered.to_model(request) {
+            Ok(request) => request,
+            Err(error) => return Begun::Done(Err(error)),
+        };
+        match self.model.begin(request, cancel, patience) {
+            Begun::Done(given) => Begun::Done(given.and_then(|outputs| self.offered.to_client(outputs))),
+            Begun::Unfinished(rest) => {
+                let offered = self.offered.clone();
+                Begun::Unfinished(Box::new(move |cancel, others| {
+                    offered.to_client(rest(cancel, others)?)
+                }))
+            }
+        }
     }
 
     fn end(&self) {

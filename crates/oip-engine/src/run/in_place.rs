@@ -22,6 +22,9 @@ use crate::batching::scheduler::BatchPolicy;
 /// four runs in a row within the limit, until one takes twice as long. Only models that
 /// [promise](oip_service::Model::is_bounded) that a run's time follows from the shapes of its inputs are run like this.
 ///
+/// Models that run elsewhere, such as in processes of their own, are [begun](oip_service::Model::begin) by the caller, which waits for
+/// them for four times the limit; what is not over by then is left to one of the model's threads.
+///
 /// ```
 /// use oip_engine::{EngineConfig, InPlace};
 /// use std::time::Duration;
@@ -54,6 +57,14 @@ impl InPlace {
 
     pub(crate) fn limit(&self) -> Duration {
         self.limit
+    }
+
+    /// The same for models that are only waited for: much of their time is the way there and back.
+    pub(crate) fn for_models_elsewhere(self) -> Self {
+        Self {
+            limit: self.limit.saturating_mul(4),
+            ..self
+        }
     }
 
     /// Waits until the other tasks of this thread had their turn.
@@ -101,11 +112,20 @@ const ALONE: u32 = 64;
 /// Of so many requests one still waits for others, so that it shows when there are some again.
 const PROBE: u32 = 16;
 
+/// The same for models that run elsewhere, where it takes two wake-ups of threads.
+const PROBE_ELSEWHERE: u32 = 64;
+
 impl Company {
     /// Whether the next request should let others go first.
     pub(crate) fn is_likely(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE)
+    }
+
+    /// The same for a model that runs elsewhere: that others are there shows rarely, so it costs more to find out.
+    pub(crate) fn is_likely_elsewhere(&self) -> bool {
+        let alone = self.alone.load(Ordering::Relaxed);
+        alone < ALONE || alone.is_multiple_of(PROBE_ELSEWHERE)
     }
 
     /// Notes how many requests a run had.
@@ -204,8 +224,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 /// Whether the rows of a request say all about the shapes of its inputs, and batches wait for nobody: only then do runs with as
-/// many rows take the same time.
-pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata) -> bool {
+/// many rows take the same time. A model that runs elsewhere is waited for only so long, whatever its requests are like.
+pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_elsewhere: bool) -> bool {
     let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
     let has_fixed_rows = |tensor: &TensorMetadata| {
         let shape = &tensor.shape;
@@ -215,6 +235,9 @@ pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata) -> boo
             && !shape.has_any_leading()
             && inner.all(Option::is_some)
     };
+    if is_elsewhere {
+        return policy.max_delay().is_zero();
+    }
     policy.max_delay().is_zero()
         && !metadata.inputs.is_empty()
         && metadata.inputs.iter().all(has_fixed_rows)
@@ -223,7 +246,7 @@ pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata) -> boo
 
 /// Whether a batch of so many rows may be run where its requests are.
 pub(crate) fn may_run(model: &dyn Model, quickness: &Quickness, rows: u64) -> bool {
-    quickness.is_quick(rows) && model.is_bounded(rows)
+    quickness.is_quick(rows) && (model.can_begin() || model.is_bounded(rows))
 }
 
 #[cfg(test)]
@@ -288,6 +311,12 @@ mod tests {
         assert_eq!((waits(ALONE), waits(10 * PROBE)), (64, 10));
         company.note(2);
         assert_eq!(waits(ALONE), 64);
+        let mut probes = 0;
+        for _ in 0..10 * PROBE_ELSEWHERE {
+            probes += u32::from(company.is_likely_elsewhere());
+            company.note(1);
+        }
+        assert_eq!(probes, 10);
     }
 
     #[test]
@@ -305,7 +334,9 @@ mod tests {
         let suits = |max_rows, dims: &[i64], datatype| {
             let tensor = |name: &str| TensorMetadata::new(name, datatype, dims);
             let metadata = ModelMetadata::new("m", "test_test", vec![tensor("x")], vec![tensor("y")]);
-            is_suitable(&BatchPolicy::derived(&metadata, max_rows), &metadata)
+            let policy = BatchPolicy::derived(&metadata, max_rows);
+            assert!(is_suitable(&policy, &metadata, true));
+            is_suitable(&policy, &metadata, false)
         };
         assert!(suits(64, &[-1, 16], DataType::FP32) && suits(0, &[1, 16], DataType::FP32));
         assert!(!suits(0, &[-1, 16], DataType::FP32) && !suits(64, &[-1, -1], DataType::FP32));

@@ -23,6 +23,7 @@ use crate::{
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Permit, Quickness},
+        job::{Job, Rest},
         others::Others,
         several::{Part, Parts},
         statistics::Recorder,
@@ -60,7 +61,7 @@ pub(crate) struct Shared {
     pub(crate) model: Box<dyn Model>,
     pub(crate) metadata: Arc<ModelMetadata>,
     pub(crate) policy: BatchPolicy,
-    pub(crate) queue: Queue<Job>,
+    pub(crate) queue: Queue<Job, Rest>,
     pub(crate) hang_watch: HangWatch,
     pub(crate) independence: IndependenceCheck,
     pub(crate) recorder: Recorder,
@@ -99,12 +100,6 @@ struct Queued<'s> {
     passed: Option<Passed<'s>>,
 }
 
-/// A request on its way to a thread.
-pub(crate) struct Job {
-    pub(crate) request: InferRequest,
-    pub(crate) client: Client,
-}
-
 impl Instances {
     /// Starts the threads.
     ///
@@ -127,7 +122,16 @@ impl Instances {
             others,
         } = settings;
         let threads = threads.max(1);
-        let in_place = in_place.filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata));
+        let is_elsewhere = model.can_begin();
+        let in_place = in_place
+            .filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata, is_elsewhere))
+            .map(|in_place| {
+                if is_elsewhere {
+                    in_place.for_models_elsewhere()
+                } else {
+                    in_place
+                }
+            });
         let quickness = Quickness::new(in_place.as_ref().map(InPlace::limit));
         warmed_up
             .iter()
@@ -202,7 +206,7 @@ impl Instances {
         if let Some(passed) = passed {
             shared.run_passed(passed);
         } else if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
-            if shared.company.is_likely() {
+            if !shared.model.can_begin() && shared.company.is_likely() {
                 in_place.let_others_go_first().await;
             }
             shared.run_in_place(in_place, ticket);
@@ -322,7 +326,9 @@ impl Shared {
                 && (ask.key.is_some() || self.policy.max_rows() == 0),
             ..ask
         };
-        let is_quick = ask.is_measured_by_rows && self.quickness.is_quick(ask.rows);
+        // Where a model runs elsewhere, requests of others come together while one of its threads waits for it.
+        let is_for_caller = !self.model.can_begin() || !self.company.is_likely_elsewhere();
+        let is_quick = is_for_caller && ask.is_measured_by_rows && self.quickness.is_quick(ask.rows);
         let wanted = match is_quick {
             true => Runner::Caller,
             false => Runner::Thread,
@@ -502,6 +508,14 @@ pub(crate) struct Room<'s> {
 pub(crate) struct HeldInPlace<'s> {
     pub(crate) shared: &'s Shared,
     pub(crate) slot: usize,
+}
+
+impl HeldInPlace<'_> {
+    /// Leaves the instance to one of the model's threads, with what is to be done in it.
+    pub(crate) fn hand_over(self, rest: Rest) {
+        self.shared.queue.hand_over(self.slot, rest);
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for HeldInPlace<'_> {

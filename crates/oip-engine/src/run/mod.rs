@@ -11,6 +11,7 @@ pub(crate) mod in_place;
 pub(crate) mod instances;
 #[cfg(test)]
 mod instances_tests;
+pub(crate) mod job;
 pub(crate) mod others;
 pub(crate) mod runner;
 pub(crate) mod served_version;

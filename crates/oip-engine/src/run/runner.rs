@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{CancelToken, Lease};
+use oip_service::{Begun, CancelToken, Lease};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
@@ -23,7 +23,8 @@ use crate::{
         client::{Answer, Client},
         delivery::{Finished, Run},
         in_place::{self, InPlace},
-        instances::{HeldInPlace, Job, Passed, Shared},
+        instances::{HeldInPlace, Passed, Shared},
+        job::{Called, Job, Rest},
         several::{Parts, Sink, SinkEnd},
         statistics::Execution,
     },
@@ -55,6 +56,9 @@ impl Shared {
     fn serve_until_closed(&self, held: &Cell<Option<usize>>) {
         while let Some(work) = self.queue.take(held.take()) {
             held.set(work.slot);
+            if self.model.can_begin() {
+                self.company.note(work.batch.len());
+            }
             self.run(work);
         }
     }
@@ -73,8 +77,12 @@ impl Shared {
                 return;
             };
             self.company.note(work.batch.len());
-            let _slot = work.slot.map(|slot| HeldInPlace { shared: self, slot });
-            self.run(work);
+            let held = work.slot.map(|slot| HeldInPlace { shared: self, slot });
+            if !self.model.can_begin() {
+                self.run(work);
+            } else if let (Some(rest), Some(held)) = (self.begin(work, in_place.limit()), held) {
+                held.hand_over(rest);
+            }
         }
         // Others of higher priority, or of other batches, keep coming.
         self.queue.leave();
@@ -84,19 +92,70 @@ impl Shared {
     pub(crate) fn run_passed(&self, passed: Passed<'_>) {
         let Passed { job, room } = passed;
         self.company.note(1);
-        self.run_one(room.held.slot, job, Instant::now());
-        drop(room);
+        let (slot, taken) = (room.held.slot, Instant::now());
+        let Some(in_place) = self.in_place.as_ref().filter(|_| self.model.can_begin()) else {
+            return self.run_one(slot, job, taken);
+        };
+        if let Some(rest) = self.begin_one(slot, job, taken, in_place.limit()) {
+            room.held.hand_over(rest);
+        }
     }
 
-    fn run(&self, work: Work<Job>) {
+    fn run(&self, work: Work<Job, Rest>) {
         for (job, expiry) in work.expired {
             self.refuse(job, expired(expiry));
         }
         let Some(slot) = work.slot else {
             return;
         };
-        let taken = Instant::now();
-        let mut batch = work.batch;
+        match work.rest {
+            None => self.run_batch(slot, work.batch, Instant::now()),
+            Some(Rest::Batch { jobs, taken }) => self.run_batch(slot, jobs, taken),
+            Some(Rest::Run { called, rest }) => {
+                let Called { client, inputs, .. } = &called;
+                let (cancel, lease) = (&client.cancel, &client.lease);
+                let others = self.others.for_run(&self.metadata.name, cancel, lease);
+                let given = self.guarded(slot, cancel, || rest(cancel, &others));
+                let given = given.and_then(|outputs| self.charged(lease, inputs, outputs));
+                self.finish_one(called, given);
+            }
+        }
+    }
+
+    /// Begins on a caller's thread what runs elsewhere, and returns what is left after so long.
+    fn begin(&self, work: Work<Job, Rest>, patience: Duration) -> Option<Rest> {
+        for (job, expiry) in work.expired {
+            self.refuse(job, expired(expiry));
+        }
+        let (slot, taken, mut jobs) = (work.slot?, Instant::now(), work.batch);
+        if jobs.len() != 1 {
+            return Some(Rest::Batch { jobs, taken });
+        }
+        self.begin_one(slot, jobs.pop()?, taken, patience)
+    }
+
+    fn begin_one(&self, slot: usize, job: Job, taken: Instant, patience: Duration) -> Option<Rest> {
+        let Job { request, client } = self.still_wanted(job)?;
+        let called = Called {
+            wanted: request.outputs.clone(),
+            inputs: Inputs::of(&request),
+            start: Instant::now(),
+            taken,
+            client,
+        };
+        let cancel = &called.client.cancel;
+        let begun = self.guarded(slot, cancel, || Ok(self.model.begin(request, cancel, patience)));
+        let given = match begun {
+            Ok(Begun::Unfinished(rest)) => return Some(Rest::Run { called, rest }),
+            Ok(Begun::Done(given)) => given,
+            Err(panicked) => Err(panicked),
+        };
+        let given = given.and_then(|outputs| self.charged(&called.client.lease, &called.inputs, outputs));
+        self.finish_one(called, given);
+        None
+    }
+
+    fn run_batch(&self, slot: usize, mut batch: Vec<Job>, taken: Instant) {
         if batch.len() == 1 {
             batch.into_iter().for_each(|job| self.run_one(slot, job, taken));
         } else {
@@ -130,10 +189,28 @@ impl Shared {
         if let Some(parts) = client.parts.clone() {
             return self.run_several(slot, request, client, &parts, taken);
         }
-        let start = Instant::now();
-        let wanted = request.outputs.clone();
-        let given = self.call(slot, request, &client.cancel, &client.lease);
+        let called = Called {
+            wanted: request.outputs.clone(),
+            inputs: Inputs::of(&request),
+            start: Instant::now(),
+            taken,
+            client,
+        };
+        let Called { client, inputs, .. } = &called;
+        let given = self.call(slot, request, inputs, &client.cancel, &client.lease);
+        self.finish_one(called, given);
+    }
+
+    /// Answers a request that was run by itself.
+    fn finish_one(&self, one: Called, given: Answer) {
         let called = Instant::now();
+        let Called {
+            client,
+            wanted,
+            start,
+            taken,
+            ..
+        } = one;
         let answer = given.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs));
         // What is only guessed to be a batch may have outputs of any length.
         let is_batch = self.policy.max_rows() > 0 && !self.policy.is_guess();
@@ -271,7 +348,8 @@ impl Shared {
         let wanted = joined.outputs.clone();
         let start = Instant::now();
         execution.input = start - taken.min(start);
-        let given = self.call(slot, joined, cancel, lease);
+        let inputs = Inputs::of(&joined);
+        let given = self.call(slot, joined, &inputs, cancel, lease);
         let called = Instant::now();
         execution.infer = called - start;
         self.quickness.note(execution.rows, execution.infer);
@@ -287,7 +365,8 @@ impl Shared {
             && let (Some(request), Some(answer)) = (requests.first(), answers.first())
         {
             let wanted = request.outputs.clone();
-            let alone = self.call(slot, request.clone(), cancel, lease);
+            let inputs = Inputs::of(request);
+            let alone = self.call(slot, request.clone(), &inputs, cancel, lease);
             let alone = alone.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs))?;
             if !independence::agree(&alone, answer) {
                 let error = "a request gets another answer by itself than in a batch";
@@ -311,11 +390,21 @@ impl Shared {
     }
 
     /// Calls the model, and charges what it makes.
-    fn call(&self, slot: usize, request: InferRequest, cancel: &CancelToken, lease: &Lease) -> Answer {
-        let inputs = Inputs::of(&request);
+    fn call(
+        &self,
+        slot: usize,
+        request: InferRequest,
+        inputs: &Inputs,
+        cancel: &CancelToken,
+        lease: &Lease,
+    ) -> Answer {
         let others = self.others.for_run(&self.metadata.name, cancel, lease);
         let outputs = self.guarded(slot, cancel, || self.model.infer_with(request, cancel, &others))?;
-        charging::charge_outputs(lease, &inputs, self.model.lends_memory(), outputs)
+        self.charged(lease, inputs, outputs)
+    }
+
+    fn charged(&self, lease: &Lease, inputs: &Inputs, outputs: Vec<InferOutput>) -> Answer {
+        charging::charge_outputs(lease, inputs, self.model.lends_memory(), outputs)
     }
 
     /// Is in the model for as long as `run` takes; a panic becomes an error.

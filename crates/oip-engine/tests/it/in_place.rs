@@ -15,11 +15,11 @@ use std::{
 
 use oip_engine::{Engine, EngineConfig, InPlace, Repository};
 use oip_service::{
-    Backend, BoxFuture, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext,
+    Backend, Begun, BoxFuture, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext,
 };
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata,
+    TensorMetadata, TensorValue,
 };
 use tempfile::TempDir;
 use tensor_core::{Shape, Tensor};
@@ -59,7 +59,8 @@ impl Backend for SeenBackend {
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let tensor = |name: &str| vec![TensorMetadata::new(name, DataType::INT32, &[-1, 1])];
         Ok(Box::new(SeenModel {
-            is_bounded: *source.content != *b"may take any time",
+            is_bounded: source.content.is_empty(),
+            is_elsewhere: *source.content == *b"runs elsewhere",
             metadata: ModelMetadata::new("", "test_seen", tensor("x"), tensor("y")),
             seen: self.0.clone(),
         }))
@@ -69,6 +70,7 @@ impl Backend for SeenBackend {
 /// Gives its rows back, after something for some of them.
 struct SeenModel {
     is_bounded: bool,
+    is_elsewhere: bool,
     metadata: ModelMetadata,
     seen: Arc<Seen>,
 }
@@ -77,6 +79,7 @@ const SLOW: i32 = -1;
 const PANICS: i32 = -2;
 const HANGS: i32 = -3;
 const FAILS: i32 = -4;
+const PANICS_LATER: i32 = -5;
 
 impl Model for SeenModel {
     fn metadata(&self) -> &ModelMetadata {
@@ -88,22 +91,43 @@ impl Model for SeenModel {
     }
 
     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let x = request.take_input("x")?;
-        let rows = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
-        let thread = thread::current().name().unwrap_or_default().to_owned();
-        self.seen.runs.lock().unwrap().push((thread, rows.clone()));
-        if rows.contains(&SLOW) {
-            thread::sleep(3 * LIMIT);
-        }
-        if rows.contains(&FAILS) {
-            return Err(ServiceError::invalid("it fails"));
-        }
-        assert!(!rows.contains(&PANICS), "a panic that a test wants");
-        while rows.contains(&HANGS) && !self.seen.is_released.load(Ordering::SeqCst) {
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok(vec![InferOutput::new("y", x)])
+        run(&self.seen, request.take_input("x")?)
     }
+
+    fn can_begin(&self) -> bool {
+        self.is_elsewhere
+    }
+
+    fn begin(&self, mut request: InferRequest, _: &CancelToken, patience: Duration) -> Begun {
+        assert!(self.is_elsewhere && patience == 4 * LIMIT);
+        let x = request.take_input("x").unwrap();
+        let rows = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
+        if !rows.iter().any(|row| [SLOW, HANGS, PANICS_LATER].contains(row)) {
+            return Begun::Done(run(&self.seen, x));
+        }
+        let seen = self.seen.clone();
+        Begun::Unfinished(Box::new(move |_, _| {
+            assert!(!rows.contains(&PANICS_LATER), "a panic that a test wants");
+            run(&seen, x)
+        }))
+    }
+}
+
+fn run(seen: &Seen, x: TensorValue) -> Result<Vec<InferOutput>, ServiceError> {
+    let rows = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
+    let thread = thread::current().name().unwrap_or_default().to_owned();
+    seen.runs.lock().unwrap().push((thread, rows.clone()));
+    if rows.contains(&SLOW) {
+        thread::sleep(3 * LIMIT);
+    }
+    if rows.contains(&FAILS) {
+        return Err(ServiceError::invalid("it fails"));
+    }
+    assert!(!rows.contains(&PANICS), "a panic that a test wants");
+    while rows.contains(&HANGS) && !seen.is_released.load(Ordering::SeqCst) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(vec![InferOutput::new("y", x)])
 }
 
 fn engine(in_place: Option<InPlace>, instances: usize) -> (Engine, Arc<Seen>, TempDir) {
@@ -111,6 +135,7 @@ fn engine(in_place: Option<InPlace>, instances: usize) -> (Engine, Arc<Seen>, Te
         ("quick/1/model.seen", ""),
         ("other/1/model.seen", ""),
         ("any/1/model.seen", "may take any time"),
+        ("elsewhere/1/model.seen", "runs elsewhere"),
     ]);
     let seen = Arc::new(Seen::default());
     let backend: Arc<dyn Backend> = Arc::new(SeenBackend(seen.clone()));
@@ -322,6 +347,52 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
+/// What runs elsewhere is begun where its request is, and what takes longer goes on on a thread.
+#[test]
+fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread() {
+    let (engine, seen, _folder) = engine(in_place(1), 2);
+    let here = thread::current().name().unwrap().to_owned();
+    let begins = || {
+        // More than may show that nobody else is there.
+        (0..50).any(|_| {
+            for _ in 0..80 {
+                infer(&engine, "elsewhere", &[1]).unwrap();
+            }
+            let runs = std::mem::take(&mut *seen.runs.lock().unwrap());
+            runs.iter().rev().take(10).any(|(thread, _)| *thread == here)
+        })
+    };
+    assert!(begins());
+    // Until one is begun here: now and then a request is for a thread from the start.
+    let leave = |row| {
+        assert!(begins());
+        let answer = infer(&engine, "elsewhere", &[row]);
+        let threads = seen.take().0;
+        assert!(threads.iter().all(|name| name.starts_with("run-")), "{threads:?}");
+        answer
+    };
+    assert_eq!(y(&leave(SLOW).unwrap()), SLOW);
+    let error = leave(PANICS_LATER).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Internal);
+    assert!(begins());
+    let error = infer(&engine, "elsewhere", &[FAILS]).unwrap_err();
+    assert_eq!(error.message(), "model 'elsewhere': it fails");
+    assert_eq!(
+        infer(&engine, "elsewhere", &[PANICS]).unwrap_err().code(),
+        ErrorCode::Internal
+    );
+    assert_eq!(y(&infer(&engine, "elsewhere", &[7]).unwrap()), 7);
+
+    // One that hangs holds neither its caller's thread nor the other instance, and its answer comes when it is back.
+    assert!(begins());
+    let mut hanging = start(&engine, "elsewhere", &[HANGS]);
+    assert!(poll(&mut hanging).is_pending());
+    assert_eq!(y(&infer(&engine, "elsewhere", &[7]).unwrap()), 7);
+    seen.is_released.store(true, Ordering::SeqCst);
+    assert_eq!(y(&futures_executor::block_on(hanging).unwrap()), HANGS);
+    assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
+}
+
 /// On a runtime as servers have it: nobody is lost, whichever thread runs what, and it ends.
 #[test]
 fn many_callers_get_their_own_rows() {
@@ -339,7 +410,7 @@ fn many_callers_get_their_own_rows() {
             runtime.spawn(async move {
                 for round in 0..200 {
                     let row = caller * 1000 + round;
-                    let model = ["quick", "other", "any"][(row % 3) as usize];
+                    let model = ["quick", "other", "any", "elsewhere"][(row % 4) as usize];
                     let answer = engine
                         .infer(request(model, &[row]), RequestContext::new(None))
                         .await;

@@ -15,7 +15,7 @@ use std::{
 };
 
 use oip_service::{
-    AnswerStream, Answers, BoxFuture, ByteBudget, CancelToken, Lease, Model, ModelCall, OtherModels,
+    AnswerStream, Answers, Begun, BoxFuture, ByteBudget, CancelToken, Lease, Model, ModelCall, OtherModels,
     StreamedAnswer, TimeLimits,
 };
 use oip_types::{ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError};
@@ -312,6 +312,26 @@ fn a_model_asks_another_one_and_is_woken_for_the_answer() {
     assert_eq!(budget.used(), 24);
     drop(asked);
     assert_eq!((budget.used(), others.seen.ended.load(Ordering::SeqCst)), (0, 3));
+}
+
+/// The run is begun on a thread that has little time, which reads more than one of its calls, and is left to another one.
+#[test]
+fn calls_that_were_read_ahead_are_not_waited_for() {
+    let model = load("asks: often");
+    let budget = ByteBudget::new(1 << 20);
+    let others = others(&budget);
+    let request =
+        InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", vector(vec![1, 7]));
+    let cancel = CancelToken::new(Some(Instant::now() + Duration::from_secs(60)));
+    let Begun::Unfinished(rest) = model.begin(request, &cancel, Duration::from_secs(60)) else {
+        panic!("nobody has answered its calls");
+    };
+    let outputs = rest(&cancel, &others).unwrap();
+    assert_eq!(
+        outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap(),
+        [1, 7]
+    );
+    assert_eq!(others.seen.asked.lock().unwrap().len(), 256);
 }
 
 #[test]

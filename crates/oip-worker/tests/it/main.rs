@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(target_os = "linux")]
+mod begun;
+#[cfg(target_os = "linux")]
 mod calls;
 mod crashes;
 mod hangs;
