@@ -54,7 +54,7 @@ impl Kernel for AttentionMask {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let (mask, scores) = (elements::<i32>(&inputs[0])?, inputs[1].shape());
         let value = |lets_through: bool| if lets_through { 0.0 } else { self.filter };
-        let (shape, values) = match *inputs[0].shape() {
+        let (shape, values): ([usize; 4], Vec<f32>) = match *inputs[0].shape() {
             [batch] => {
                 let columns = scores[3];
                 let rows = mask.iter().map(|&length| {

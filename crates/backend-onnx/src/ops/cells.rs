@@ -134,9 +134,18 @@ impl Side<'_> {
         let mut recurrent = vec![0f32; batch * early];
         let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
         let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
+        let mut seen = Vec::new();
         for turn in 0..longest {
-            self.r
-                .multiply(&state.h, &mut recurrent, 0, [batch, hidden, early]);
+            let mut h = &state.h;
+            // The range of 8 bits is that of all rows, in which ONNX Runtime has zeros for those that have ended.
+            if is_last && self.lengths.iter().any(|&length| turn > length) {
+                seen.clone_from(h);
+                let rows = seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths);
+                rows.filter(|(_, length)| turn > **length)
+                    .for_each(|(row, _)| row.fill(0.0));
+                h = &seen;
+            }
+            self.r.multiply(h, &mut recurrent, 0, [batch, hidden, early]);
             if is_late {
                 for row in self.rows(turn) {
                     let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];

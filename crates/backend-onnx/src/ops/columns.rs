@@ -123,16 +123,22 @@ struct ConvTranspose {
 
 impl ConvTranspose {
     /// The size of the result along each axis.
-    fn sizes(&self, spatial: &[TDim]) -> TractResult<Vec<TDim>> {
+    fn sizes(&self, spatial: &[TDim], kernel: &[TDim]) -> TractResult<Vec<TDim>> {
         let attributes = Attributes(&self.node);
         let given = attributes.ints("output_shape");
         if given.is_empty() {
-            let strides = each(attributes, "strides", spatial.len(), 1)?;
-            return Ok(spatial
-                .iter()
-                .zip(strides)
-                .map(|(size, stride)| size.clone() * stride as i64)
-                .collect());
+            let rank = spatial.len();
+            let strides = each(attributes, "strides", rank, 1)?;
+            let dilations = each(attributes, "dilations", rank, 1)?;
+            let added = each(attributes, "output_padding", rank, 0)?;
+            let mut sizes = Vec::with_capacity(rank);
+            for (axis, size) in spatial.iter().enumerate() {
+                let window = added[axis] + (kernel[axis].to_usize()?.max(1) - 1) * dilations[axis] + 1;
+                // Windows that are smaller than the stride do not reach the end.
+                let missing = strides[axis].saturating_sub(window);
+                sizes.push(size.clone() * strides[axis] - missing);
+            }
+            return Ok(sizes);
         }
         ensure!(
             given.len() >= spatial.len() && given.iter().all(|&size| size >= 0),
@@ -141,10 +147,8 @@ impl ConvTranspose {
             spatial.len()
         );
         // With or without the batch and the channels.
-        Ok(given[given.len() - spatial.len()..]
-            .iter()
-            .map(ToDim::to_dim)
-            .collect())
+        let sizes = &given[given.len() - spatial.len()..];
+        Ok(sizes.iter().map(ToDim::to_dim).collect())
     }
 
     fn axes(&self, input: &[usize], kernel: &[usize]) -> TractResult<Vec<Axis>> {
@@ -152,8 +156,8 @@ impl ConvTranspose {
         let strides = each(attributes, "strides", rank, 1)?;
         let dilations = each(attributes, "dilations", rank, 1)?;
         let added = each(attributes, "output_padding", rank, 0)?;
-        let dims: Vec<TDim> = input.iter().map(ToDim::to_dim).collect();
-        let sizes = self.sizes(&dims)?;
+        let dims = |sizes: &[usize]| -> Vec<TDim> { sizes.iter().map(ToDim::to_dim).collect() };
+        let sizes = self.sizes(&dims(input), &dims(kernel))?;
         (0..rank)
             .map(|at| {
                 let size = sizes[at].to_usize()?;
@@ -207,7 +211,7 @@ impl Kernel for ConvTranspose {
             "expected a bias for each channel"
         );
         let mut shape: TVec<TDim> = tvec![x.shape[0].clone(), w.shape[1].clone() * self.group as i64];
-        shape.extend(self.sizes(&x.shape[2..])?);
+        shape.extend(self.sizes(&x.shape[2..], &w.shape[2..])?);
         Ok(vec![Fact::new(x.datum_type, shape)])
     }
 
