@@ -1,6 +1,6 @@
 """Measures servers of the Open Inference Protocol beside each other, each with the same network of scikit-learn.
 
-    python compare.py --server PROGRAM --models FOLDER --mlserver PYTHON --kserve PYTHON --folder FOLDER [--requests N]
+    python compare.py --server PROGRAM --models FOLDER --mlserver PYTHON --kserve PYTHON --triton PYTHON --folder FOLDER [--requests N]
 
 Figures of each: what is installed, from starting the process until it is ready, memory when idle and after the requests, the processor time
 that one request costs the server (all its processes), and the median time of one request on one connection, client included. Processor time
@@ -49,6 +49,31 @@ model = Digits("digits")
 model.load()
 sys.argv = [sys.argv[0]]
 ModelServer(http_port=int(__import__("os").environ["PORT"]), enable_grpc=False, workers=1).start([model])
+"""
+
+
+TRITON = """
+import joblib, pathlib
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = pathlib.Path(args["model_repository"]) / args["model_version"]
+        self.model = joblib.load(folder / "model.joblib")
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            label = self.model.predict(pb_utils.get_input_tensor_by_name(request, "X").as_numpy())
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("label", label.astype("int64"))]))
+        return answers
+"""
+
+TRITON_CONFIG = """
+backend: "python"
+max_batch_size: 64
+input { name: "X" data_type: TYPE_FP32 dims: [64] }
+output { name: "label" data_type: TYPE_INT64 dims: [1] reshape { shape: [] } }
 """
 
 
@@ -147,9 +172,27 @@ def measure(name, command, size, port, path, body, requests, environment, folder
             server.kill()
 
 
+def triton(python, home, port):
+    """The command that serves the model in `home` by the server in Triton's Python package, with its Python backend."""
+    version = home / "digits/1"
+    version.mkdir(parents=True)
+    shutil.move(home / "model.joblib", version)
+    (version / "model.py").write_text(TRITON)
+    (home / "digits/config.pbtxt").write_text(TRITON_CONFIG)
+    package = next((python.parent.parent / "lib").glob("python*/site-packages")) / "pytriton/tritonserver"
+    # The package has the process that runs models for each version of Python, and the backend looks for it beside itself.
+    backends = home.parent / "backends"
+    shutil.copytree(package / "backends", backends)
+    shutil.copy(package / "python_backend_stubs" / package.parts[-4].removeprefix("python") / "triton_python_backend_stub", backends / "python")
+    program = package / "bin/tritonserver"
+    program.chmod(0o755)
+    listen = ["--http-port", str(port), "--grpc-port", str(free_port()), "--allow-metrics", "false"]
+    return [program, "--model-repository", home, "--backend-directory", backends, *listen]
+
+
 def main():
     parser = argparse.ArgumentParser()
-    for name in ["server", "models", "mlserver", "kserve", "folder"]:
+    for name in ["server", "models", "mlserver", "kserve", "triton", "folder"]:
         parser.add_argument(f"--{name}", required=True, type=pathlib.Path)
     parser.add_argument("--requests", type=int, default=2000)
     options = parser.parse_args()
@@ -166,7 +209,7 @@ def main():
     command = [options.server, folder / "repository", "--http-address", f"127.0.0.1:{port}", "--grpc-address", "127.0.0.1:0"]
     rows.append(measure("oip-server", command, installed(options.server), port, infer, request, options.requests, {}, folder))
 
-    for name, python in [("mlserver", options.mlserver), ("kserve", options.kserve)]:
+    for name, python in [("mlserver", options.mlserver), ("kserve", options.kserve), ("triton", options.triton)]:
         # Not resolved: a virtual environment's Python is a link to another.
         python = python.absolute()
         home = folder / name
@@ -180,6 +223,11 @@ def main():
             model = {"name": "digits", "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}}
             (home / "model-settings.json").write_text(json.dumps(model))
             command = [python.parent / "mlserver", "start", home]
+        elif name == "triton":
+            libraries = python.parent.parent / "lib"
+            environment["LD_LIBRARY_PATH"] = str(next(libraries.glob("python*/site-packages/nvidia_pytriton.libs")))
+            environment["PYTHONPATH"] = str(next(libraries.glob("python*/site-packages")))
+            command = triton(python, home, port)
         else:
             (home / "serve.py").write_text(KSERVE)
             command = [python, home / "serve.py", home / "model.joblib"]

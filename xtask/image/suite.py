@@ -49,11 +49,27 @@ def configured(file):
     return [line for line in last.splitlines() if line.split(" ")[0] in ("USER", "EXPOSE", "ENTRYPOINT", "CMD")]
 
 
-def root_of(program, folder):
+def libraries_of(program, foreign):
+    """The shared libraries that a program needs, its loader included: where they are here, and where they go in the image."""
+    if not foreign:
+        return [(library, library) for library in re.findall(r"(/\S+) \(0x", must(["ldd", program]))]
+    # `ldd` runs the program's loader, which this processor cannot.
+    folder = pathlib.Path("/usr/aarch64-linux-gnu/lib")
+    loader = re.search(r"program interpreter: (\S+)\]", must(["readelf", "--program-headers", program])).group(1)
+    found = {pathlib.Path(loader).name: loader}
+    left = [program]
+    while left:
+        for name in re.findall(r"\(NEEDED\).*\[(.+)\]", must(["readelf", "--dynamic", left.pop()])):
+            if name not in found:
+                found[name] = f"/lib/aarch64-linux-gnu/{name}"
+                left.append(folder / name)
+    return [(folder / name, place) for name, place in found.items()]
+
+
+def root_of(program, folder, foreign):
     """The files of the image."""
-    libraries = re.findall(r"(/\S+) \(0x", must(["ldd", program]))
-    for source, target in [(program, "/usr/bin/oip-server"), *((library, library) for library in libraries)]:
-        copy = folder / target.lstrip("/")
+    for source, target in [(program, "/usr/bin/oip-server"), *libraries_of(program, foreign)]:
+        copy = folder / str(target).lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(os.path.realpath(source), copy)
     (folder / "etc").mkdir()
@@ -101,6 +117,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--arch", choices=["amd64", "arm64"], required=True)
+    parser.add_argument("--emulator", help="what runs programs of that processor here, where it is not this machine's")
     options = parser.parse_args()
     for tool in ("buildah", "podman"):
         if not shutil.which(tool):
@@ -110,27 +128,36 @@ def main():
     folder = options.folder
     shutil.rmtree(folder, ignore_errors=True)
     context = folder / "context"
-    root_of(options.program, context / "rootfs")
+    root = context / "rootfs"
+    root_of(options.program, root, options.emulator)
     stored = [f"--root={folder / 'storage'}", f"--runroot={folder / 'run'}", "--storage-driver=vfs"]
     file = DEPLOY / "Dockerfile.program"
-    must(["buildah", *stored, "build", "--isolation=chroot", "--tag", TAG, "--file", file, context])
+    must(["buildah", *stored, "build", "--isolation=chroot", f"--arch={options.arch}", "--tag", TAG, "--file", file, context])
     described = json.loads(must(["buildah", *stored, "inspect", "--type=image", TAG]))
-    user = described["OCIv1"]["config"]["User"]
+    user, arch = described["OCIv1"]["config"]["User"], described["OCIv1"]["architecture"]
+    if arch != options.arch:
+        sys.exit(f"the image is for {arch}, not for {options.arch}")
     archive = folder / "image.tar"
     must(["buildah", *stored, "push", "--compression-format=gzip", TAG, f"oci-archive:{archive}"])
-    files = sorted(path for path in (context / "rootfs").rglob("*") if path.is_file())
+    files = sorted(path for path in root.rglob("*") if path.is_file())
     size = sum(path.stat().st_size for path in files)
-    print(f"image: {size / 1e6:.1f} MB in {len(files)} files, {archive.stat().st_size / 1e6:.1f} MB compressed, user {user}")
+    print(f"image for {arch}: {size / 1e6:.1f} MB in {len(files)} files, {archive.stat().st_size / 1e6:.1f} MB compressed, user {user}")
     for path in files:
-        print(f"  /{path.relative_to(context / 'rootfs')} {path.stat().st_size}")
+        print(f"  /{path.relative_to(root)} {path.stat().st_size}")
 
     models = folder / "models"
-    must([options.program, "init", models])
+    # On another processor an emulator runs the program, with the image's own loader and libraries.
+    program = [options.program]
+    if options.emulator:
+        if not shutil.which(options.emulator):
+            sys.exit(f"the image was built and not run: {options.emulator} is not installed (Debian: qemu-user-static)")
+        program = [options.emulator, "-L", root, root / "usr/bin/oip-server"]
+    must([*program, "init", models])
     request = (models / "one_digit.json").read_bytes()
 
     def alone(port):
         process = subprocess.Popen(
-            [options.program, f"--address=127.0.0.1:{port}", models],
+            [*program, f"--address=127.0.0.1:{port}", models],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
         return request, process, process.terminate
@@ -143,7 +170,11 @@ def main():
             break
         print(f"podman {' '.join(way)}: {tried.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
     else:
-        sys.exit("podman runs no container here: the image was built and not run")
+        if not options.emulator:
+            sys.exit("podman runs no container here: the image was built and not run")
+        print(f"podman runs no container for {arch} here (binfmt_misc has no {options.emulator}): the image's files ran without it")
+        shutil.rmtree(folder, ignore_errors=True)
+        return
 
     inside = {}
 

@@ -1,8 +1,8 @@
 //! The benchmarks behind docs/benchmarks.md.
 
-use std::{env, path::PathBuf};
+use std::{env, fs, path::PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::{cargo, workspace};
@@ -73,16 +73,30 @@ fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
             &[],
         )?;
     }
-    cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
     let built = workspace::root().join(target).join("release");
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
+    let server = ["build", "--release", "--package", "oip-server"];
+    // It is the same program by name, so it has its turn first and is put aside.
+    let counting = path("oip-server-counting");
+    if with_floors {
+        cargo::run(&[&server[..], &["--features", "count-allocations"]].concat(), &[])?;
+        fs::copy(path("oip-server"), &counting).with_context(|| counting.clone())?;
+    }
+    cargo::run(&server, &[])?;
     let network = workspace::root().join("crates/oip-server/examples/models/digits/1/model.onnx");
     let (server, network) = (path("oip-server"), network.to_string_lossy().into_owned());
     let (http_floor, grpc_floor) = (path("examples/echo"), path("examples/bare_echo"));
     let measured = ["--server", &server, "--network", &network];
     let floors: &[&str] = match with_floors {
-        true => &["--http-floor", &http_floor, "--grpc-floor", &grpc_floor],
+        true => &[
+            "--http-floor",
+            &http_floor,
+            "--grpc-floor",
+            &grpc_floor,
+            "--counting",
+            &counting,
+        ],
         false => &[],
     };
     let kit = [

@@ -28,3 +28,18 @@ pub(crate) fn has_target(target: &str) -> Result<bool> {
     let folder = String::from_utf8_lossy(&output.stdout);
     Ok(output.status.success() && Path::new(folder.trim()).is_dir())
 }
+
+/// The triple of the machine that this runs on.
+pub(crate) fn host() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--print", "host-tuple"])
+        .output()
+        .context("asking rustc what it runs on")?;
+    let host = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    ensure!(
+        output.status.success() && !host.is_empty(),
+        "rustc does not say what it runs on"
+    );
+    Ok(host)
+}

@@ -25,9 +25,10 @@ pub(crate) struct Options {
 const MODEL: &[&str] = &["scikit-learn==1.9.1", "joblib"];
 
 /// The other servers, each in an environment of its own.
-const SERVERS: [(&str, &[&str]); 2] = [
+const SERVERS: [(&str, &[&str]); 3] = [
     ("mlserver", &["mlserver==1.7.1", "mlserver-sklearn==1.7.1"]),
     ("kserve", &["kserve==0.21.0"]),
+    ("triton", &["nvidia-pytriton==0.7.0"]),
 ];
 
 /// Measures all of them, and prints a table.

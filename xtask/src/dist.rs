@@ -1,7 +1,8 @@
 //! Archives of the programs, ready to be unpacked: stripped programs, completions, man pages, the licences of what is in them, a
-//! software bill of materials, and checksums.
+//! software bill of materials, and checksums. Each server is asked for an answer before it is packed.
 
 use std::{
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use sha2::{Digest, Sha256};
 
-use crate::{cargo, components, workspace};
+use crate::{cargo, components, served, workspace};
 
 /// For which processors, and from what.
 #[derive(Args)]
@@ -27,28 +28,37 @@ pub(crate) struct Options {
     folder: PathBuf,
 }
 
-/// A target of releases, and the C compiler and `strip` that it needs, which also link.
+/// A target of releases.
 struct Target {
     triple: &'static str,
+    /// The C compiler, which also links.
     compiler: &'static str,
     strip: &'static str,
+    /// What runs its programs on another processor, where that is installed, and what it is installed with.
+    emulator: &'static [&'static str],
 }
+
+/// The profile of everything that is shipped: archives, wheels, images.
+pub(crate) const PROFILE: &str = "release";
 
 const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-gnu",
         compiler: "cc",
         strip: "strip",
+        emulator: &[],
     },
     Target {
         triple: "x86_64-unknown-linux-musl",
         compiler: "musl-gcc",
         strip: "strip",
+        emulator: &[],
     },
     Target {
         triple: "aarch64-unknown-linux-gnu",
         compiler: "aarch64-linux-gnu-gcc",
         strip: "aarch64-linux-gnu-strip",
+        emulator: &["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"],
     },
 ];
 
@@ -69,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for target in chosen {
         let programs = match &options.programs {
             Some(programs) => programs.clone(),
-            None => build(target)?,
+            None => build(target, &PROGRAMS)?,
         };
         archives.push(pack(target, &programs, &folder)?);
     }
@@ -131,9 +141,37 @@ fn missing(target: &Target) -> Result<Option<String>> {
     Ok((!has_compiler).then(|| format!("the C compiler {}", target.compiler)))
 }
 
-fn build(target: &Target) -> Result<PathBuf> {
-    let mut arguments = vec!["build", "--release", "--locked", "--target", target.triple];
-    for (package, _) in PROGRAMS {
+/// Builds the server for a target by its triple, and returns the program.
+pub(crate) fn server(triple: &str) -> Result<PathBuf> {
+    let options = Options {
+        targets: vec![triple.to_owned()],
+        programs: None,
+        folder: PathBuf::new(),
+    };
+    let target = chosen(&options)?;
+    let target = target.first().context("no target")?;
+    Ok(build(target, &PROGRAMS[..1])?.join(PROGRAMS[0].1))
+}
+
+/// What runs programs of a target on another processor.
+pub(crate) fn emulator(triple: &str) -> Result<&'static str> {
+    let target = TARGETS.iter().find(|target| target.triple == triple);
+    let emulator = target.and_then(|target| target.emulator.first());
+    emulator
+        .copied()
+        .with_context(|| format!("no emulator is known for {triple}"))
+}
+
+fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
+    let mut arguments = vec![
+        "build",
+        "--profile",
+        PROFILE,
+        "--locked",
+        "--target",
+        target.triple,
+    ];
+    for (package, _) in programs {
         arguments.extend(["--package", package]);
     }
     let name = target.triple.replace('-', "_");
@@ -148,7 +186,7 @@ fn build(target: &Target) -> Result<PathBuf> {
             ("CARGO_ENCODED_RUSTFLAGS", &flags),
         ],
     )?;
-    Ok(workspace::target().join(target.triple).join("release"))
+    Ok(workspace::target().join(target.triple).join(PROFILE))
 }
 
 /// Flags that keep the folders of this machine out of the programs: panics name places in the code.
@@ -182,8 +220,11 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         let built = programs.join(program);
         fs::copy(&built, &packed).with_context(|| format!("copying {}", built.display()))?;
         call(Command::new(target.strip).arg(&packed))?;
-        describe(program, &runnable(target, programs, program)?, &tree)?;
+        let size = fs::metadata(&packed)?.len();
+        println!("{}: {program} has {:.1} MB", target.triple, size as f64 / 1e6);
+        describe(program, &runnable(target, &packed, program)?, &tree)?;
     }
+    try_out(target, &tree.join("bin").join(PROGRAMS[0].1))?;
     for page in PAGES {
         let page = workspace::root().join(page);
         fs::copy(&page, tree.join(page.file_name().unwrap_or_default()))?;
@@ -214,23 +255,65 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// A program that this machine can run, of the same sources: that of the target, or one of this machine.
-fn runnable(target: &Target, programs: &Path, program: &str) -> Result<PathBuf> {
-    if target.triple.starts_with(std::env::consts::ARCH) {
-        return Ok(programs.join(program));
+/// What starts a program of the target here; nothing where this machine has another processor and no emulator of it.
+fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
+    let mut command = Vec::new();
+    if !target.triple.starts_with(std::env::consts::ARCH) {
+        let emulator = target.emulator.first()?;
+        Command::new(emulator).arg("--version").output().ok()?;
+        command.extend(target.emulator.iter().map(OsString::from));
+    }
+    command.push(program.into());
+    Some(command)
+}
+
+/// Starts the server, and has an answer from it.
+fn try_out(target: &Target, server: &Path) -> Result<()> {
+    let Some(command) = starter(target, server) else {
+        let emulator = target.emulator.first().unwrap_or(&"an emulator");
+        println!(
+            "{}: not run, {emulator} is not installed (Debian: qemu-user-static)",
+            target.triple
+        );
+        return Ok(());
+    };
+    let folder = tempfile::tempdir()?;
+    let taken = served::first_answer(&command, folder.path())
+        .with_context(|| format!("the server for {}", target.triple))?;
+    let by = match command.len() {
+        1 => String::new(),
+        _ => format!(", under {}", target.emulator[0]),
+    };
+    println!(
+        "{}: from start to first answer {:.2} s{by}",
+        target.triple,
+        taken.as_secs_f64()
+    );
+    Ok(())
+}
+
+/// How a program is started here that tells of itself: that of the target, or one of this machine that is built of the same sources.
+fn runnable(target: &Target, packed: &Path, program: &str) -> Result<Vec<OsString>> {
+    if let Some(command) = starter(target, packed) {
+        return Ok(command);
     }
     let mut arguments = vec!["build", "--quiet"];
     for (package, _) in PROGRAMS {
         arguments.extend(["--package", package]);
     }
     cargo::run(&arguments, &[])?;
-    Ok(workspace::built("debug").join(program))
+    Ok(vec![workspace::built("debug").join(program).into()])
 }
 
 /// Writes a program's completions and man pages.
-fn describe(program: &str, run: &Path, tree: &Path) -> Result<()> {
+fn describe(program: &str, command: &[OsString], tree: &Path) -> Result<()> {
+    let start = || {
+        let mut start = Command::new(&command[0]);
+        start.args(&command[1..]);
+        start
+    };
     for (shell, extension) in SHELLS {
-        let output = Command::new(run).args(["completions", shell]).output()?;
+        let output = start().args(["completions", shell]).output()?;
         ensure!(
             output.status.success() && !output.stdout.is_empty(),
             "{program} completions {shell}: {}",
@@ -239,7 +322,7 @@ fn describe(program: &str, run: &Path, tree: &Path) -> Result<()> {
         let file = tree.join("completions").join(format!("{program}.{extension}"));
         fs::write(file, output.stdout)?;
     }
-    call(Command::new(run).arg("man").arg(tree.join("man")))
+    call(start().arg("man").arg(tree.join("man")))
 }
 
 fn call(command: &mut Command) -> Result<()> {

@@ -3,18 +3,51 @@
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use crate::{cargo, workspace};
+use crate::{dist, workspace};
 
 /// What to put into it.
 #[derive(Args)]
 pub(crate) struct Options {
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
-    /// A program that is built already, instead of a release build of this tree
+    /// The processor that the image is for; another one than this machine's needs a C compiler for it, and an emulator to be run
+    #[arg(long, value_enum, default_value_t = Arch::here())]
+    arch: Arch,
+    /// A program that is built already, instead of one that is built here as for a release
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+}
+
+/// Processors, as images name them.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Arch {
+    Amd64,
+    Arm64,
+}
+
+impl Arch {
+    fn here() -> Self {
+        match std::env::consts::ARCH {
+            "aarch64" => Self::Arm64,
+            _ => Self::Amd64,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    fn target(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
 }
 
 /// Builds the program, the image of it, and runs that.
@@ -22,27 +55,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => {
-            cargo::run(
-                &[
-                    "build",
-                    "--release",
-                    "--package",
-                    "oip-server",
-                    "--bin",
-                    "oip-server",
-                ],
-                &[],
-            )?;
-            workspace::built("release").join("oip-server")
-        }
+        None => dist::server(options.arch.target())?,
     };
-    let status = Command::new(&options.python)
+    let mut suite = Command::new(&options.python);
+    suite
         .arg(root.join("xtask/image/suite.py"))
         .arg(program)
         .arg(root.join("target/image"))
-        .status()
-        .context("starting the suite")?;
+        .args(["--arch", options.arch.name()]);
+    if options.arch != Arch::here() {
+        suite.args(["--emulator", dist::emulator(options.arch.target())?]);
+    }
+    let status = suite.status().context("starting the suite")?;
     ensure!(status.success(), "the image is not as it should be");
     Ok(())
 }

@@ -19,6 +19,7 @@ mod corpus;
 mod crate_pages;
 mod deploy;
 mod dist;
+mod fuzz;
 mod image;
 mod interop;
 mod interop_ztensor;
@@ -28,6 +29,7 @@ mod python;
 mod readmes;
 mod rustfmt;
 mod schemas;
+mod served;
 mod simulate;
 mod sizes;
 mod stores;
@@ -119,8 +121,8 @@ enum Task {
     },
     /// Check the workspace with the oldest Rust that is supported; needs rustup and that toolchain
     Msrv,
-    /// Build all fuzz targets
-    Fuzz,
+    /// Compile all fuzz targets; with --seconds, run them too
+    Fuzz(fuzz::Options),
     /// Package every crate as a registry would get it, and build the packages
     Package {
         /// Do not build them
@@ -158,7 +160,7 @@ fn main() -> ExitCode {
         Task::Features => tools::features(),
         Task::Semver { baseline } => tools::semver(&baseline),
         Task::Msrv => tools::msrv(),
-        Task::Fuzz => tools::fuzz(),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::Package { no_verify } => tools::package(!no_verify),
         Task::Ci => ci::run(),
     };

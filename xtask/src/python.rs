@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, workspace};
+use crate::{cargo, dist, workspace};
 
 /// Which Python to use.
 #[derive(Args)]
@@ -124,9 +124,12 @@ fn types(python: &Path, folder: &Path) -> Result<()> {
 fn build(options: &Options) -> Result<PathBuf> {
     let folder = workspace::root().join("target/python");
     let python = environment(&options.python, &folder.join("build"), BUILD_REQUIREMENTS)?;
-    let profile = if options.debug { "debug" } else { "release" };
-    let mut arguments = vec!["build"];
-    arguments.extend((!options.debug).then_some("--release"));
+    // Cargo calls the profile `dev`, its folder `debug`.
+    let (profile, built_in) = match options.debug {
+        true => ("dev", "debug"),
+        false => (dist::PROFILE, dist::PROFILE),
+    };
+    let mut arguments = vec!["build", "--profile", profile];
     for (package, _) in PROGRAMS {
         arguments.extend(["--package", package]);
     }
@@ -135,7 +138,7 @@ fn build(options: &Options) -> Result<PathBuf> {
     let bare = fresh(&folder.join("bare"))?;
     let mut maturin = Command::new(python.with_file_name("maturin"));
     maturin.args(["build", "--quiet", "--interpreter"]).arg(&python);
-    maturin.args((!options.debug).then_some("--release"));
+    maturin.args(["--profile", profile]);
     run(maturin
         .arg("--manifest-path")
         .arg(workspace::root().join(PACKAGE).join("Cargo.toml"))
@@ -158,8 +161,8 @@ fn build(options: &Options) -> Result<PathBuf> {
     let scripts = tree.join(format!("{name}.data/scripts"));
     fs::create_dir_all(&scripts)?;
     for (_, program) in PROGRAMS {
-        // The release profile strips symbols.
-        let built = workspace::built(profile).join(program);
+        // The profile strips symbols.
+        let built = workspace::built(built_in).join(program);
         fs::copy(&built, scripts.join(program)).with_context(|| format!("copying {}", built.display()))?;
     }
     let wheels = fresh(&folder.join("wheels"))?;

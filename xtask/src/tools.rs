@@ -68,7 +68,8 @@ pub(crate) fn deny_offline() -> Result<()> {
     ])
 }
 
-/// Each library with each of its features alone, with none and with all.
+/// Each library with each of its features alone, with none and with all. Libraries are checked without their dev-dependencies anyway;
+/// to have cargo-hack remove these from the manifests would leave them changed when it is interrupted.
 pub(crate) fn features() -> Result<()> {
     HACK.run(&[
         "check",
@@ -76,7 +77,6 @@ pub(crate) fn features() -> Result<()> {
         "--exclude",
         "xtask",
         "--each-feature",
-        "--no-dev-deps",
         "--lib",
         "--quiet",
     ])
@@ -129,24 +129,6 @@ fn minimum_version() -> Result<String> {
         .find_map(|line| line.strip_prefix("rust-version = \""));
     let version = line.and_then(|line| line.strip_suffix('"'));
     Ok(version.context("Cargo.toml has no rust-version")?.to_owned())
-}
-
-/// Builds all fuzz targets, as a program without a fuzzer's instrumentation: that they compile, which is what changes of public
-/// interfaces break. `cargo fuzz run` needs a nightly compiler and cargo-fuzz.
-pub(crate) fn fuzz() -> Result<()> {
-    let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
-    let manifest = manifest.to_str().context("the folder's name is no UTF-8")?;
-    cargo::run(
-        &[
-            "check",
-            "--manifest-path",
-            manifest,
-            "--bins",
-            "--quiet",
-            "--locked",
-        ],
-        &[],
-    )
 }
 
 /// Packages every crate as a registry would get it. Without a registry's account this is all that can be tried.

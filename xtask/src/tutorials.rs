@@ -3,10 +3,8 @@
 
 use std::{
     fs,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -14,7 +12,11 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::{cargo, python, workspace};
+use crate::{
+    cargo, python,
+    served::{self, Running},
+    workspace,
+};
 
 /// Which pages, and with what.
 #[derive(Args)]
@@ -93,10 +95,9 @@ fn run_page(page: &Path, python: &str, programs: &Path) -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let page = Page {
         folder,
-        address: format!("127.0.0.1:{port}"),
+        address: served::free_address()?,
         path: std::env::join_paths(
             [
                 programs.to_owned(),
@@ -200,23 +201,8 @@ impl Page {
     }
 }
 
-/// A server, which ends with the page.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn is_ready(address: &str) -> Result<bool> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    stream.write_all(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer.starts_with("HTTP/1.1 200"))
+    Ok(served::ask(address, "GET", "/v2/health/ready", &[])?.starts_with("HTTP/1.1 200"))
 }
 
 /// A fenced block of a page.

@@ -1,6 +1,7 @@
 //! Callers of a server that is measured: one connection each, one request after the other.
 
 use std::{
+    any::Any,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -13,7 +14,7 @@ use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
     net::TcpStream,
-    task::spawn_local,
+    task::{spawn_local, yield_now},
 };
 use tokio_rustls::TlsConnector;
 
@@ -55,16 +56,59 @@ impl To {
     }
 }
 
+/// When a caller sends its requests.
+pub(crate) struct Pace {
+    pub(crate) next: Instant,
+    /// From one request to the next; `None` sends it when the last one is answered.
+    pub(crate) interval: Option<Duration>,
+    pub(crate) end: Instant,
+}
+
+impl Pace {
+    /// Waits for the time of the next request. A request that has to wait for the answer of the one before it is late, which
+    /// counts as time that it takes.
+    async fn turn(&mut self) -> Option<Instant> {
+        let Some(interval) = self.interval else {
+            return Some(Instant::now()).filter(|now| *now < self.end);
+        };
+        let turn = self.next;
+        self.next += interval;
+        if turn >= self.end {
+            return None;
+        }
+        // A timer of tokio is off by a millisecond.
+        while Instant::now() < turn {
+            yield_now().await;
+        }
+        Some(turn)
+    }
+}
+
+/// Opens a connection that has been of use once and says nothing then, until what is given back is dropped.
+pub(crate) async fn idle(to: To, is_grpc: bool) -> Result<Box<dyn Any>> {
+    let mut stream = to.connect().await?;
+    if is_grpc {
+        let (sender, connection) = h2::client::handshake(stream).await?;
+        spawn_local(connection);
+        return Ok(Box::new(sender.ready().await?));
+    }
+    stream
+        .write_all(b"GET /v2/health/live HTTP/1.1\r\nHost: bench\r\n\r\n")
+        .await?;
+    stream.flush().await?;
+    receive(&mut stream, &mut [0; 4096]).await?;
+    Ok(Box::new(stream))
+}
+
 /// Sends a request over a connection of its own again and again; the time of each.
-pub(crate) async fn call_http(to: To, request: Bytes, end: Instant) -> Result<Vec<Duration>> {
+pub(crate) async fn call_http(to: To, request: Bytes, mut pace: Pace) -> Result<Vec<Duration>> {
     let (mut read, mut write) = split(to.connect().await?);
     let mut buffer = vec![0; 1 << 20];
     let mut times = Vec::new();
     loop {
-        let start = Instant::now();
-        if start >= end {
+        let Some(start) = pace.turn().await else {
             return Ok(times);
-        }
+        };
         // An echo answers large bodies while they are sent.
         let send = async {
             write.write_all(&request).await?;
@@ -119,7 +163,7 @@ pub(crate) async fn call_grpc(
     to: To,
     message: Bytes,
     has_token: bool,
-    end: Instant,
+    mut pace: Pace,
 ) -> Result<Vec<Duration>> {
     const WINDOW: u32 = 1 << 20;
     let stream = to.connect().await?;
@@ -135,11 +179,10 @@ pub(crate) async fn call_grpc(
     let path = format!("{scheme}://{address}/inference.GRPCInferenceService/ModelInfer");
     let mut times = Vec::new();
     loop {
-        let start = Instant::now();
-        if start >= end {
+        let Some(start) = pace.turn().await else {
             driver.abort();
             return Ok(times);
-        }
+        };
         sender = sender.ready().await?;
         let mut request = Request::builder()
             .method(Method::POST)

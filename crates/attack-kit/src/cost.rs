@@ -7,7 +7,8 @@
 //! All servers are measured in turn, in rounds; of each row the round with the least processor time is shown.
 
 use std::{
-    fs,
+    any::Any,
+    fmt, fs,
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -23,10 +24,14 @@ use attack_kit::{
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use rustls::ClientConfig;
-use tokio::task::spawn_local;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::spawn_local,
+};
 
 use crate::{
-    callers::{To, call_grpc, call_http, with_token},
+    callers::{Pace, To, call_grpc, call_http, idle, with_token},
     variants::{self, Variant},
 };
 
@@ -45,6 +50,9 @@ pub(crate) struct Options {
     /// A program that echoes gRPC tensors, and prints its address
     #[arg(long, value_name = "PROGRAM")]
     grpc_floor: Option<PathBuf>,
+    /// A build of the server with its feature `count-allocations`, of which nothing but that is shown
+    #[arg(long, value_name = "PROGRAM")]
+    counting: Option<PathBuf>,
     /// An ONNX model with an input X of FP32[-1, 64], such as the example network of the server
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
@@ -88,6 +96,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             *floor = Some(Measured::floor(program)?);
         }
     }
+    let counting = match &options.counting {
+        Some(program) => Some(Measured::start(program, repository.path(), None)?),
+        None => None,
+    };
     let last = if options.with_options {
         "to the first"
     } else {
@@ -100,15 +112,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         if !work.name.contains(wanted) {
             continue;
         }
-        for callers in work.callers {
-            println!("{}, {callers} callers", work.name);
+        for load in work.loads {
+            println!("{}, {load}", work.name);
             let floor = floors[usize::from(work.is_grpc)].as_ref();
             let all: Vec<&Measured> = servers.iter().chain(floor).collect();
             let mut best: Vec<Option<Cost>> = all.iter().map(|_| None).collect();
             for round in 0..options.rounds {
                 for turn in 0..all.len() {
                     let index = (turn + round) % all.len();
-                    let cost = all[index].measure(&work, *callers, options.seconds)?;
+                    let cost = all[index].measure(&work, *load, options.seconds)?;
                     let best = &mut best[index];
                     if best.as_ref().is_none_or(|best| cost.cpu < best.cpu) {
                         *best = Some(cost);
@@ -127,27 +139,69 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                     server.name, cost.cpu, cost.switches, cost.p50, cost.p99, cost.rate
                 );
             }
+            if let Some(counting) = &counting {
+                let (count, bytes) = counting.allocations(&work, *load, options.seconds)?;
+                println!("  allocations of a request: {count:.1}, of {bytes:.0} bytes together");
+            }
         }
     }
     Ok(true)
 }
 
-/// A kind of request, and how many callers send it.
+/// How the requests of a kind are sent.
+#[derive(Clone, Copy)]
+enum Load {
+    /// By so many callers, each over a connection of its own, and its next request when the last one is answered.
+    Callers(usize),
+    /// The same beside so many connections that say nothing.
+    BesideIdle(usize, usize),
+    /// Over so many connections at 70 % of the rate that as many callers get, each request at its time.
+    Paced(usize),
+}
+
+/// What is asked for at a [paced](Load::Paced) load.
+const SHARE: f64 = 0.7;
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Callers(callers) => write!(f, "{callers} callers"),
+            Self::BesideIdle(callers, idle) => write!(f, "{callers} callers beside {idle} idle connections"),
+            Self::Paced(callers) => write!(
+                f,
+                "{callers} connections at {:.0} % of what they can have",
+                SHARE * 100.0
+            ),
+        }
+    }
+}
+
+/// A kind of request, and how it is sent.
 struct Work {
     name: String,
     is_grpc: bool,
     /// An HTTP/1 request as bytes, or the message of a gRPC call in its frame.
     request: Bytes,
-    callers: &'static [usize],
+    loads: &'static [Load],
 }
 
-const FEW_AND_MANY: &[usize] = &[1, 32];
+const FEW_AND_MANY: &[Load] = &[Load::Callers(1), Load::Callers(32)];
+const EIGHT: &[Load] = &[Load::Callers(8)];
+const ONE: &[Load] = &[Load::Callers(1)];
+/// For the smallest tensors, where connections are what costs.
+const ALL: &[Load] = &[
+    Load::Callers(1),
+    Load::Callers(32),
+    Load::Callers(8),
+    Load::BesideIdle(8, 256),
+    Load::Paced(32),
+];
 
 /// Models that give rows of so many floats back.
-const IDENTITIES: [(&str, &str, usize, &[usize]); 3] = [
-    ("identity_16", "identity 1x16", 16, FEW_AND_MANY),
-    ("identity_16k", "identity 64 KiB", 16 << 10, &[8]),
-    ("identity_4m", "identity 16 MiB", 4 << 20, &[1]),
+const IDENTITIES: [(&str, &str, usize, &[Load]); 3] = [
+    ("identity_16", "identity 1x16", 16, ALL),
+    ("identity_16k", "identity 64 KiB", 16 << 10, EIGHT),
+    ("identity_4m", "identity 16 MiB", 4 << 20, ONE),
 ];
 
 /// Rows above this are not sent as JSON.
@@ -158,10 +212,10 @@ fn all_work(has_network: bool) -> Vec<Work> {
         name: "GET /v2/health/live".to_owned(),
         is_grpc: false,
         request: Bytes::from_static(b"GET /v2/health/live HTTP/1.1\r\nHost: bench\r\n\r\n"),
-        callers: FEW_AND_MANY,
+        loads: FEW_AND_MANY,
     }];
     let network = has_network.then_some(("network", "network 1x64", 64, FEW_AND_MANY));
-    for (model, label, width, callers) in IDENTITIES.into_iter().chain(network) {
+    for (model, label, width, loads) in IDENTITIES.into_iter().chain(network) {
         let input = if model == "network" { "X" } else { "x" };
         let row: Vec<f32> = (0..width).map(|index| (index % 1000) as f32 * 0.37).collect();
         let mut add = |form: &str, is_grpc, request| {
@@ -169,7 +223,7 @@ fn all_work(has_network: bool) -> Vec<Work> {
                 name: format!("{label}, {form}"),
                 is_grpc,
                 request,
-                callers,
+                loads,
             });
         };
         if width <= MAX_JSON {
@@ -375,13 +429,23 @@ impl Measured {
     }
 
     /// Sends requests for some time.
-    fn measure(&self, work: &Work, callers: usize, seconds: f64) -> Result<Cost> {
+    fn measure(&self, work: &Work, load: Load, seconds: f64) -> Result<Cost> {
         block_on(async {
+            let (callers, idle) = match load {
+                Load::Callers(callers) | Load::Paced(callers) => (callers, 0),
+                Load::BesideIdle(callers, idle) => (callers, idle),
+            };
+            let _idle = self.idle(work, idle).await?;
             // Enough for models to be known.
-            self.drive(work, callers, seconds / 5.0).await?;
+            let warm_up = seconds / 5.0;
+            let answered = self.drive(work, callers, None, warm_up).await?.len();
+            let rate = match load {
+                Load::Paced(_) => Some(SHARE * answered as f64 / warm_up),
+                Load::Callers(_) | Load::BesideIdle(..) => None,
+            };
             let before = self.used()?;
             let start = Instant::now();
-            let mut times = self.drive(work, callers, seconds).await?;
+            let mut times = self.drive(work, callers, rate, seconds).await?;
             let elapsed = start.elapsed();
             let after = self.used()?;
             ensure!(!times.is_empty(), "no request was answered in {seconds} s");
@@ -399,22 +463,86 @@ impl Measured {
         .with_context(|| format!("{}: {}", self.name, work.name))
     }
 
-    async fn drive(&self, work: &Work, callers: usize, seconds: f64) -> Result<Vec<Duration>> {
-        let end = Instant::now() + Duration::from_secs_f64(seconds);
+    /// Allocations of a request and their bytes together, as a server that counts them shows them.
+    fn allocations(&self, work: &Work, load: Load, seconds: f64) -> Result<(f64, f64)> {
+        let (Load::Callers(callers) | Load::BesideIdle(callers, _) | Load::Paced(callers)) = load;
+        block_on(async {
+            self.drive(work, callers, None, seconds / 5.0).await?;
+            let before = self.counted().await?;
+            let requests = self.drive(work, callers, None, seconds / 5.0).await?.len() as f64;
+            let after = self.counted().await?;
+            Ok(((after.0 - before.0) / requests, (after.1 - before.1) / requests))
+        })?
+    }
+
+    async fn counted(&self) -> Result<(f64, f64)> {
+        let request = b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n";
+        let mut stream = TcpStream::connect(self.http).await?;
+        stream.write_all(request).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        let of = |name: &str| {
+            let line = answer
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let counted = line.and_then(|value| value.trim().parse().ok());
+            counted.with_context(|| {
+                format!(
+                    "{} does not show {name}: is it built with count-allocations?",
+                    self.name
+                )
+            })
+        };
+        Ok((of("oip_allocations_total")?, of("oip_allocated_bytes_total")?))
+    }
+
+    fn to(&self, work: &Work) -> To {
+        To {
+            address: if work.is_grpc { self.grpc } else { self.http },
+            tls: self.tls.clone(),
+            protocol: if work.is_grpc { "h2" } else { "http/1.1" },
+        }
+    }
+
+    /// Connections that stay open without a request until they are dropped.
+    async fn idle(&self, work: &Work, count: usize) -> Result<Vec<Box<dyn Any>>> {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            all.push(idle(self.to(work), work.is_grpc).await?);
+        }
+        Ok(all)
+    }
+
+    /// Sends requests: so many a second, or as many as are answered.
+    async fn drive(
+        &self,
+        work: &Work,
+        callers: usize,
+        rate: Option<f64>,
+        seconds: f64,
+    ) -> Result<Vec<Duration>> {
+        let start = Instant::now();
+        let end = start + Duration::from_secs_f64(seconds);
         let mut running = Vec::new();
-        for _ in 0..callers {
+        for caller in 0..callers {
             let mut request = work.request.clone();
             if self.has_token && !work.is_grpc {
                 request = with_token(&request)?;
             }
-            let to = To {
-                address: if work.is_grpc { self.grpc } else { self.http },
-                tls: self.tls.clone(),
-                protocol: if work.is_grpc { "h2" } else { "http/1.1" },
+            let to = self.to(work);
+            let interval = rate.map(|rate| Duration::from_secs_f64(callers as f64 / rate.max(1.0)));
+            let pace = Pace {
+                // The callers take turns.
+                next: start
+                    + interval
+                        .unwrap_or_default()
+                        .mul_f64(caller as f64 / callers as f64),
+                interval,
+                end,
             };
             running.push(match work.is_grpc {
-                true => spawn_local(call_grpc(to, request, self.has_token, end)),
-                false => spawn_local(call_http(to, request, end)),
+                true => spawn_local(call_grpc(to, request, self.has_token, pace)),
+                false => spawn_local(call_http(to, request, pace)),
             });
         }
         let mut times = Vec::new();

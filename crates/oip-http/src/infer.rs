@@ -1,6 +1,10 @@
 //! The story of one inference: read, decode, run, encode, all within the lease of the request.
 
-use std::{error::Error, pin::pin, sync::Arc};
+use std::{
+    error::Error,
+    pin::pin,
+    sync::{Arc, LazyLock},
+};
 
 use axum::{
     body::HttpBody,
@@ -8,6 +12,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
+use memchr::{memchr_iter, memmem::Finder};
 use oip_service::{
     CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs, answer as answer_request,
     compression::{deflate, inflate},
@@ -133,7 +138,7 @@ where
         let lease = lease.clone();
         move || inflate(&lease, encoding, &body, limit)
     };
-    app.config.cpu.run(lease, bytes, inflating).await
+    Box::pin(app.config.cpu.run(lease, bytes, inflating)).await
 }
 
 /// Reads a request, off the reactor's thread where that takes long.
@@ -159,7 +164,7 @@ async fn decode(
             decode_now(&app, model, &body, header_length, &lease)
         }
     };
-    app.config.cpu.run(lease, body.len() as u64, decoding).await
+    Box::pin(app.config.cpu.run(lease, body.len() as u64, decoding)).await
 }
 
 /// Whether a model has inputs of BYTES. What is wrong with the model is said later.
@@ -171,9 +176,11 @@ fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
     })
 }
 
-/// Whether inputs may be in shared memory, from which they are copied.
+/// Whether inputs may be in shared memory, from which they are copied. A name may be written with escapes.
 fn may_name_shared_memory(json: &[u8]) -> bool {
-    std::str::from_utf8(json).is_ok_and(|json| json.contains("shared_memory_region") || json.contains("\\u"))
+    static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("shared_memory_region"));
+    let has_escape = || memchr_iter(b'\\', json).any(|at| json.get(at + 1) == Some(&b'u'));
+    NAME.find(json).is_some() || has_escape()
 }
 
 fn decode_now(
@@ -246,6 +253,26 @@ pub(crate) async fn run<T: Send + 'static>(
     if bytes <= LARGE {
         work()
     } else {
-        cpu.run(lease, bytes as u64, work).await
+        Box::pin(cpu.run(lease, bytes as u64, work)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_noticed_under_any_spelling() {
+        for (json, may) in [
+            (r#"{"shared_memory_region": "r"}"#, true),
+            (r#"{"shared\u005fmemory_region": "r"}"#, true),
+            (r#"{"a\\n": "shared_memory"}"#, false),
+            (r#"{"inputs": [{"name": "x"}]}"#, false),
+            (r"\", false),
+            ("", false),
+        ] {
+            assert_eq!(may_name_shared_memory(json.as_bytes()), may, "{json}");
+        }
+        assert!(may_name_shared_memory(b"\xff \\u"));
     }
 }

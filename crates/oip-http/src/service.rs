@@ -111,11 +111,11 @@ fn model_of(path: &str) -> Option<(&str, Option<&str>)> {
     let path = path.strip_prefix("/v2/models/")?;
     let path = path.strip_suffix('/').unwrap_or(path);
     let path = path.strip_suffix("/infer")?;
-    let (model, version) = match path.split_once("/versions/") {
-        Some((model, version)) => (model, Some(version)),
+    let (model, version) = match path.split_once('/') {
+        Some((model, rest)) => (model, Some(rest.strip_prefix("versions/")?)),
         None => (path, None),
     };
-    let is_plain = |part: &str| !part.is_empty() && !part.contains(['/', '%']);
+    let is_plain = |part: &str| !part.is_empty() && !part.bytes().any(|byte| matches!(byte, b'/' | b'%'));
     (is_plain(model) && version.is_none_or(is_plain)).then_some((model, version))
 }
 

@@ -1,7 +1,7 @@
 //! Lanes: threads of their own for work, and others for connections that keep the server busy, so that neither holds up those
 //! who only ask whether the server is well.
 
-use std::time::Duration;
+use std::{cell::Cell, thread, time::Duration};
 
 use tokio::{runtime::Handle, time::sleep};
 
@@ -15,6 +15,7 @@ use tokio::{runtime::Handle, time::sleep};
 pub struct Lanes {
     work: Handle,
     busy: Handle,
+    shares_processors: bool,
 }
 
 /// Where a connection is.
@@ -32,7 +33,35 @@ impl Lanes {
     /// that was a second ago. Where the threads of `busy` have a lower priority, such connections hold up nobody else.
     #[must_use]
     pub fn new(work: Handle, busy: Handle) -> Self {
-        Self { work, busy }
+        Self {
+            work,
+            busy,
+            shares_processors: false,
+        }
+    }
+
+    /// The same where `work` has more threads than there are processors. The system would let one of them have the processor for
+    /// milliseconds, which all connections that are on the other one wait for; so they take turns by themselves, after a few connections each.
+    #[must_use]
+    pub fn sharing_processors(self) -> Self {
+        Self {
+            shares_processors: true,
+            ..self
+        }
+    }
+
+    /// A connection has had its turn on the current thread.
+    pub(crate) fn turn_is_over(&self, lane: Lane) {
+        /// Turns of connections until another thread may have the processor.
+        const TURNS: u32 = 8;
+        thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
+        if self.shares_processors && lane == Lane::Work {
+            let turn = TURN.get().wrapping_add(1);
+            TURN.set(turn);
+            if turn.is_multiple_of(TURNS) {
+                thread::yield_now();
+            }
+        }
     }
 
     /// Wakes a thread of each lane now and then, for ever; to be run on the runtime that connections are accepted on.

@@ -123,7 +123,11 @@ impl Tasks {
                 return Poll::Ready(None);
             }
             self.activity.begin_turn();
-            match future.as_mut().poll(cx) {
+            let polled = future.as_mut().poll(cx);
+            if let Some(lanes) = &self.activity.limits().lanes {
+                lanes.turn_is_over(here);
+            }
+            match polled {
                 Poll::Ready(output) => Poll::Ready(Some(output)),
                 Poll::Pending if self.activity.lane() != here => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,

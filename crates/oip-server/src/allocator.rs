@@ -45,9 +45,67 @@ const MAX_BLOCKS: usize = 64;
 /// How often what was not used is given back: a buffer stays for one to two of these.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-#[cfg(not(debug_assertions))]
+#[cfg(all(not(debug_assertions), not(feature = "count-allocations")))]
 #[global_allocator]
 static ALLOCATOR: Keeping = Keeping;
+
+#[cfg(all(not(debug_assertions), feature = "count-allocations"))]
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
+
+/// Counts what is allocated, for who wants to know what a request takes; it is in no program that serves.
+#[cfg(feature = "count-allocations")]
+pub(crate) mod counting {
+    use std::{
+        alloc::{GlobalAlloc, Layout},
+        sync::atomic::{AtomicU64, Ordering},
+    };
+
+    use super::Keeping;
+
+    static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+    static BYTES: AtomicU64 = AtomicU64::new(0);
+
+    /// How many allocations there were since the start, and of how many bytes together. One that is made larger counts once more.
+    pub(crate) fn counted() -> (u64, u64) {
+        (ALLOCATIONS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
+    }
+
+    fn count(bytes: usize) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The server's allocator, which it asks for everything.
+    pub(super) struct Counting;
+
+    // SAFETY: all is `Keeping`'s.
+    #[allow(unsafe_code, reason = "an allocator can only be written so")]
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            count(layout.size());
+            // SAFETY: the caller's own promise.
+            unsafe { Keeping.alloc(layout) }
+        }
+
+        unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+            count(layout.size());
+            // SAFETY: the caller's own promise.
+            unsafe { Keeping.alloc_zeroed(layout) }
+        }
+
+        unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+            // SAFETY: the caller's own promise.
+            unsafe { Keeping.dealloc(block, layout) }
+        }
+
+        unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+            count(new_size);
+            // SAFETY: the caller's own promise.
+            unsafe { Keeping.realloc(block, layout, new_size) }
+        }
+    }
+}
 
 thread_local! {
     /// Whether this thread loads or runs models. It has no destructor, so that the allocator may look at it at any time.
@@ -142,6 +200,12 @@ fn mapped(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(size, PAGE).ok()
 }
 
+/// Whether mimalloc gives a block of this layout without being told its alignment, which takes half of the work: its blocks begin
+/// at multiples of 16 bytes, those of less than 16 bytes at multiples of 8.
+fn is_aligned_anyway(layout: Layout) -> bool {
+    layout.align() <= 8 || (layout.align() == 16 && layout.size() >= 16)
+}
+
 // SAFETY: memory is mapped, or comes from mimalloc, with the layout that `mapped` gives for the caller's, or with the caller's
 // own where `mapped` gives none, and is given back the same way: `mapped` depends on nothing but the layout, which callers repeat. What
 // is on the shelf has no other owner: it is put there when its owner frees it, and leaves it when it gets the next.
@@ -149,6 +213,10 @@ fn mapped(layout: Layout) -> Option<Layout> {
 unsafe impl GlobalAlloc for Keeping {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(layout) = mapped(layout) else {
+            if is_aligned_anyway(layout) {
+                // SAFETY: any size is allowed, and the block has the alignment that is asked for.
+                return unsafe { libmimalloc_sys::mi_malloc(layout.size()) }.cast();
+            }
             // SAFETY: the caller's own promise.
             return unsafe { SMALL.alloc(layout) };
         };
@@ -473,6 +541,30 @@ mod tests {
         assert!(shelf.count == MAX_BLOCKS && shelf.bytes <= MAX_BYTES);
         let left = std::iter::from_fn(|| shelf.take_old(0)).count();
         assert_eq!((left, shelf.bytes), (MAX_BLOCKS, 0));
+    }
+
+    #[test]
+    #[allow(unsafe_code, reason = "allocators are called so")]
+    fn buffers_begin_where_they_must() {
+        let mut blocks = Vec::new();
+        for align in (0..13).map(|power| 1 << power) {
+            for size in (1..600).chain((600..LEAST + 3 * PAGE).step_by(7 * 128 + 8)) {
+                let Ok(layout) = Layout::from_size_align(size, align) else {
+                    panic!("{size} aligned to {align}");
+                };
+                // SAFETY: it is freed once, below.
+                let block = unsafe { Keeping.alloc(layout) };
+                assert!(
+                    !block.is_null() && block.addr().is_multiple_of(align),
+                    "{layout:?}"
+                );
+                blocks.push((block, layout));
+            }
+        }
+        for (block, layout) in blocks {
+            // SAFETY: it was allocated with this layout.
+            unsafe { Keeping.dealloc(block, layout) };
+        }
     }
 
     #[test]

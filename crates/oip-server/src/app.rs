@@ -35,7 +35,7 @@ use crate::{
     capture_options,
     config::Config,
     failure::Failure,
-    in_place::transport_threads,
+    in_place::{processors, transport_threads},
     metrics::{Counts, Metrics},
     model_source, notify,
     one_port::OnePort,
@@ -77,7 +77,10 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
     // Here quick models run too.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
-    let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
+    let mut lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
+    if transport_threads() > processors() {
+        lanes = lanes.sharing_processors();
+    }
     runtime.spawn(lanes.clone().keep_awake());
     config.connections.lanes = Some(lanes);
     let tls = tls_options::read(config.tls.take())?;

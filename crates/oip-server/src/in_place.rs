@@ -93,9 +93,12 @@ const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 /// Threads of a lane's runtime: one for each processor. All of them but one may be in models at a time, so that models that break
 /// their promise to come back soon do not take all of them; a single processor has two for that.
 pub(crate) fn transport_threads() -> usize {
-    thread::available_parallelism()
-        .map_or(1, NonZeroUsize::get)
-        .max(2)
+    processors().max(2)
+}
+
+/// Processors that this process may use, as far as its affinity and its control group allow.
+pub(crate) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 #[cfg(test)]

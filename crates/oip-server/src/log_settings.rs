@@ -7,7 +7,7 @@ use oip_types::{LogSetting, LogSettings, ServiceError};
 use tensor_core::Quoted;
 use tracing::{Level, Metadata};
 use tracing_subscriber::{
-    Registry,
+    Layer, Registry,
     filter::{FilterFn, LevelFilter, Targets, filter_fn},
     reload,
 };
@@ -67,9 +67,13 @@ impl LogControl {
     }
 
     fn apply(&self, settings: &Settings) -> Result<(), ServiceError> {
+        let most = settings.changes.most(&settings.base);
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
-            .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))
+            .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
+        // At the start this is done by who installs the filter.
+        log::set_max_level(log_level(most));
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Settings> {
@@ -167,8 +171,23 @@ impl Changes {
         Ok(())
     }
 
+    /// The most detailed level that may pass. Libraries that log by the crate `log`, as tract does for each run, ask for no more
+    /// than this; without it each of their messages goes through the filter.
+    fn most(self, base: &Targets) -> LevelFilter {
+        let base = Layer::<Registry>::max_level_hint(base).unwrap_or(LevelFilter::TRACE);
+        let changed = [
+            (self.warning == Some(true), LevelFilter::WARN),
+            (self.info == Some(true), LevelFilter::INFO),
+            (self.verbose >= 1, LevelFilter::DEBUG),
+            (self.verbose >= 2, LevelFilter::TRACE),
+        ];
+        let changed = changed.into_iter().filter(|(is_on, _)| *is_on);
+        changed.map(|(_, level)| level).fold(base, Ord::max)
+    }
+
     /// What passes: by level where that was changed, else as `--log` says.
     fn filter(self, base: Targets) -> LogFilter {
+        let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {
             let (level, target) = (*metadata.level(), metadata.target());
             let changed = match level {
@@ -180,8 +199,21 @@ impl Changes {
             };
             changed.unwrap_or_else(|| base.would_enable(target, &level))
         };
-        filter_fn(Box::new(allows) as Box<_>)
+        filter_fn(Box::new(allows) as Box<_>).with_max_level_hint(most)
     }
+}
+
+/// The same level for the crate `log`.
+fn log_level(level: LevelFilter) -> log::LevelFilter {
+    let levels = [
+        (LevelFilter::TRACE, log::LevelFilter::Trace),
+        (LevelFilter::DEBUG, log::LevelFilter::Debug),
+        (LevelFilter::INFO, log::LevelFilter::Info),
+        (LevelFilter::WARN, log::LevelFilter::Warn),
+        (LevelFilter::ERROR, log::LevelFilter::Error),
+    ];
+    let same = levels.into_iter().find(|(of_tracing, _)| *of_tracing == level);
+    same.map_or(log::LevelFilter::Off, |(_, of_log)| of_log)
 }
 
 /// The rest of the world's debug messages help nobody here.
@@ -191,7 +223,7 @@ fn is_ours(target: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tracing_subscriber::{Layer, layer::SubscriberExt, registry};
+    use tracing_subscriber::{layer::SubscriberExt, registry};
 
     use super::*;
 
@@ -218,6 +250,10 @@ mod tests {
             assert_eq!(on(), [true, true, false, true, false]);
             change(&control, "log_verbose_level", LogSetting::Uint32(1)).unwrap();
             assert_eq!(on(), [true, true, true, true, false]);
+            assert_eq!(log::max_level(), log::LevelFilter::Debug);
+            change(&control, "log_verbose_level", LogSetting::Uint32(2)).unwrap();
+            assert_eq!(log::max_level(), log::LevelFilter::Trace);
+            change(&control, "log_verbose_level", LogSetting::Uint32(1)).unwrap();
             let silenced = change(&control, "log_error", LogSetting::Bool(false)).unwrap_err();
             assert!(
                 silenced.message().contains("requests cannot silence errors"),
@@ -230,6 +266,12 @@ mod tests {
             assert_eq!(settings["log_warning"], LogSetting::Bool(true));
             control.restart("warn,oip_http=debug".parse().unwrap()).unwrap();
             assert_eq!(on(), [true, true, true, false, false]);
+            assert_eq!(log::max_level(), log::LevelFilter::Debug);
+            control.restart("off".parse().unwrap()).unwrap();
+            assert_eq!(log::max_level(), log::LevelFilter::Off);
+            change(&control, "log_info", LogSetting::Bool(true)).unwrap();
+            assert_eq!(log::max_level(), log::LevelFilter::Info);
+            control.restart("warn,oip_http=debug".parse().unwrap()).unwrap();
             assert_eq!(control.log_settings()["log_info"], LogSetting::Bool(false));
             assert_eq!(control.log_settings()["log_verbose_level"], LogSetting::Uint32(0));
         });

@@ -1,6 +1,6 @@
 //! How outputs reach the client: as they are, as classes, or in shared memory.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, pin::pin, sync::Arc};
 
 use oip_types::{
     BytesTensor, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError,
@@ -31,7 +31,9 @@ pub async fn answer(
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
     let model = Named::of(&request);
-    catch_panic(run_and_deliver(service, cpu, &model, request, cx))
+    // Pinned here, the future is in here once.
+    let answered = pin!(run_and_deliver(service, cpu, &model, request, cx));
+    catch_panic(answered)
         .await
         .map_err(|panic| panic.within(&model))?
 }
@@ -81,7 +83,7 @@ async fn run_and_deliver(
     }
     let lease = cx.lease().clone();
     let response = service.infer(request, cx).await?;
-    deliver_planned(service, cpu, model, &lease, plans, response).await
+    Box::pin(deliver_planned(service, cpu, model, &lease, plans, response)).await
 }
 
 async fn deliver_planned(
@@ -110,15 +112,30 @@ async fn deliver_planned(
     }
 }
 
-/// A model as a request names it.
-#[derive(Clone)]
-struct Named {
+/// A model as a request names it, kept for what may go wrong when the request is gone. Its text is that of a
+/// [`ModelRef`], and made when it is asked for.
+///
+/// ```
+/// use oip_service::Named;
+/// use oip_types::{InferRequest, ModelRef};
+///
+/// # fn main() -> Result<(), oip_types::ServiceError> {
+/// let model = ModelRef::new("digits", Some("2"))?;
+/// let named = Named::of(&InferRequest::new(model));
+/// assert_eq!(named.to_string(), model.to_string());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Named {
     name: String,
     version: Option<String>,
 }
 
 impl Named {
-    fn of(request: &InferRequest) -> Self {
+    /// The model that a request is for.
+    #[must_use]
+    pub fn of(request: &InferRequest) -> Self {
         let model = request.model();
         Self {
             name: model.name().to_owned(),

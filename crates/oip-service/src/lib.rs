@@ -97,7 +97,7 @@ pub use capabilities::{
     SystemSharedMemory,
 };
 pub use cpu_pool::CpuPool;
-pub use delivery::{answer, answers};
+pub use delivery::{Named, answer, answers};
 pub use extended::Extended;
 
 pub use grant::{Grant, Rights};

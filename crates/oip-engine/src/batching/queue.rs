@@ -120,6 +120,22 @@ impl<T> Queue<T> {
         Ok((ticket, Runner::Thread))
     }
 
+    /// Lets the caller of an item run it at once, by itself, without its entering the queue: gives its ticket, and the instance to run it
+    /// in until [`Queue::done_in_place`]. `enter` is told the ticket before any other item gets one. `None` if something
+    /// waits or no instance is free: then it is to be pushed.
+    pub(crate) fn pass(&self, ask: &Ask, enter: impl FnOnce(Ticket)) -> Option<(Ticket, usize)> {
+        let now = (self.now)();
+        let mut state = self.lock();
+        if state.is_closed || state.needs_thread {
+            return None;
+        }
+        let slot = *state.free.last()?;
+        let ticket = state.scheduler.pass(ask, now)?;
+        state.free.pop();
+        enter(ticket);
+        Some((ticket, slot))
+    }
+
     /// What to do next; `None` once the queue is closed and empty. `done` is the slot of the last work.
     pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T>> {
         let mut state = self.lock();

@@ -22,7 +22,7 @@ use crate::{
         client::{Answer, Client, given_up},
         delivery::{Delivery, Finished},
         hang_watch::HangWatch,
-        in_place::{self, Company, InPlace, Quickness},
+        in_place::{self, Company, InPlace, Permit, Quickness},
         others::Others,
         several::{Part, Parts},
         statistics::Recorder,
@@ -90,11 +90,13 @@ enum End {
     Over,
 }
 
-/// A request that was put into the queue.
-struct Queued {
+/// A request that was put into the queue, or did not have to be.
+struct Queued<'s> {
     answer: oneshot::Receiver<Answer>,
     ticket: Ticket,
     runner: Runner,
+    /// What is to be run now, as it did not have to enter the queue.
+    passed: Option<Passed<'s>>,
 }
 
 /// A request on its way to a thread.
@@ -194,9 +196,12 @@ impl Instances {
             answer,
             ticket,
             runner,
+            passed,
         } = queued;
         let waiting = Waiting { shared, ticket, cx };
-        if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
+        if let Some(passed) = passed {
+            shared.run_passed(passed);
+        } else if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
             if shared.company.is_likely() {
                 in_place.let_others_go_first().await;
             }
@@ -222,14 +227,15 @@ impl Instances {
         let parts = Arc::new(Parts::default());
         let queued = shared
             .enqueue(request, cx, Some(parts.clone()))
-            .inspect_err(|error| {
-                shared.recorder.failure(error.code(), cx.received().elapsed());
-            })?;
+            .map(|queued| (queued.answer, queued.ticket));
+        let (answer, ticket) = queued.inspect_err(|error| {
+            shared.recorder.failure(error.code(), cx.received().elapsed());
+        })?;
         Ok(Several {
             shared,
             parts,
-            end: End::Open(queued.answer),
-            ticket: queued.ticket,
+            end: End::Open(answer),
+            ticket,
             received: cx.received(),
             cancel: cx.cancel().clone(),
         })
@@ -298,7 +304,7 @@ impl Shared {
         mut request: InferRequest,
         cx: &RequestContext,
         parts: Option<Arc<Parts>>,
-    ) -> Result<Queued, ServiceError> {
+    ) -> Result<Queued<'_>, ServiceError> {
         self.metadata.check_request(&request)?;
         // These are the scheduler's: requests that differ in them are the same to the model.
         let timeout = request
@@ -328,8 +334,9 @@ impl Shared {
         }
         let (sender, answer) = oneshot::channel();
         let rows = ask.rows;
+        let may_pass = is_quick && parts.is_none() && !self.company.is_likely();
+        let enter = |ticket: Ticket| self.delivery.enter(ticket.arrival());
         let job = |ticket: Ticket| {
-            self.delivery.enter(ticket.arrival());
             let client = Client {
                 rows,
                 arrival: ticket.arrival(),
@@ -343,11 +350,28 @@ impl Shared {
             };
             Job { request, client }
         };
-        match self.queue.push(ask, wanted, job) {
+        if may_pass
+            && let Some(in_place) = &self.in_place
+            && let Some((ticket, room)) = self.pass(in_place, &ask, enter)
+        {
+            let job = job(ticket);
+            return Ok(Queued {
+                answer,
+                ticket,
+                runner: Runner::Caller,
+                passed: Some(Passed { job, room }),
+            });
+        }
+        let pushed = self.queue.push(ask, wanted, |ticket| {
+            enter(ticket);
+            job(ticket)
+        });
+        match pushed {
             Ok((ticket, runner)) => Ok(Queued {
                 answer,
                 ticket,
                 runner,
+                passed: None,
             }),
             Err(PushError::Full) => Err(ServiceError::new(
                 ErrorCode::Overloaded,
@@ -355,6 +379,29 @@ impl Shared {
             )),
             Err(PushError::Closed) => Err(ServiceError::new(ErrorCode::Unavailable, "it is being unloaded")),
         }
+    }
+
+    /// Room to run a request on the thread of its caller at once, and its ticket, if it need not enter the queue. `enter` is told
+    /// the ticket.
+    fn pass<'s>(
+        &'s self,
+        in_place: &'s InPlace,
+        ask: &Ask,
+        enter: impl FnOnce(Ticket),
+    ) -> Option<(Ticket, Room<'s>)> {
+        if !in_place::may_run(&*self.model, &self.quickness, ask.rows) {
+            return None;
+        }
+        let permit = in_place.enter()?;
+        let (ticket, slot) = self.queue.pass(ask, enter)?;
+        let held = HeldInPlace { shared: self, slot };
+        Some((
+            ticket,
+            Room {
+                held,
+                _permit: permit,
+            },
+        ))
     }
 
     /// Why nothing can be run when so many threads are lost. Then those that wait are told too.
@@ -436,6 +483,31 @@ impl Drop for Several {
         if matches!(self.end, End::Open(_)) && !self.parts.took_last() {
             self.shared.give_up(self.ticket, &self.cancel);
         }
+    }
+}
+
+/// A request that its caller runs at once.
+pub(crate) struct Passed<'s> {
+    pub(crate) job: Job,
+    pub(crate) room: Room<'s>,
+}
+
+/// What a caller needs to run a request: an instance, and the right to be in a model.
+pub(crate) struct Room<'s> {
+    pub(crate) held: HeldInPlace<'s>,
+    _permit: Permit<'s>,
+}
+
+/// The instance that a caller runs a batch in, given back whatever happens.
+pub(crate) struct HeldInPlace<'s> {
+    pub(crate) shared: &'s Shared,
+    pub(crate) slot: usize,
+}
+
+impl Drop for HeldInPlace<'_> {
+    fn drop(&mut self) {
+        self.shared.hang_watch.end(self.slot);
+        self.shared.queue.done_in_place(self.slot);
     }
 }
 

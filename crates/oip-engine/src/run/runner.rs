@@ -23,7 +23,7 @@ use crate::{
         client::{Answer, Client},
         delivery::{Finished, Run},
         in_place::{self, InPlace},
-        instances::{Job, Shared},
+        instances::{HeldInPlace, Job, Passed, Shared},
         several::{Parts, Sink, SinkEnd},
         statistics::Execution,
     },
@@ -78,6 +78,14 @@ impl Shared {
         }
         // Others of higher priority, or of other batches, keep coming.
         self.queue.leave();
+    }
+
+    /// Runs a request that did not have to enter the queue.
+    pub(crate) fn run_passed(&self, passed: Passed<'_>) {
+        let Passed { job, room } = passed;
+        self.company.note(1);
+        self.run_one(room.held.slot, job, Instant::now());
+        drop(room);
     }
 
     fn run(&self, work: Work<Job>) {
@@ -330,19 +338,6 @@ impl Shared {
                 "it panicked; this request is lost, the next one will be tried",
             ))
         })
-    }
-}
-
-/// The instance that a caller runs a batch in, given back whatever happens.
-struct HeldInPlace<'s> {
-    shared: &'s Shared,
-    slot: usize,
-}
-
-impl Drop for HeldInPlace<'_> {
-    fn drop(&mut self) {
-        self.shared.hang_watch.end(self.slot);
-        self.shared.queue.done_in_place(self.slot);
     }
 }
 

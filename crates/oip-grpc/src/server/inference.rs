@@ -4,7 +4,8 @@ use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    AnswerStream, Answers, Charge, Grant, InferenceService, Lease, Phase, RequestContext, SharedInputs,
+    AnswerStream, Answers, Charge, Grant, InferenceService, Lease, Named, Phase, RequestContext,
+    SharedInputs,
     compression::{Compression, inflate},
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};
@@ -77,7 +78,7 @@ pub(crate) struct SeveralAnswers {
     wants_empty_final: bool,
     wanted: Wanted,
     lease: Lease,
-    model: String,
+    model: Named,
     /// What the request holds beside its tensors, while its model may.
     _charge: Charge,
     /// The end was told.
@@ -183,7 +184,7 @@ impl Inference {
             if let Some(grant) = grant {
                 grant.check_model(request.model().name())?;
             }
-            let model = request.model().to_string();
+            let model = Named::of(&request);
             let cx = RequestContext::for_request(&request, &lease, wanted.timeout, &self.config.time)?;
             let (service, cpu) = (&self.service, &self.config.cpu);
             let inference = async {
@@ -191,7 +192,7 @@ impl Inference {
                     Envelope::Call => oip_service::answer(service, cpu, request, cx)
                         .await
                         .map(Answers::One),
-                    Envelope::Stream => oip_service::answers(service, cpu, request, cx).await,
+                    Envelope::Stream => Box::pin(oip_service::answers(service, cpu, request, cx)).await,
                 }
             };
             let answers = within_deadline(&lease, pin!(inference))
@@ -252,7 +253,7 @@ impl Inference {
                 Ok(read.map_err(unreadable))
             }
         };
-        self.on_pool(&lease, cost, work)
+        Box::pin(self.on_pool(&lease, cost, work))
             .await
             .map_err(|error| Failed::Request(Echo::default(), error))?
     }
@@ -275,7 +276,7 @@ impl Inference {
         wanted: Wanted,
         is_final: bool,
         lease: &Lease,
-        model: String,
+        model: Named,
     ) -> Result<Vec<Bytes>, ServiceError> {
         if wanted.envelope == Envelope::Stream {
             let is_final = ParameterValue::Bool(is_final);
@@ -311,7 +312,7 @@ impl Inference {
         };
         match is_quick {
             true => write(),
-            false => self.on_pool(lease, tensors as u64, write).await,
+            false => Box::pin(self.on_pool(lease, tensors as u64, write)).await,
         }
     }
 

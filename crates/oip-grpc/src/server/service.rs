@@ -9,8 +9,9 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
-use oip_service::{InferenceService, Lease, catch_panic};
+use oip_service::{CatchPanic, InferenceService, Lease, catch_panic};
 use oip_types::ServiceError;
+use pin_project_lite::pin_project;
 use tonic::{codec::CompressionEncoding, service::Routes};
 use tower_service::Service;
 
@@ -119,10 +120,9 @@ where
         }
         match request.uri().path() {
             MODEL_INFER => {
-                let inference = self.inference.clone();
-                Box::pin(async {
-                    let answer = catch_panic(unary::call(inference, request)).await;
-                    Ok(answer.unwrap_or_else(|error| refused(&error)))
+                let answer = unary::call(self.inference.clone(), request);
+                Box::pin(Guarded {
+                    answer: catch_panic(answer),
                 })
             }
             MODEL_STREAM_INFER => {
@@ -131,6 +131,27 @@ where
             }
             _ => self.control(request),
         }
+    }
+}
+
+pin_project! {
+    /// An answer in the making, whose panics are answers too. Not an `async` block: that would be three times as large as what it
+    /// waits for, and what it waits for is thousands of bytes.
+    struct Guarded<F> {
+        #[pin]
+        answer: CatchPanic<F>,
+    }
+}
+
+impl<F> Future for Guarded<F>
+where
+    F: Future<Output = Response<tonic::body::Body>>,
+{
+    type Output = Result<Response<tonic::body::Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = self.project().answer.poll(cx);
+        answer.map(|answer| Ok(answer.unwrap_or_else(|error| refused(&error))))
     }
 }
 

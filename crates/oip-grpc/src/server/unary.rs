@@ -121,3 +121,23 @@ impl Body for Outgoing {
         self.trailers.is_none()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+    use oip_service::testing::TestService;
+
+    use super::*;
+    use crate::GrpcConfig;
+
+    /// It is moved into its box, and what it is larger costs each request.
+    #[test]
+    fn the_future_of_a_call_is_small() {
+        let inference = Arc::new(Inference::new(
+            Arc::new(TestService::default()),
+            GrpcConfig::default(),
+        ));
+        let size = size_of_val(&call(inference, Request::new(Empty::<Bytes>::new())));
+        assert!(size <= 4096, "{size} bytes");
+    }
+}

@@ -118,6 +118,12 @@ impl Metrics {
         text.family(&BUDGET_USED).add(&[], self.budget.used());
         text.family(&BUDGET).add(&[], self.budget.limit());
         traffic::write(text, &self.counts.totals);
+        #[cfg(feature = "count-allocations")]
+        {
+            let (allocations, bytes) = crate::allocator::counting::counted();
+            text.family(&ALLOCATIONS).add(&[], allocations);
+            text.family(&ALLOCATED).add(&[], bytes);
+        }
         text.family(&LOG_DROPPED).add(&[], self.counts.dropped.count());
         text.family(&ACCESS_LOG_DROPPED)
             .add(&[], self.counts.access_log.as_ref().map_or(0, AccessLog::dropped));
@@ -187,6 +193,18 @@ const BUDGET_USED: Family = Family::gauge(
 const BUDGET: Family = Family::gauge(
     "oip_memory_budget_bytes",
     "Bytes that may be in work at once, by --memory-budget; beyond it requests are refused.",
+);
+
+#[cfg(feature = "count-allocations")]
+const ALLOCATIONS: Family = Family::counter(
+    "oip_allocations_total",
+    "Allocations of memory since the start, in a build that counts them.",
+);
+
+#[cfg(feature = "count-allocations")]
+const ALLOCATED: Family = Family::counter(
+    "oip_allocated_bytes_total",
+    "Bytes of all allocations since the start, in a build that counts them.",
 );
 
 const LOG_DROPPED: Family = Family::counter(

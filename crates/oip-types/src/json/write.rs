@@ -304,6 +304,10 @@ fn write_elements<T: JsonPrint>(
 ) -> Result<(), ServiceError> {
     /// Elements that are looked at together. Where their bytes are not aligned they are copied.
     const CHUNK: usize = 4096;
+    /// Elements that take each step of printing together; their text fits a buffer that stays in the cache.
+    const MANY: usize = 64;
+    const FEW: usize = 8;
+    const SOME: usize = 4 * FEW;
     let count = tensor.shape().element_count() as usize;
     writer.expect(count * T::TYPICAL_LEN + 2)?;
     writer.out.push(b'[');
@@ -315,7 +319,12 @@ fn write_elements<T: JsonPrint>(
         let view = TensorView::new(spec, bytes).map_err(|error| internal(&error))?;
         // The dtype was just matched, so the cast cannot refuse it.
         let elements = view.to_cow::<T>().map_err(|error| internal(&error))?;
-        write_chunk(writer, &elements, chunk * CHUNK, non_finite)?;
+        let first = chunk * CHUNK;
+        // Few elements do not pay for the zeros of a large block.
+        match elements.len() {
+            ..=SOME => write_chunk::<T, FEW, { FEW * ROOM }>(writer, &elements, first, non_finite)?,
+            _ => write_chunk::<T, MANY, { MANY * ROOM }>(writer, &elements, first, non_finite)?,
+        }
     }
     // The comma after the last element closes the array.
     match writer.out.last_mut() {
@@ -325,17 +334,15 @@ fn write_elements<T: JsonPrint>(
     Ok(())
 }
 
-/// Prints elements with a comma behind each; `first` is the number of the first one.
-fn write_chunk<T: JsonPrint>(
+/// Prints elements with a comma behind each, in blocks; `first` is the number of the first one.
+fn write_chunk<T: JsonPrint, const BLOCK: usize, const TEXT: usize>(
     writer: &mut Writer<'_>,
     elements: &[T],
     first: usize,
     non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
-    /// Elements that take each step of printing together; their text fits a buffer that stays in the cache.
-    const BLOCK: usize = 64;
     let mut prepared = [T::Prepared::default(); BLOCK];
-    let mut text = [0u8; BLOCK * ROOM];
+    let mut text = [0u8; TEXT];
     for (block, elements) in elements.chunks(BLOCK).enumerate() {
         for (prepared, element) in prepared.iter_mut().zip(elements) {
             *prepared = element.prepare();

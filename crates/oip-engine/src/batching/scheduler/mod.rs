@@ -30,7 +30,8 @@ pub(crate) struct Scheduler<T> {
     /// Whether no request waits for others any more.
     is_flushing: bool,
     arrivals: u64,
-    waiting: BTreeMap<Place, Entry<T>>,
+    /// Boxed: a map moves what it holds, and makes room for eleven at a time.
+    waiting: BTreeMap<Place, Box<Entry<T>>>,
     /// Who can be joined with whom.
     groups: HashMap<JoinKey, BTreeSet<Place>>,
     /// When whose time is over.
@@ -176,14 +177,34 @@ impl<T> Scheduler<T> {
         let policy_timeout = self.policy.timeout(level, ask.timeout);
         let policy_timeout = policy_timeout.and_then(|timeout| now.checked_add(timeout));
         let ticket = Ticket { level, arrival };
-        let entry = Entry {
+        let entry = Box::new(Entry {
             item: item(ticket),
             timeout: [policy_timeout, ask.deadline].into_iter().flatten().min(),
             since: now,
             ask,
-        };
+        });
         self.insert(place, entry);
         Some(ticket)
+    }
+
+    /// The ticket of a request that need not enter: nothing waits, it waits for nobody, and so it would be the next batch by itself.
+    pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
+        let level = self.policy.level(ask.priority);
+        let waits =
+            self.is_joining && ask.key.is_some() && !self.is_flushing && !self.policy.max_delay().is_zero();
+        let timeout = self.policy.timeout(level, ask.timeout);
+        let timeout = timeout.and_then(|timeout| now.checked_add(timeout));
+        let is_late = [timeout, ask.deadline]
+            .into_iter()
+            .flatten()
+            .any(|end| end <= now);
+        let has_room = self.capacity > 0 || self.policy.queue(level).max_queue_size > 0;
+        if !self.waiting.is_empty() || waits || is_late || !has_room {
+            return None;
+        }
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        Some(Ticket { level, arrival })
     }
 
     /// Takes those out whose time is over, and puts those back that the policy delays. To be called before
@@ -393,7 +414,7 @@ impl<T> Scheduler<T> {
         items
     }
 
-    fn insert(&mut self, place: Place, entry: Entry<T>) {
+    fn insert(&mut self, place: Place, entry: Box<Entry<T>>) {
         if let Some(timeout) = entry.timeout {
             self.timeouts.insert((timeout, place));
         }
@@ -406,7 +427,7 @@ impl<T> Scheduler<T> {
         self.waiting.insert(place, entry);
     }
 
-    fn remove(&mut self, place: Place) -> Option<Entry<T>> {
+    fn remove(&mut self, place: Place) -> Option<Box<Entry<T>>> {
         let entry = self.waiting.remove(&place)?;
         if let Some(timeout) = entry.timeout {
             self.timeouts.remove(&(timeout, place));

@@ -267,6 +267,47 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
 
+    /// A request that passes would have been the next batch at once and by itself, had it entered; the others come as if it had.
+    #[test]
+    fn what_passes_would_be_run_at_once(
+        policy in policy(),
+        events in proptest::collection::vec(event(), 1..40),
+    ) {
+        let now = Instant::now();
+        let [mut passing, mut entering] = [(); 2].map(|()| Scheduler::new(policy.clone(), CAPACITY));
+        for event in events {
+            let Event::Push { rows, group, priority, timeout, deadline, is_measured_by_rows } = event else {
+                let left = [&mut passing, &mut entering].map(Scheduler::drain);
+                prop_assert_eq!(&left[0], &left[1]);
+                continue;
+            };
+            let ask = Ask {
+                rows,
+                bytes: 0,
+                key: group.map(|group| JoinKey(vec![group])),
+                priority,
+                timeout: timeout.map(Duration::from_micros),
+                deadline: deadline.map(|deadline| now + Duration::from_micros(deadline)),
+                is_measured_by_rows,
+            };
+            let was_empty = entering.len() == 0;
+            let Some(passed) = passing.pass(&ask, now) else {
+                let pushed = [&mut passing, &mut entering]
+                    .map(|scheduler| scheduler.push(ask.clone(), now, Ticket::arrival));
+                prop_assert_eq!(pushed[0], pushed[1]);
+                let waits = !policy.max_delay().is_zero() && group.is_some();
+                let is_late = policy.timeout(policy.level(priority), ask.timeout).is_some_and(|time| time.is_zero())
+                    || deadline == Some(0);
+                prop_assert!(!was_empty || waits || is_late, "it could have passed");
+                continue;
+            };
+            prop_assert!(was_empty);
+            prop_assert_eq!(entering.push(ask, now, Ticket::arrival), Some(passed));
+            prop_assert!(entering.expire(now).is_empty());
+            prop_assert_eq!(entering.next(now), Next::Run(vec![passed.arrival()]));
+        }
+    }
+
     /// No request is lost or run twice, none runs after its deadline, batches are within their limits and in order, and
     /// nobody waits longer than the policy says while an instance is free.
     #[test]

@@ -1,0 +1,144 @@
+//! `cargo xtask fuzz`: the fuzz targets, compiled, and run for a while with the coverage that stable Rust can give. cargo-fuzz, with a
+//! nightly compiler, adds the address sanitizer to that.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{cargo, workspace};
+
+/// Which targets, and for how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Run each target that long, beginning with the files of the formats' tests; without it they are compiled only
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u32>,
+    /// Only this target
+    #[arg(long, value_name = "TARGET")]
+    only: Option<String>,
+}
+
+/// What makes the code tell the fuzzer which way it went; as cargo-fuzz has it.
+const COVERAGE: &[&str] = &[
+    "--cfg",
+    "fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+/// The fuzzer ends a target that uses more, or that takes longer for one input.
+const BOUNDS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
+
+/// Compiles the targets, and runs them.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
+    let manifest = manifest.to_str().context("the folder's name is not UTF-8")?;
+    let common = ["--manifest-path", manifest, "--bins", "--quiet", "--locked"];
+    let mut targets = targets()?;
+    if let Some(only) = &options.only {
+        let known = targets.join(", ");
+        targets.retain(|target| target == only);
+        ensure!(!targets.is_empty(), "no fuzz target {only}, only {known}");
+    }
+    let Some(seconds) = options.seconds else {
+        return cargo::run(&[&["check"], &common[..]].concat(), &[]);
+    };
+    let folder = workspace::target().join("fuzz");
+    let built = folder.to_str().context("the folder's name is not UTF-8")?;
+    // With a target named, what runs while building is built without the flags.
+    let here = cargo::host()?;
+    let build = [
+        &["build", "--release", "--target", &here, "--target-dir", built],
+        &common[..],
+    ];
+    cargo::run(
+        &build.concat(),
+        &[("CARGO_ENCODED_RUSTFLAGS", &COVERAGE.join("\x1f"))],
+    )?;
+    for target in &targets {
+        let program = folder.join(&here).join("release").join(target);
+        hunt(target, &program, &folder, seconds)?;
+    }
+    println!("{} targets, {seconds} s each, nothing found", targets.len());
+    Ok(())
+}
+
+/// Runs one target; an error when it finds something, with the place of the input.
+fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()> {
+    let corpus = folder.join("corpus").join(target);
+    let finds = folder.join("finds").join(target);
+    fs::create_dir_all(&corpus)?;
+    fs::create_dir_all(&finds)?;
+    let output = Command::new(program)
+        .arg(&corpus)
+        .args(seeds(target))
+        .arg(format!("-max_total_time={seconds}"))
+        .args(BOUNDS)
+        .arg(format!("-artifact_prefix={}/", finds.display()))
+        .output()
+        .with_context(|| format!("starting {}", program.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{target} ended with {}; its inputs are in {}:\n{said}",
+        output.status,
+        workspace::display(&finds)
+    );
+    let last = said
+        .lines()
+        .rfind(|line| line.starts_with("Done "))
+        .with_context(|| format!("{target} did not say what it did:\n{said}"))?;
+    ensure!(
+        said.contains("cov: "),
+        "{target} was built without coverage:\n{said}"
+    );
+    println!("{target}: {last}");
+    Ok(())
+}
+
+/// All targets, by their files.
+fn targets() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for file in fs::read_dir(workspace::root().join("crates/fuzz/fuzz_targets"))? {
+        let file = file?.path();
+        let name = file.file_stem().context("a file without a name")?;
+        names.push(name.to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The folder with files that a reader is tested with. Other targets make values of their bytes, for which no files are there.
+fn seeds(target: &str) -> Option<PathBuf> {
+    let subject = target.strip_suffix("_read")?;
+    let format = subject.split('_').next()?;
+    let corpus = workspace::root().join(format!("crates/fmt-{format}/tests/corpus"));
+    corpus.is_dir().then_some(corpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_target_is_listed_and_readers_begin_with_files() {
+        let manifest = fs::read_to_string(workspace::root().join("crates/fuzz/Cargo.toml")).unwrap();
+        let targets = targets().unwrap();
+        assert_eq!(targets.len(), manifest.matches("[[bin]]").count());
+        for target in &targets {
+            assert!(manifest.contains(&format!("name = \"{target}\"")), "{target}");
+        }
+        for reader in ["btf_read", "tbuf_read", "torch_read", "ztensor_objects_read"] {
+            assert!(seeds(reader).is_some(), "{reader}");
+        }
+        assert!(seeds("tbuf_round_trip").is_none());
+    }
+}

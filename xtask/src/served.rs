@@ -1,0 +1,101 @@
+//! A server as its users start it: begun, asked over HTTP, ended.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A running server, which does not outlive this value.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    /// Asks it to end, and waits for that.
+    fn end(mut self) -> Result<ExitStatus> {
+        let id = self.0.id().to_string();
+        Command::new("kill").args(["-TERM", &id]).status()?;
+        Ok(self.0.wait()?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An address of this machine that nothing listens on.
+pub(crate) fn free_address() -> Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+/// Sends one request on a connection of its own, and returns the whole answer, head included.
+pub(crate) fn ask(address: &str, method: &str, path: &str, body: &[u8]) -> Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Writes the example repository with a program, serves it, asks it for a digit, and ends it; returns the time from the start to the
+/// answer. What stands before the program in `command` runs it, such as an emulator of another processor.
+pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Duration> {
+    let [program, arguments @ ..] = command else {
+        bail!("no program");
+    };
+    let start = |more: &[&str]| {
+        let mut start = Command::new(program);
+        start.args(arguments).args(more).stdin(Stdio::null());
+        start
+    };
+    let models = folder.join("models");
+    let name = models.to_str().context("the folder's name is not UTF-8")?;
+    let written = start(&["init", name]).output().context("starting the server")?;
+    ensure!(
+        written.status.success(),
+        "`oip-server init` ended with {}: {}",
+        written.status,
+        String::from_utf8_lossy(&written.stderr)
+    );
+    let request = fs::read(models.join("one_digit.json"))?;
+    let address = free_address()?;
+    let begun = Instant::now();
+    let mut serve = start(&["--address", &address, name]);
+    let mut server = Running(serve.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    let answer = loop {
+        if let Some(status) = server.0.try_wait()? {
+            bail!("the server ended before it answered: {status}");
+        }
+        match ask(&address, "POST", "/v2/models/digits/infer", &request) {
+            Ok(answer) if answer.starts_with("HTTP/1.1 200") => break answer,
+            _ if begun.elapsed() > PATIENCE => bail!("the server does not answer after {PATIENCE:?}"),
+            _ => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let taken = begun.elapsed();
+    ensure!(
+        answer.contains("\"outputs\""),
+        "an answer without outputs: {answer}"
+    );
+    let status = server.end()?;
+    ensure!(status.success(), "the server ended with {status} after SIGTERM");
+    Ok(taken)
+}
+
+/// An emulator takes about twenty times as long.
+const PATIENCE: Duration = Duration::from_secs(120);
