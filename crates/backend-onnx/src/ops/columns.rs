@@ -74,7 +74,7 @@ fn add(axes: &[Axis], window: usize, columns: &[f32], image: &mut [f32]) {
 /// How many elements there are with these sizes.
 fn count(sizes: impl IntoIterator<Item = usize>) -> TractResult<usize> {
     let mut sizes = sizes.into_iter();
-    let count = sizes.try_fold(1usize, |count, size| count.checked_mul(size));
+    let count = sizes.try_fold(1, usize::checked_mul);
     count
         .filter(|&count| count <= 1 << 40)
         .context("the sizes are too large")
