@@ -1,6 +1,6 @@
 """Real ONNX models with their structure changed, given to a server: none may end it, hang it or make it balloon.
 
-    python mutate.py --server PROGRAM --folder FOLDER [--count N] [--seed N] [--only REGEX] [--keep FOLDER]
+    python mutate.py --server PROGRAM --folder FOLDER [--count N] [--seconds N] [--first N] [--seed N] [--only REGEX] [--keep FOLDER]
 
 FOLDER has the models that `cargo xtask zoo` fetched. Each mutant is a model of at most 2 MB with one to four changes: sizes and
 axes in shapes, attributes and constants, operators, links between nodes, datatypes, nodes in branches of branches and in loops
@@ -297,6 +297,8 @@ def main():
     parser.add_argument("--server", required=True)
     parser.add_argument("--folder", required=True, type=pathlib.Path)
     parser.add_argument("--count", type=int, default=10000)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first mutant, to go on with a run that ended")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--verbose", action="store_true", help="print every outcome")
@@ -308,7 +310,11 @@ def main():
     counts, kinds, bad, server = collections.Counter(), collections.Counter(), 0, None
     with tempfile.TemporaryDirectory() as temporary:
         repository = pathlib.Path(temporary)
-        for index in range(options.count):
+        started = time.monotonic()
+        for index in range(options.first, options.first + options.count):
+            if time.monotonic() - started > options.seconds:
+                print(f"ended before {options.seed}-{index}")
+                break
             random = np.random.default_rng([options.seed, index])
             path = paths[random.integers(len(paths))]
             try:

@@ -2,7 +2,7 @@
 //!
 //! What is not replaced stays, and is refused by its name later.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     ops::NEWEST,
@@ -18,14 +18,21 @@ use super::graph::{any_graph, float, floats, int, ints, node, onnx_opset};
 const DOMAIN: &str = "com.microsoft";
 
 pub(super) fn are_used(model: &ModelProto) -> bool {
-    let uses = |graph: &GraphProto| graph.node.iter().any(is_replaceable);
+    let mut imports = model.opset_import.iter();
+    let onnx = imports.find(|import| canonical_domain(&import.domain).is_empty());
+    let opset = onnx.map_or(i64::MAX, |import| import.version);
+    let uses = |graph: &GraphProto| graph.node.iter().any(|node| is_replaceable(node, opset));
     model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
 }
 
-fn is_replaceable(node: &NodeProto) -> bool {
-    // Its optimizer writes this one under ONNX's name, which ONNX does not have.
-    node.domain == DOMAIN
-        || (canonical_domain(&node.domain).is_empty() && node.op_type == "SimplifiedLayerNormalization")
+fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
+    let is_meant = match node.op_type.as_str() {
+        // Its optimizer writes the latter two under ONNX's name, which ONNX does not have, or not in the set that the model uses.
+        "RMSNormalization" | "SimplifiedLayerNormalization" => true,
+        "LayerNormalization" => opset < 17,
+        _ => false,
+    };
+    node.domain == DOMAIN || (is_meant && canonical_domain(&node.domain).is_empty())
 }
 
 /// Replaces what can be.
@@ -41,6 +48,10 @@ pub(super) fn replace(model: &mut ModelProto) {
 
 fn replace_in(graph: &mut GraphProto, opset: i64) {
     let nodes = std::mem::take(&mut graph.node);
+    let constants = graph.initializer.iter();
+    let dims: HashMap<String, Vec<i64>> = constants
+        .map(|tensor| (tensor.name.clone(), tensor.dims.clone()))
+        .collect();
     for mut node in nodes {
         for inner in node
             .attribute
@@ -49,12 +60,13 @@ fn replace_in(graph: &mut GraphProto, opset: i64) {
         {
             replace_in(inner, opset);
         }
-        if !is_replaceable(&node) {
+        if !is_replaceable(&node, opset) {
             graph.node.push(node);
             continue;
         }
         let mut replacement = Replacement {
             node: &node,
+            dims: &dims,
             opset,
             made: Vec::new(),
             constants: Vec::new(),
@@ -74,6 +86,8 @@ fn replace_in(graph: &mut GraphProto, opset: i64) {
 /// What takes one node's place.
 struct Replacement<'n> {
     node: &'n NodeProto,
+    /// Of the graph's constants.
+    dims: &'n HashMap<String, Vec<i64>>,
     opset: i64,
     made: Vec<NodeProto>,
     constants: Vec<TensorProto>,
@@ -114,8 +128,21 @@ impl Replacement<'_> {
                 self.give(0, y)
             }
             "SkipLayerNormalization" => self.skip_layer_normalization(),
-            "SimplifiedLayerNormalization" => {
-                if self.wants(1) {
+            "LayerNormalization" => {
+                // The newest operator set says the same as the one that it came with.
+                if self.wants(1) || self.wants(2) {
+                    return None;
+                }
+                let attributes = self.node.attribute.clone();
+                let y = self.newer("LayerNormalization", &self.node.input.clone(), attributes);
+                self.give(0, y)
+            }
+            "Attention" if self.node.domain == DOMAIN => self.attention(),
+            "QAttention" => self.quantized_attention(),
+            "EmbedLayerNormalization" => self.embed_layer_normalization(),
+            "SimplifiedLayerNormalization" | "RMSNormalization" => {
+                // Normalized over several dimensions by one that is counted from the start: their number is not known here.
+                if self.wants(1) || (self.node.op_type == "RMSNormalization" && self.int("axis", -1) != -1) {
                     return None;
                 }
                 let y = self.root_mean_square(self.input(0)?, self.input(1)?, self.int("axis", -1));
@@ -271,6 +298,120 @@ impl Replacement<'_> {
             vec![int("axis", -1), float("epsilon", epsilon)],
         );
         self.give(3, sum);
+        self.give(0, y)
+    }
+
+    /// Attention of a sequence to itself, by one product that gives queries, keys and values.
+    fn attention(&mut self) -> Option<()> {
+        // Steps that were computed before, and what is done with them.
+        if self.input(4).is_some() || self.input(6).is_some() || self.wants(1) {
+            return None;
+        }
+        let product = self.op("MatMul", &[self.input(0)?, self.input(1)?], vec![]);
+        let product = self.with_bias(product, 2);
+        self.attended(product, 3, 5)
+    }
+
+    fn quantized_attention(&mut self) -> Option<()> {
+        if self.input(8).is_some() || self.wants(1) {
+            return None;
+        }
+        let product = self.op("MatMulInteger", &self.inputs(&[0, 1, 6, 7]), vec![]);
+        let scale = self.op("Mul", &[self.input(3)?, self.input(4)?], vec![]);
+        let product = self.rescaled(product, scale, 2);
+        self.attended(product, 5, usize::MAX)
+    }
+
+    /// From queries, keys and values beside each other to what attention makes of them, given the places of the inputs that
+    /// are a mask and what else is added to the scores.
+    fn attended(&mut self, product: String, mask: usize, bias: usize) -> Option<()> {
+        let is_plain = self.int("unidirectional", 0) == 0
+            && self.int("do_rotary", 0) == 0
+            && self.attribute("qkv_hidden_sizes").is_none();
+        let (heads, weights) = (self.int("num_heads", 0), self.dims.get(&self.input(1)?)?);
+        let [_, columns] = weights[..] else {
+            return None;
+        };
+        if !is_plain || !(1..1 << 24).contains(&heads) || columns < 1 || columns % (3 * heads) != 0 {
+            return None;
+        }
+        let width = columns / 3 / heads;
+        let parts = self.newer("Split", &[product], vec![int("axis", -1), int("num_outputs", 3)]);
+        let others = [self.fresh(), self.fresh()];
+        if let Some(split) = self.made.last_mut() {
+            split.output.extend(others.clone());
+        }
+        let [keys, values] = others;
+        let by_head = self.indices(&[0, 0, heads, width]);
+        let mut split = |part: String, order: [i64; 4]| {
+            let part = self.newer("Reshape", &[part, by_head.clone()], vec![]);
+            self.op("Transpose", &[part], vec![ints("perm", &order)])
+        };
+        let queries = split(parts, [0, 2, 1, 3]);
+        let keys = split(keys, [0, 2, 3, 1]);
+        let values = split(values, [0, 2, 1, 3]);
+        let scores = self.op("MatMul", &[queries, keys], vec![]);
+        let scale = match self.float("scale", 0.0) {
+            0.0 => 1.0 / (width as f32).sqrt(),
+            given => given,
+        };
+        let mut scores = self.scaled(scores, scale);
+        if let Some(mask) = self.input(mask) {
+            let filter = vec![float(
+                "mask_filter_value",
+                self.float("mask_filter_value", -10000.0),
+            )];
+            let added = self.newer("AttentionMask", &[mask, scores.clone()], filter);
+            scores = self.op("Add", &[scores, added], vec![]);
+        }
+        scores = self.with_bias(scores, bias);
+        let weights = self.newer("Softmax", &[scores], vec![int("axis", -1)]);
+        let y = self.op("MatMul", &[weights, values], vec![]);
+        let y = self.op("Transpose", &[y], vec![ints("perm", &[0, 2, 1, 3])]);
+        let joined = self.indices(&[0, 0, heads * width]);
+        let y = self.newer("Reshape", &[y, joined], vec![]);
+        self.give(0, y)
+    }
+
+    /// Words, their places and their segments by their numbers, summed and normalized.
+    fn embed_layer_normalization(&mut self) -> Option<()> {
+        // Slices had no inputs then.
+        if self.opset < 10 {
+            return None;
+        }
+        let words = self.input(0)?;
+        let mut sum = self.op("Gather", &[self.input(2)?, words.clone()], vec![]);
+        let places = match self.input(8) {
+            Some(places) => self.op("Gather", &[self.input(3)?, places], vec![]),
+            None => {
+                let count = self.newer("Shape", &[words], vec![int("start", 1), int("end", 2)]);
+                let (start, axis) = (self.indices(&[0]), self.indices(&[0]));
+                self.newer("Slice", &[self.input(3)?, start, count, axis], vec![])
+            }
+        };
+        sum = self.op("Add", &[sum, places], vec![]);
+        if let (Some(segments), Some(table)) = (self.input(1), self.input(4)) {
+            let segments = self.op("Gather", &[table, segments], vec![]);
+            sum = self.op("Add", &[sum, segments], vec![]);
+        }
+        let epsilon = self.float("epsilon", 1e-12);
+        let y = self.newer(
+            "LayerNormalization",
+            &[sum.clone(), self.input(5)?, self.input(6)?],
+            vec![int("axis", -1), float("epsilon", epsilon)],
+        );
+        if self.wants(1) {
+            // How long each row is.
+            let mask = self.input(7)?;
+            let lengths = if self.opset < 13 {
+                self.op("ReduceSum", &[mask], vec![ints("axes", &[1]), int("keepdims", 0)])
+            } else {
+                let axes = self.indices(&[1]);
+                self.op("ReduceSum", &[mask, axes], vec![int("keepdims", 0)])
+            };
+            self.give(1, lengths);
+        }
+        self.give(2, sum);
         self.give(0, y)
     }
 

@@ -7,7 +7,7 @@ use tract_onnx::tract_hir::{
     tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
 };
 
-use super::gate_functions::Activation;
+use super::{gate_functions::Activation, integer_factors::IntegerFactors};
 use crate::{faults::BadInput, size};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +85,39 @@ pub(super) struct Side<'r> {
     /// The attribute `clip`: the range of a gate's input to its activation; 0 means no limit.
     pub(super) clip: f32,
     pub(super) couples_gates: bool,
-    pub(super) w: &'r [f32],
-    pub(super) r: &'r [f32],
+    pub(super) w: Factors<'r>,
+    pub(super) r: Factors<'r>,
     /// Of the product with the input, then of that with the state.
     pub(super) bias: Option<Vec<f32>>,
     /// For the input, output and forget gates.
     pub(super) peepholes: Option<Vec<f32>>,
+}
+
+/// The weights of one direction: a row for each unit of each gate.
+#[derive(Clone, Copy)]
+pub(super) enum Factors<'r> {
+    Floats(&'r [f32]),
+    /// What they are multiplied with is rounded to 8 bits first, all rows in the same scale.
+    Integers(&'r IntegerFactors),
+}
+
+impl Factors<'_> {
+    /// The product of `rows` rows, `depth` wide, with `columns` units, of which `skipped` come before.
+    fn multiply(self, a: &[f32], product: &mut [f32], skipped: usize, [rows, depth, columns]: [usize; 3]) {
+        match self {
+            Self::Floats(b) => multiply(
+                a,
+                &b[skipped * depth..][..columns * depth],
+                product,
+                [rows, depth, columns],
+            ),
+            Self::Integers(b) => b.multiply(&a[..rows * depth], product, depth),
+        }
+    }
+
+    fn are_integers(self) -> bool {
+        matches!(self, Self::Integers(_))
+    }
 }
 
 /// What one step leaves to the next, for each row of the batch.
@@ -111,11 +138,18 @@ impl Side<'_> {
         let gates = self.cell.gates() * hidden;
         // All steps' products with the input at once.
         let mut products = vec![0f32; steps * batch * gates];
-        multiply(x, self.w, &mut products, [steps * batch, input, gates]);
-        if let Some(bias) = self.input_bias() {
+        // Steps behind the end of all sequences count for nothing, and 8 bits have the range of what counts.
+        let longest = self.lengths.iter().copied().max().unwrap_or(0);
+        let counted = longest * batch;
+        self.w
+            .multiply(x, &mut products[..counted * gates], 0, [counted, input, gates]);
+        let bias = self.input_bias();
+        // ONNX Runtime adds it last where products are of integers; elsewhere this is faster.
+        let is_last = self.w.are_integers();
+        if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
             products
                 .chunks_exact_mut(gates.max(1))
-                .for_each(|row| add(row, &bias));
+                .for_each(|row| add(row, bias));
         }
         // A reset before the product leaves the third gate's product for later.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
@@ -123,13 +157,18 @@ impl Side<'_> {
         let mut recurrent = vec![0f32; batch * early];
         let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
         let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
-        for turn in 0..steps {
-            multiply(
-                &state.h,
-                &self.r[..early * hidden],
-                &mut recurrent,
-                [batch, hidden, early],
-            );
+        let mut seen = Vec::new();
+        for turn in 0..longest {
+            let mut h = &state.h;
+            // The range of 8 bits is that of all rows, in which ONNX Runtime has zeros for those that have ended.
+            if is_last && self.lengths.iter().any(|&length| turn > length) {
+                seen.clone_from(h);
+                let rows = seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths);
+                rows.filter(|(_, length)| turn > **length)
+                    .for_each(|(row, _)| row.fill(0.0));
+                h = &seen;
+            }
+            self.r.multiply(h, &mut recurrent, 0, [batch, hidden, early]);
             if is_late {
                 for row in self.rows(turn) {
                     let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
@@ -142,19 +181,21 @@ impl Side<'_> {
                         *reset = r * h;
                     }
                 }
-                multiply(
-                    &reset,
-                    &self.r[early * hidden..],
-                    &mut third,
-                    [batch, hidden, hidden],
-                );
+                self.r
+                    .multiply(&reset, &mut third, early, [batch, hidden, hidden]);
             }
             for row in self.rows(turn) {
                 let x = &products[(row.step * batch + row.index) * gates..][..gates];
                 let r = &mut recurrent[row.index * early..][..early];
                 let h = &mut state.h[row.index * hidden..][..hidden];
                 match self.cell {
-                    Cell::Lstm => self.lstm(x, r, h, &mut state.c[row.index * hidden..][..hidden]),
+                    Cell::Lstm => {
+                        add(r, x);
+                        if let Some(bias) = bias.as_ref().filter(|_| is_last) {
+                            add(r, bias);
+                        }
+                        self.lstm(r, h, &mut state.c[row.index * hidden..][..hidden]);
+                    }
                     Cell::Gru { resets_after: true } => self.gru_resetting_after(x, r, h),
                     Cell::Gru { resets_after: false } => {
                         self.gru(x, r, &mut third[row.index * hidden..][..hidden], h);
@@ -220,10 +261,9 @@ impl Side<'_> {
         }
     }
 
-    /// A step of an LSTM: `r` has the products with the state and is used up.
-    fn lstm(&self, x: &[f32], r: &mut [f32], h: &mut [f32], c: &mut [f32]) {
+    /// A step of an LSTM: `r` has the gates' products and biases, and is used up.
+    fn lstm(&self, r: &mut [f32], h: &mut [f32], c: &mut [f32]) {
         let [f, g, last] = [self.activations[0], self.activations[1], self.activations[2]];
-        add(r, x);
         let (input, rest) = r.split_at_mut(h.len());
         let (output, rest) = rest.split_at_mut(h.len());
         let (forget, candidate) = rest.split_at_mut(h.len());

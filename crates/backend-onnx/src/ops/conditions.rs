@@ -44,17 +44,6 @@ pub(super) fn batch_normalization(node: Attributes<'_>, opset: i64) -> Verdict {
     Ok(())
 }
 
-/// tract ignores the output shape's part in the padding, and panics at automatic padding.
-pub(super) fn conv_transpose(node: Attributes<'_>, _: i64) -> Verdict {
-    if node.has("output_shape") {
-        return refuse("the attribute 'output_shape' is not supported; export with pads and output_padding");
-    }
-    if node.text("auto_pad", "NOTSET").starts_with("SAME") {
-        return refuse("automatic padding is not supported; export with pads");
-    }
-    Ok(())
-}
-
 pub(super) fn dft(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("inverse", 0) != 0 && node.int("onesided", 0) != 0 {
         return refuse("an inverse one-sided transform is not supported");
@@ -158,12 +147,12 @@ pub(super) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
         "bidirectional" => 2,
         _ => return refuse("the direction must be 'forward', 'reverse' or 'bidirectional'"),
     };
-    let is_lstm = node.0.op_type == "LSTM";
+    let is_lstm = node.0.op_type.ends_with("LSTM");
     if node.has("clip") && !is_lstm {
         return refuse("the attribute 'clip' is supported for LSTM only");
     }
     let functions = match node.0.op_type.as_str() {
-        "LSTM" => 3,
+        _ if is_lstm => 3,
         "GRU" => 2,
         _ => 1,
     };

@@ -1,11 +1,13 @@
 //! Operators: which are known, how tract's are held to what ONNX means, and those that are computed here.
 
 mod activation;
+mod attention_mask;
 mod attributes;
 mod binary;
 mod branch;
 mod cast;
 mod cells;
+mod columns;
 mod concat;
 mod conditions;
 mod contrib;
@@ -17,6 +19,7 @@ mod fuse;
 mod gate_functions;
 mod grid_sample;
 mod guard;
+mod integer_factors;
 mod kernel;
 mod lookup;
 mod matrix_product;

@@ -183,6 +183,18 @@ impl Kernel for QuantizeDynamically {
     }
 }
 
+/// Rounds values to 8 bits, leaves them without their zero point, and gives their scale.
+pub(super) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
+    let (scale, zero_point) = range(values);
+    each_to(values, rounded, |x| {
+        let shifted = (x / scale).round_ties_even() + zero_point;
+        let shifted = if shifted < 0.0 { 0.0 } else { shifted };
+        let shifted = if shifted > 255.0 { 255.0 } else { shifted };
+        (shifted - zero_point) as i32 as i16
+    });
+    scale
+}
+
 /// The scale and the zero point for these values in 8 bits.
 fn range(values: &[f32]) -> (f32, f32) {
     let (least, greatest) = pulp::Arch::new().dispatch(Ends(values));
@@ -265,7 +277,7 @@ impl Channels {
 }
 
 /// As many zero points as there are scales.
-fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> TractResult<Vec<i32>> {
+pub(super) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> TractResult<Vec<i32>> {
     let zero_points = given.map(|tensor| integers(tensor)).transpose()?;
     let zero_points = zero_points.unwrap_or_else(|| vec![0; count]);
     ensure!(
@@ -295,7 +307,7 @@ fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A) -> B) {
     pulp::Arch::new().dispatch(EachTo { from, to, function });
 }
 
-fn integers(tensor: &Tensor) -> TractResult<Vec<i32>> {
+pub(super) fn integers(tensor: &Tensor) -> TractResult<Vec<i32>> {
     Ok(match tensor.datum_type() {
         DatumType::U8 => elements::<u8>(tensor)?.iter().map(|&x| x.into()).collect(),
         DatumType::I8 => elements::<i8>(tensor)?.iter().map(|&x| x.into()).collect(),

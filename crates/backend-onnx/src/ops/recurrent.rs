@@ -1,15 +1,19 @@
 //! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size. tract runs backwards in the
 //! wrong order, knows no lengths, and panics where a free batch has no state to begin with.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
 
 use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
-    cells::{Cell, Side, Sizes, State},
+    cells::{Cell, Factors, Side, Sizes, State},
     elements::{elements, tensor},
     gate_functions::Activation,
+    integer_factors::IntegerFactors,
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::{BadInput, Limit};
@@ -18,7 +22,7 @@ use crate::faults::{BadInput, Limit};
 pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
-        "LSTM" => Cell::Lstm,
+        name if name.ends_with("LSTM") => Cell::Lstm,
         "GRU" => Cell::Gru {
             resets_after: attributes.int("linear_before_reset", 0) != 0,
         },
@@ -54,6 +58,8 @@ pub(crate) fn recurrent(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult
         batch_first: attributes.int("layout", 0) != 0,
         clip: attributes.float("clip", 0.0),
         couples_gates: attributes.int("input_forget", 0) != 0,
+        is_quantized: node.op_type.ends_with(QUANTIZED),
+        turned: OnceLock::new(),
         inputs: std::array::from_fn(|index| attributes.position(index)),
         outputs: node.output.len(),
     }))
@@ -71,9 +77,26 @@ struct Recurrent {
     clip: f32,
     /// An LSTM forgets as much as it takes in.
     couples_gates: bool,
+    /// Weights have 8 bits, and what they are multiplied with is rounded to 8 bits in each step.
+    is_quantized: bool,
+    /// The weights of the first run, which others have too where they are constants.
+    turned: OnceLock<Arc<Turned>>,
     /// Where each of ONNX's inputs stands among those that are given.
-    inputs: [Option<usize>; 8],
+    inputs: [Option<usize>; 12],
     outputs: usize,
+}
+
+/// ONNX Runtime's LSTM with weights of 8 bits. Its inputs 8 to 11 are scales and zero points of both weights, whose last two
+/// dimensions are the other way round.
+const QUANTIZED: &str = "DynamicQuantizeLSTM";
+
+/// Weights of 8 bits in the order in which products read them.
+#[derive(Debug)]
+struct Turned {
+    /// What they were made of: both weights, their scales and their zero points.
+    made_of: Vec<Arc<Tensor>>,
+    w: Vec<IntegerFactors>,
+    r: Vec<IntegerFactors>,
 }
 
 impl Recurrent {
@@ -95,7 +118,9 @@ impl Recurrent {
             [x, w, r].iter().all(|fact| fact.rank() == 3),
             "expected three dimensions of the input and its weights"
         );
-        let hidden = r.shape[2].clone();
+        // Of weights, which dimension is that of units, and which that of what they are multiplied with.
+        let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
+        let hidden = r.shape[depth].clone();
         let agrees = |found: &TDim, expected: TDim| {
             ensure!(
                 *found == expected || found.to_i64().is_err() || expected.to_i64().is_err(),
@@ -105,8 +130,8 @@ impl Recurrent {
         };
         for (fact, inner) in [(w, &x.shape[2]), (r, &hidden)] {
             agrees(&fact.shape[0], directions.to_dim())?;
-            agrees(&fact.shape[1], hidden.clone() * gates)?;
-            agrees(&fact.shape[2], inner.clone())?;
+            agrees(&fact.shape[units], hidden.clone() * gates)?;
+            agrees(&fact.shape[depth], inner.clone())?;
         }
         let [steps, batch] = self.steps_and_batch(x);
         let _ = steps;
@@ -163,6 +188,20 @@ impl Kernel for Recurrent {
             let name = crate::dtype::from_tract(x.datum_type).map_or("this type", |datatype| datatype.name());
             bail!(Limit(format!("is not supported for {name}")));
         }
+        if self.is_quantized {
+            let are_bytes = [1, 2].iter().all(|&index| {
+                let weights = self.input(inputs, index);
+                weights.is_some_and(|fact| matches!(fact.datum_type, DatumType::U8 | DatumType::I8))
+            });
+            let has_scales = [8, 10].iter().all(|&index| {
+                self.input(inputs, index)
+                    .is_some_and(|fact| fact.datum_type == DatumType::F32)
+            });
+            ensure!(
+                are_bytes && has_scales,
+                "expected weights of 8 bits and their scales"
+            );
+        }
         let [steps, batch] = self.steps_and_batch(x);
         let directions = self.directions.len().to_dim();
         let sequence = match self.batch_first {
@@ -190,10 +229,14 @@ impl Kernel for Recurrent {
             let input = self.input(inputs, index);
             input.map(|input| input.cast_to::<f32>()).transpose()
         };
+        let weights = |index: usize| match self.is_quantized {
+            true => Ok(None),
+            false => floats(index),
+        };
         let all = [
             floats(0)?,
-            floats(1)?,
-            floats(2)?,
+            weights(1)?,
+            weights(2)?,
             floats(3)?,
             floats(5)?,
             floats(6)?,
@@ -214,7 +257,8 @@ impl Kernel for Recurrent {
             true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
             false => x.into(),
         };
-        let (w, r) = (slice(1)?.context("no weights")?, slice(2)?.context("no weights")?);
+        let turned = self.is_quantized.then(|| self.turned(inputs)).transpose()?;
+        let (w, r) = (slice(1)?, slice(2)?);
         let (gates, directions) = (self.cell.gates() * hidden, self.directions.len());
         sizes.admit(gates.max(directions * hidden))?;
         let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
@@ -239,8 +283,14 @@ impl Kernel for Recurrent {
                 is_reverse,
                 clip: self.clip,
                 couples_gates: self.couples_gates,
-                w: &w[direction * gates * sizes.input..(direction + 1) * gates * sizes.input],
-                r: &r[direction * gates * hidden..(direction + 1) * gates * hidden],
+                w: match &turned {
+                    Some(turned) => Factors::Integers(&turned.w[direction]),
+                    None => factors(w, direction, gates * sizes.input)?,
+                },
+                r: match &turned {
+                    Some(turned) => Factors::Integers(&turned.r[direction]),
+                    None => factors(r, direction, gates * hidden)?,
+                },
                 bias: part(slice(3)?, direction, 2 * gates),
                 peepholes: part(slice(6)?, direction, 3 * hidden),
             };
@@ -279,7 +329,51 @@ impl Kernel for Recurrent {
     }
 }
 
+fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> TractResult<Factors<'_>> {
+    let weights = weights.context("no weights")?;
+    Ok(Factors::Floats(&weights[direction * count..][..count]))
+}
+
 impl Recurrent {
+    /// Weights of 8 bits as products read them. Constants are turned once.
+    fn turned(&self, inputs: &[Arc<Tensor>]) -> TractResult<Arc<Turned>> {
+        let made_of: Vec<&Arc<Tensor>> = [1, 2, 8, 9, 10, 11]
+            .iter()
+            .filter_map(|&index| self.input(inputs, index))
+            .collect();
+        let is_same = |turned: &&Arc<Turned>| {
+            turned.made_of.len() == made_of.len()
+                && turned
+                    .made_of
+                    .iter()
+                    .zip(&made_of)
+                    .all(|(known, given)| Arc::ptr_eq(known, given))
+        };
+        if let Some(turned) = self.turned.get().filter(is_same) {
+            return Ok(turned.clone());
+        }
+        let directions = self.directions.len();
+        let factors = |weights: usize, scales: usize, zero_points: usize| {
+            let weights = self.input(inputs, weights).context("no weights")?;
+            let scales = self.input(inputs, scales).context("no scales")?;
+            let factors = IntegerFactors::of_directions(weights, scales, self.input(inputs, zero_points))?;
+            ensure!(
+                factors.len() == directions,
+                "weights for {} directions",
+                factors.len()
+            );
+            Ok(factors)
+        };
+        let turned = Arc::new(Turned {
+            w: factors(1, 8, 9)?,
+            r: factors(2, 10, 11)?,
+            made_of: made_of.into_iter().cloned().collect(),
+        });
+        // Where another run was first, or weights change from run to run, this one is for this run only.
+        let _ = self.turned.set(turned.clone());
+        Ok(turned)
+    }
+
     /// The length of each sequence of the batch.
     fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> TractResult<Vec<usize>> {
         let Some(lengths) = self.input(inputs, 4) else {

@@ -20,7 +20,7 @@ use crate::tract_limit::{self, TractLimit};
 
 use super::{
     attributes::Attributes,
-    branch,
+    branch, columns,
     guard::Guarded,
     output::Output,
     rule::{NEWEST, Outputs, Rule},
@@ -143,6 +143,10 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
     }
     if rule.name == "If" {
         return branch::branch(context, node);
+    }
+    // tract ignores what the size of the result says of the padding, and panics at automatic padding.
+    if rule.name == "ConvTranspose" && columns::is_ours(Attributes(node)) {
+        return Ok((columns::conv_transpose(context, node)?, vec![]));
     }
     let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
     // Without axes it takes all dimensions of 1, in every operator set; tract knows that only of the later ones.

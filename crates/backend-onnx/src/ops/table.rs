@@ -4,8 +4,8 @@
 
 use super::{
     activation::{self, activation},
-    cast, concat, conditions as when, contrib, counting, elementwise, grid_sample, lookup, normalize, pad,
-    prelu, quantize, random, recurrent, reduce, resize,
+    attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, grid_sample,
+    lookup, normalize, pad, prelu, quantize, random, recurrent, reduce, resize,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -28,6 +28,16 @@ const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
 const LEGACY: &[&str] = &["broadcast"];
 const AXIS: &[&str] = &["axis"];
 const ALPHA: &[&str] = &["alpha"];
+const LSTM: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+    "layout",
+];
 const WINDOW: &[&str] = &["output_datatype", "periodic"];
 const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
 const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
@@ -108,6 +118,10 @@ pub(super) static RULES: &[Rule] = &[
         .of(NUMBERS)
         .wide()
         .instead(activation::TYPES, activation::clip),
+    op("Col2Im")
+        .since(18)
+        .takes(&["dilations", "pads", "strides"])
+        .own(columns::col_2_im),
     op("Compress").since(9).takes(AXIS).own(sequences::compress),
     op("Concat").takes(AXIS).own(concat::concat),
     op("ConcatFromSequence")
@@ -138,8 +152,7 @@ pub(super) static RULES: &[Rule] = &[
             "strides",
         ])
         .of(FLOATS)
-        .wide()
-        .when(when::conv_transpose),
+        .wide(),
     op("Cos").of(FLOATS).wide(),
     op("Cosh").since(9).of(FLOATS).wide(),
     op("CumSum")
@@ -270,16 +283,7 @@ pub(super) static RULES: &[Rule] = &[
         .when(when::lrn),
     op("LSTM")
         .gives(Outputs::Optional)
-        .takes(&[
-            "activation_alpha",
-            "activation_beta",
-            "activations",
-            "clip",
-            "direction",
-            "hidden_size",
-            "input_forget",
-            "layout",
-        ])
+        .takes(LSTM)
         .when(when::recurrent)
         .own(recurrent::recurrent),
     op("LayerNormalization")
@@ -678,6 +682,10 @@ pub(super) static RULES: &[Rule] = &[
         "target_weights",
         "target_weights_as_tensor",
     ]),
+    contributed("DynamicQuantizeLSTM", recurrent::recurrent)
+        .gives(Outputs::Optional)
+        .takes(LSTM)
+        .when(when::recurrent),
     contributed("Tokenizer", tokenizer::tokenizer).takes(&[
         "mark",
         "mincharnum",
@@ -686,5 +694,6 @@ pub(super) static RULES: &[Rule] = &[
         "stopwords",
         "tokenexp",
     ]),
+    inner("AttentionMask", attention_mask::attention_mask).takes(&["mask_filter_value"]),
     inner("TransposeLast", contrib::transpose_last),
 ];

@@ -1,0 +1,83 @@
+//! What ONNX Runtime's `Attention` adds to its scores for a mask, which has one of several forms.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::{BadInput, Limit};
+
+/// From a mask and scores of `batch`, heads, rows and columns to what is added to the scores: nothing where the mask lets
+/// through, and elsewhere a number far below zero.
+pub(crate) fn attention_mask(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(AttentionMask {
+        filter: Attributes(node).float("mask_filter_value", -10000.0),
+    }))
+}
+
+#[derive(Debug)]
+struct AttentionMask {
+    filter: f32,
+}
+
+impl Kernel for AttentionMask {
+    fn name(&self) -> &'static str {
+        "AttentionMask"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [mask, scores] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(scores.rank() == 4, "scores of {} dimensions", scores.rank());
+        if mask.datum_type != DatumType::I32 {
+            bail!(Limit("is supported with masks of INT32 only".to_owned()));
+        }
+        let shape = match *mask.shape.as_slice() {
+            // How long each row is. Twice as many numbers would have the beginnings too.
+            [ref batch] if *batch == scores.shape[0] => {
+                tvec![batch.clone(), 1.to_dim(), 1.to_dim(), scores.shape[3].clone()]
+            }
+            [ref batch, ref columns] => tvec![batch.clone(), 1.to_dim(), 1.to_dim(), columns.clone()],
+            [ref batch, ref rows, ref columns] => {
+                tvec![batch.clone(), 1.to_dim(), rows.clone(), columns.clone()]
+            }
+            _ => bail!(Limit("masks of this form are not supported".to_owned())),
+        };
+        Ok(vec![Fact::new(DatumType::F32, shape)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (mask, scores) = (elements::<i32>(&inputs[0])?, inputs[1].shape());
+        let value = |lets_through: bool| if lets_through { 0.0 } else { self.filter };
+        let (shape, values): ([usize; 4], Vec<f32>) = match *inputs[0].shape() {
+            [batch] => {
+                let columns = scores[3];
+                let rows = mask.iter().map(|&length| {
+                    let length = usize::try_from(length).ok().filter(|&length| length <= columns);
+                    length.ok_or_else(|| BadInput("a length of a mask is not within its row".to_owned()))
+                });
+                let lengths = rows.collect::<Result<Vec<_>, _>>()?;
+                let row = |length: usize| (0..columns).map(move |column| value(column < length));
+                (
+                    [batch, 1, 1, columns],
+                    lengths.into_iter().flat_map(row).collect(),
+                )
+            }
+            [batch, columns] => (
+                [batch, 1, 1, columns],
+                mask.iter().map(|&mask| value(mask > 0)).collect(),
+            ),
+            [batch, rows, columns] => (
+                [batch, 1, rows, columns],
+                mask.iter().map(|&mask| value(mask > 0)).collect(),
+            ),
+            _ => bail!("a mask of {} dimensions", inputs[0].rank()),
+        };
+        Ok(tvec![tensor(&shape, values)?])
+    }
+}

@@ -1,0 +1,143 @@
+//! Weights of 8 bits, and products of floats with them: the floats are rounded to 8 bits in one scale, the products are exact,
+//! and the result is scaled once, as ONNX Runtime has it.
+
+use std::sync::Arc;
+
+use tract_onnx::tract_hir::internal::*;
+
+use super::{elements::elements, quantize};
+use crate::faults::Limit;
+
+/// Sums of more products of 8-bit numbers could be too large for 32 bits.
+const MAX_DEPTH: usize = 1 << 15;
+
+/// The matrix of one direction of a recurrent layer.
+#[derive(Debug)]
+pub(super) struct IntegerFactors {
+    /// Without their zero points, `depth` for each column.
+    values: Vec<i16>,
+    /// One for all columns, or one for each.
+    scales: Vec<f32>,
+    columns: usize,
+}
+
+impl IntegerFactors {
+    /// From a file's matrices of `depth` by `columns`, one for each direction.
+    pub(super) fn of_directions(
+        weights: &Tensor,
+        scales: &Tensor,
+        zero_points: Option<&Arc<Tensor>>,
+    ) -> TractResult<Vec<Self>> {
+        let [directions, depth, columns] = *weights.shape() else {
+            bail!("expected weights of three dimensions");
+        };
+        if depth > MAX_DEPTH {
+            bail!(Limit(format!(
+                "is supported for at most {MAX_DEPTH} factors of 8 bits"
+            )));
+        }
+        let (values, given) = (quantize::integers(weights)?, elements::<f32>(scales)?);
+        let zero_points = quantize::zero_points(zero_points, given.len())?;
+        let each = if scales.rank() == 2 { columns } else { 1 };
+        ensure!(
+            given.len() == directions * each,
+            "{} scales for {directions} directions of {columns} columns",
+            given.len()
+        );
+        let matrices = (0..directions).map(|direction| {
+            let values = &values[direction * depth * columns..][..depth * columns];
+            let zero_points = &zero_points[direction * each..][..each];
+            let mut turned = Vec::with_capacity(depth * columns);
+            for column in 0..columns {
+                let zero_point = zero_points[if each == 1 { 0 } else { column }];
+                // Both have 8 bits.
+                turned.extend((0..depth).map(|row| (values[row * columns + column] - zero_point) as i16));
+            }
+            Self {
+                values: turned,
+                scales: given[direction * each..][..each].to_vec(),
+                columns,
+            }
+        });
+        Ok(matrices.collect())
+    }
+
+    /// The product of rows that are `depth` wide.
+    pub(super) fn multiply(&self, a: &[f32], product: &mut [f32], depth: usize) {
+        if depth == 0 || a.is_empty() || self.columns == 0 {
+            product.fill(0.0);
+            return;
+        }
+        let mut rounded = vec![0i16; a.len()];
+        let scale = quantize::rounded_to_bytes(a, &mut rounded);
+        for (row, product) in rounded
+            .chunks_exact(depth)
+            .zip(product.chunks_exact_mut(self.columns))
+        {
+            pulp::Arch::new().dispatch(Sums {
+                row,
+                b: &self.values,
+                product,
+            });
+            for (column, value) in product.iter_mut().enumerate() {
+                *value *= scale * self.scales[if self.scales.len() == 1 { 0 } else { column }];
+            }
+        }
+    }
+}
+
+/// The scalar products of one row with each column.
+struct Sums<'p> {
+    row: &'p [i16],
+    b: &'p [i16],
+    product: &'p mut [f32],
+}
+
+impl pulp::WithSimd for Sums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for (product, column) in self.product.iter_mut().zip(self.b.chunks_exact(self.row.len())) {
+            let pairs = self.row.iter().zip(column);
+            let sum: i32 = pairs.map(|(&a, &b)| i32::from(a) * i32::from(b)).sum();
+            *product = sum as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn products_are_exact_and_scaled_once() {
+        // One direction, 3 deep, 2 columns with scales and zero points of their own.
+        let weights = Tensor::from_shape(&[1, 3, 2], &[1u8, 255, 0, 128, 255, 3]).unwrap();
+        let scales = Tensor::from_shape(&[1, 2], &[0.5f32, 2.0]).unwrap();
+        let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128])
+            .unwrap()
+            .into_arc_tensor();
+        let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
+        let mut product = [f32::NAN; 4];
+        // The range is 255, so that every whole number is kept.
+        factors[0].multiply(&[0.0, 1.0, 2.0, 255.0, 10.0, 0.0], &mut product, 3);
+        assert_eq!(product, [255.0, -500.0, 127.5, 64770.0]);
+        factors[0].multiply(&[0.0; 6], &mut product, 3);
+        assert_eq!(product, [0.0; 4], "a range of nothing");
+    }
+
+    #[test]
+    fn scales_must_be_as_many_as_directions_or_columns() {
+        let weights = Tensor::zero::<u8>(&[2, 3, 4]).unwrap();
+        let made = |shape: &[usize]| {
+            IntegerFactors::of_directions(&weights, &Tensor::zero::<f32>(shape).unwrap(), None)
+        };
+        assert_eq!(made(&[2]).unwrap().len(), 2);
+        assert_eq!(made(&[2, 4]).unwrap().len(), 2);
+        assert!(made(&[1]).is_err());
+        assert!(made(&[2, 3]).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+"""Real ONNX models as people change them before they ship them: quantized, in FP16, optimized, of another operator set. Each is
+answered by a server with its own runtime and by ONNX Runtime.
+
+    python variants.py --server PROGRAM --folder FOLDER [--only REGEX] [--kind REGEX] [--results FILE]
+
+FOLDER has the models that `cargo xtask zoo` fetched. Variants are made with the tools of the packages `onnx` and `onnxruntime`, of
+models of at most 16 MB; they stay in FOLDER/variants. What a tool cannot make, or ONNX Runtime not run, is left out. FILE has a line
+for each variant and is continued. The exit code is 1 when an answer is wrong, fails, or ends the server.
+"""
+
+import argparse
+import collections
+import contextlib
+import io
+import json
+import logging
+import pathlib
+import re
+import sys
+import tempfile
+import warnings
+
+import onnx
+import onnxruntime
+from onnxruntime import quantization
+from onnxruntime.transformers import float16, optimizer
+
+import zoo
+
+LARGEST = 16 << 20
+NEWEST_OPSET = 22
+
+
+class Samples(quantization.CalibrationDataReader):
+    """One request, to calibrate with."""
+
+    def __init__(self, inputs):
+        self.left = [inputs]
+
+    def get_next(self):
+        return self.left.pop() if self.left else None
+
+
+def dynamic(source, target, _):
+    quantization.quantize_dynamic(source, target)
+
+
+def dynamic_channels(source, target, _):
+    quantization.quantize_dynamic(source, target, weight_type=quantization.QuantType.QInt8, per_channel=True, reduce_range=True)
+
+
+def dynamic_unsigned(source, target, _):
+    quantization.quantize_dynamic(source, target, weight_type=quantization.QuantType.QUInt8)
+
+
+def static(source, target, inputs):
+    quantization.quantize_static(source, target, Samples(inputs), per_channel=True)
+
+
+def static_unsigned(source, target, inputs):
+    quantization.quantize_static(
+        source, target, Samples(inputs), activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QUInt8,
+    )
+
+
+def static_operators(source, target, inputs):
+    quantization.quantize_static(
+        source, target, Samples(inputs), quant_format=quantization.QuantFormat.QOperator,
+        activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8,
+    )
+
+
+def half(source, target, _):
+    onnx.save(float16.convert_float_to_float16(onnx.load(source), keep_io_types=True), target)
+
+
+def half_throughout(source, target, _):
+    onnx.save(float16.convert_float_to_float16(onnx.load(source)), target)
+
+
+def optimized(source, target, _):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = 4
+    onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+
+def fused(source, target, _):
+    fusion = optimizer.optimize_model(str(source), model_type="bert", opt_level=0)
+    if not sum(fusion.get_fused_operator_statistics().values()):
+        raise ValueError("nothing is fused")
+    fusion.save_model_to_file(str(target))
+
+
+def newest(source, target, _):
+    model = onnx.load(source)
+    onnx.save(onnx.version_converter.convert_version(model, NEWEST_OPSET), target)
+
+
+KINDS = [
+    dynamic, dynamic_channels, dynamic_unsigned, static, static_unsigned, static_operators, half, half_throughout, optimized, fused, newest,
+]
+
+
+def made(kind, source, target):
+    """Whether a variant could be made."""
+    if target.exists():
+        return target.stat().st_size > 0
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            expected = zoo.reference(source)
+            kind(source, target, None if isinstance(expected, str) else expected[1])
+        return True
+    except Exception:  # each tool has its own
+        target.write_bytes(b"")
+        return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--folder", required=True, type=pathlib.Path)
+    parser.add_argument("--variants", type=pathlib.Path, help="where variants are kept, else FOLDER/variants")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--kind", default="")
+    parser.add_argument("--results", type=pathlib.Path)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    onnxruntime.set_default_logger_severity(4)
+    folder = options.variants or options.folder / "variants"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = set()
+    if options.results and options.results.exists():
+        known = {json.loads(line)["name"] for line in options.results.read_text().splitlines()}
+    counts, server = collections.defaultdict(collections.Counter), None
+    with tempfile.TemporaryDirectory() as temporary:
+        repository = pathlib.Path(temporary)
+        for source in sorted(options.folder.glob("*.onnx")):
+            if source.stat().st_size > LARGEST or not re.search(options.only, source.name):
+                continue
+            for kind in KINDS:
+                name = f"{kind.__name__}-{source.stem}"
+                if not re.search(options.kind, kind.__name__) or name in known:
+                    continue
+                target = folder / f"{name}.onnx"
+                expected = zoo.reference(target) if made(kind, source, target) else "not made"
+                if isinstance(expected, str):
+                    result, why = "left out", expected
+                else:
+                    if server is None or not server.is_running():
+                        server = zoo.Server(options.server, str(repository))
+                    result, why, _ = zoo.verdict(server, repository, target, name, expected)
+                    if not server.is_running():
+                        result, why = "server ended", f"exit code {server.process.returncode}"
+                counts[kind.__name__][result] += 1
+                print(f"{result:<12} {name} {why[:300]}", flush=True)
+                if options.results:
+                    with options.results.open("a") as file:
+                        file.write(json.dumps({"name": name, "verdict": result, "why": why}) + "\n")
+        if server is not None:
+            server.stop()
+    for kind, found in counts.items():
+        print(f"{kind}: {', '.join(f'{count} {result}' for result, count in found.most_common())}")
+    return int(any(result in zoo.WRONG for found in counts.values() for result in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
