@@ -371,7 +371,10 @@ fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<
         ))
         .within(model));
     }
-    let values = response.outputs.iter().map(|output| output.value.shape().element_count());
+    let values = response
+        .outputs
+        .iter()
+        .map(|output| output.value.shape().element_count());
     let values = values.fold(0, u64::saturating_add);
     if values > MAX_VALUES {
         return Err(ServiceError::internal(format!(

@@ -465,4 +465,18 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn gates_of_long_sequences_are_refused_before_they_are_made() {
+        let sizes = |steps| Sizes {
+            steps,
+            batch: 1,
+            input: 1,
+            hidden: 64,
+        };
+        assert!(sizes(1 << 22).admit(256).is_ok());
+        let error = sizes(1 << 24).admit(256).unwrap_err();
+        assert!(error.downcast_ref::<BadInput>().is_some(), "{error}");
+        assert!(sizes(usize::MAX).admit(usize::MAX).is_err());
+    }
 }

@@ -1,5 +1,6 @@
-//! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here. And
-//! `ReduceLogSumExp`, which overflows in tract.
+//! Reductions of integers: tract adds INT64 up in 32 bits, and knows neither UINT32 nor UINT64 nor BOOL here. And of floats
+//! `ReduceLogSumExp`, which overflows in tract, and `ReduceMax` and `ReduceMin`, which give the largest finite number there for
+//! infinities and for nothing, and lose NaN.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::faults::{BadInput, Limit};
 
-/// One of the reductions, for integers and BOOL.
+/// One of the reductions, for integers and BOOL, or what is listed above for floats.
 pub(crate) fn reduce(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let opset = context.onnx_operator_set_version;
@@ -116,6 +117,14 @@ impl Kernel for Reduce {
                         let folded = self.fold(&bits, input.shape(), &reduced)?;
                         self.shaped(input.shape(), &reduced, folded.into_iter().map(|bit: u8| bit != 0).collect())
                     }
+                    DatumType::F32 if self.is_extreme() => {
+                        let folded = self.extremes(elements::<f32>(input)?, input.shape(), &reduced, f32::INFINITY, f32::NEG_INFINITY);
+                        self.shaped(input.shape(), &reduced, folded)
+                    }
+                    DatumType::F64 if self.is_extreme() => {
+                        let folded = self.extremes(elements::<f64>(input)?, input.shape(), &reduced, f64::INFINITY, f64::NEG_INFINITY);
+                        self.shaped(input.shape(), &reduced, folded)
+                    }
                     DatumType::F32 => {
                         let wide: Vec<f64> = elements::<f32>(input)?.iter().map(|&x| x.into()).collect();
                         let folded = log_sum_exp(&wide, input.shape(), &reduced);
@@ -140,6 +149,30 @@ impl Kernel for Reduce {
 }
 
 impl Reduce {
+    fn is_extreme(&self) -> bool {
+        matches!(self.fold, Fold::Max | Fold::Min)
+    }
+
+    /// The greatest or least floats. NaN is both, wherever it stands; of nothing it is the infinity that is greater or less than all.
+    fn extremes<T: Copy + PartialOrd>(
+        &self,
+        input: &[T],
+        shape: &[usize],
+        reduced: &[bool],
+        most: T,
+        least: T,
+    ) -> Vec<T> {
+        // A NaN is neither greater nor less than what is there, and not equal to itself.
+        #[expect(clippy::eq_op, reason = "NaN")]
+        let greater = |a: T, b: T| if b > a || b != b { b } else { a };
+        #[expect(clippy::eq_op, reason = "NaN")]
+        let less = |a: T, b: T| if b < a || b != b { b } else { a };
+        match self.fold {
+            Fold::Max => extremes(input, shape, reduced, least, greater),
+            _ => extremes(input, shape, reduced, most, less),
+        }
+    }
+
     fn fold<T: Integer>(&self, input: &[T], shape: &[usize], reduced: &[bool]) -> TractResult<Vec<T>> {
         let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
@@ -183,6 +216,56 @@ impl Reduce {
             .collect();
         tensor(&shape, folded)
     }
+}
+
+/// Folds floats by what chooses one of two.
+fn extremes<T: Copy>(
+    input: &[T],
+    shape: &[usize],
+    reduced: &[bool],
+    start: T,
+    choose: impl Fn(T, T) -> T + Copy,
+) -> Vec<T> {
+    /// So many at a time, for vector instructions.
+    const LANES: usize = 16;
+    let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
+    let groups: usize = kept.map(|(&dim, _)| dim).product();
+    let mut folded = vec![start; groups];
+    let first = reduced.iter().position(|&reduced| reduced).unwrap_or(shape.len());
+    let count = reduced[first..].iter().take_while(|&&reduced| reduced).count();
+    let (inside, behind) = reduced[first..].split_at(count);
+    if behind.contains(&true) {
+        for (&value, group) in input.iter().zip(self::groups(shape, reduced)) {
+            folded[group] = choose(folded[group], value);
+        }
+        return folded;
+    }
+    // Neighbouring axes: blocks of so many rows, each as wide as a result.
+    let inside: usize = shape[first..first + inside.len()].iter().product();
+    let width: usize = shape[first + count..].iter().product();
+    if inside * width == 0 {
+        return folded;
+    }
+    for (block, folded) in input
+        .chunks_exact(inside * width)
+        .zip(folded.chunks_exact_mut(width))
+    {
+        if let [folded] = folded {
+            let (parts, rest) = block.as_chunks::<LANES>();
+            let mut lanes = [start; LANES];
+            for part in parts {
+                lanes = std::array::from_fn(|lane| choose(lanes[lane], part[lane]));
+            }
+            *folded = lanes.iter().chain(rest).fold(start, |a, &b| choose(a, b));
+            continue;
+        }
+        for row in block.chunks_exact(width) {
+            for (folded, &value) in folded.iter_mut().zip(row) {
+                *folded = choose(*folded, value);
+            }
+        }
+    }
+    folded
 }
 
 /// To which group each element belongs, in row-major order, without end.
@@ -272,4 +355,63 @@ macro_rules! integer {
 integer! {
     u8: std::convert::identity, u16: std::convert::identity, u32: std::convert::identity, u64: std::convert::identity,
     i8: i8::wrapping_abs, i16: i16::wrapping_abs, i32: i32::wrapping_abs, i64: i64::wrapping_abs,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn reduced(fold: Fold, shape: &[usize], values: &[f32], axes: &[i64]) -> Vec<f32> {
+        let reduce = Reduce {
+            fold,
+            axes: Some(axes.to_vec()),
+            keeps_dims: false,
+            no_axes_is_no_op: false,
+        };
+        let input = Tensor::from_shape(shape, values).unwrap().into_arc_tensor();
+        let outputs = reduce.run(&[input]).unwrap();
+        elements::<f32>(&outputs[0]).unwrap().to_vec()
+    }
+
+    #[test]
+    fn extremes_of_infinities_nan_and_nothing() {
+        let (inf, nan) = (f32::INFINITY, f32::NAN);
+        let values = [-inf, -inf, inf, inf, nan, 1.0, 1.0, nan];
+        let most = reduced(Fold::Max, &[4, 2], &values, &[1]);
+        assert_eq!(most[..2], [-inf, inf]);
+        assert!(most[2].is_nan() && most[3].is_nan());
+        let least = reduced(Fold::Min, &[4, 2], &values, &[1]);
+        assert_eq!(least[..2], [-inf, inf]);
+        assert!(least[2].is_nan() && least[3].is_nan());
+        for axes in [&[1][..], &[]] {
+            let count = if axes.is_empty() { 1 } else { 3 };
+            assert_eq!(reduced(Fold::Max, &[3, 0], &[], axes), vec![-inf; count]);
+            assert_eq!(reduced(Fold::Min, &[3, 0], &[], axes), vec![inf; count]);
+        }
+    }
+
+    #[test]
+    fn extremes_along_all_axes_are_those_of_their_groups() {
+        let shape = [2, 3, 5, 7];
+        let count = shape.iter().product();
+        // Each number once, mixed.
+        let values: Vec<f32> = (0..count)
+            .map(|at: usize| (at * 67 % 210) as f32 - 99.0)
+            .collect();
+        for bits in 1..16u32 {
+            let axes: Vec<i64> = (0..4).filter(|axis| bits >> axis & 1 == 1).collect();
+            let along: Vec<bool> = (0..4).map(|axis| bits >> axis & 1 == 1).collect();
+            let kept = shape.iter().zip(&along).filter(|(_, reduced)| !**reduced);
+            let results: usize = kept.map(|(&dim, _)| dim).product();
+            let (mut most, mut least) = (vec![f32::MIN; results], vec![f32::MAX; results]);
+            for (&value, group) in values.iter().zip(groups(&shape, &along)) {
+                most[group] = most[group].max(value);
+                least[group] = least[group].min(value);
+            }
+            assert_eq!(reduced(Fold::Max, &shape, &values, &axes), most, "{axes:?}");
+            assert_eq!(reduced(Fold::Min, &shape, &values, &axes), least, "{axes:?}");
+        }
+    }
 }

@@ -412,7 +412,7 @@ pub(super) static RULES: &[Rule] = &[
     op("ReduceMax")
         .takes(REDUCE)
         .of(FIXED)
-        .instead(WHOLE, reduce::reduce),
+        .instead(WHOLE.and(activation::TYPES), reduce::reduce),
     op("ReduceMean")
         .takes(REDUCE)
         .of(NUMBERS)
@@ -421,7 +421,7 @@ pub(super) static RULES: &[Rule] = &[
     op("ReduceMin")
         .takes(REDUCE)
         .of(FIXED)
-        .instead(WHOLE, reduce::reduce),
+        .instead(WHOLE.and(activation::TYPES), reduce::reduce),
     op("ReduceProd")
         .takes(REDUCE)
         .of(NUMBERS)

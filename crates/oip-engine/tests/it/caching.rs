@@ -245,3 +245,41 @@ fn wrong_requests_are_not_looked_for() {
     let stats = counts(&engine, "cached");
     assert_eq!((stats.fail.count, stats.cache_miss.count), (1, 0));
 }
+
+/// What a model asks others is theirs to change.
+#[test]
+fn answers_of_models_that_ask_others_are_not_kept() {
+    let pipeline = format!("{CACHED} {}", chain(&["asks"]));
+    let files = [
+        ("asks/config.pbtxt", CACHED),
+        ("asks/1/model.word", "asks other"),
+        ("other/1/model.word", "adds 1"),
+        ("pipeline/config.pbtxt", &*pipeline),
+    ];
+    let (engine, _, folder) = caching_engine(&files, 1 << 20);
+    for (word, sum) in [("adds 1", 6), ("adds 2", 7), ("adds 3", 8)] {
+        write(folder.path(), "other/1/model.word", word);
+        load(&engine, "other").unwrap();
+        for model in ["asks", "pipeline", "asks", "pipeline"] {
+            let response = infer(&engine, request(model, None, 5)).unwrap();
+            assert_eq!(y(&response), sum, "{model}: {word}");
+        }
+    }
+}
+
+/// A request of a model's that finds the request it was made for in work would wait for itself.
+#[test]
+fn a_circle_through_a_cached_pipeline_is_refused_and_not_waited_for() {
+    let pipeline = format!("{CACHED} {}", chain(&["asks"]));
+    let files = [
+        ("asks/1/model.word", "asks pipeline"),
+        ("pipeline/config.pbtxt", &*pipeline),
+    ];
+    let (engine, _, _folder) = caching_engine(&files, 1 << 20);
+    let error = infer(&engine, request("pipeline", None, 5)).unwrap_err();
+    assert!(
+        error.message().contains("cannot ask itself"),
+        "{}",
+        error.message()
+    );
+}

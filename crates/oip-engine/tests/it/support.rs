@@ -12,7 +12,10 @@ use std::{
 };
 
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{Backend, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext};
+use oip_service::{
+    Answers, Backend, CancelToken, InferenceService, LoadContext, Model, ModelCall, ModelSource, OtherModels,
+    RequestContext,
+};
 use oip_types::{
     DataType, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };
@@ -124,6 +127,24 @@ impl Model for WordModel {
             }
         }
         Ok(vec![InferOutput::new("y", x)])
+    }
+
+    fn infer_with(
+        &self,
+        mut request: InferRequest,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        let Some(asked) = self.word.strip_prefix("asks ") else {
+            return self.infer(request, cancel);
+        };
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        let x = request.take_input("x")?;
+        let request = InferRequest::new(ModelRef::new(asked.trim(), None)?).with_input("x", x);
+        match futures_executor::block_on(others.ask(ModelCall::new(request)))? {
+            Answers::One(response) => Ok(response.outputs),
+            Answers::Several(_) => Err(ServiceError::internal("several answers")),
+        }
     }
 }
 

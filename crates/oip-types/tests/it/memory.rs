@@ -7,8 +7,8 @@ use std::sync::{
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, DataType, ErrorCode, Grant, InferOutput, InferResponse, Limits, Memory, ModelMetadata, ModelRef, NoSharedMemory,
-    Parameters, ServiceError, TensorMetadata, TensorValue,
+    BytesTensor, DataType, ErrorCode, Grant, InferOutput, InferResponse, Limits, Memory, ModelMetadata,
+    ModelRef, NoSharedMemory, Parameters, ServiceError, TensorMetadata, TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use tensor_core::{Shape, Tensor};
@@ -205,7 +205,8 @@ fn the_places_of_rows_by_name_are_asked_for() {
     let metadata = ModelMetadata::new("m", "test", vec![input], Vec::new());
     let model = ModelRef::new("m", None).unwrap();
     let decode = |memory: &Bounded| {
-        rest::decode_v1_request(model, &metadata, &body, &Limits::default(), memory).map(|decoded| decoded.request)
+        rest::decode_v1_request(model, &metadata, &body, &Limits::default(), memory)
+            .map(|decoded| decoded.request)
     };
     let memory = bounded(usize::MAX);
     assert_eq!(decode(&memory).unwrap().inputs[0].value.raw().len(), ROWS);

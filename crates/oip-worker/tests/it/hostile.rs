@@ -19,6 +19,7 @@ const RESULTS: u32 = 8;
 const ROOM: u32 = 9;
 const PART: u32 = 11;
 const ASK: u32 = 13;
+const NEXT: u32 = 15;
 
 /// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
 const AT_START: &[&str] = &[
@@ -74,6 +75,7 @@ const AT_RUN: &[&str] = &[
     "places: one of several",
     "places: asks from nowhere",
     "places: asks with text",
+    "places: a word too early",
 ];
 
 /// Plays one of these.
@@ -217,6 +219,21 @@ pub(crate) fn pretend(role: &str) -> ! {
                     while data.write_all(&part).is_ok() {}
                     std::process::exit(0);
                 }
+                "places: a late word" => {
+                    let next = br#"{"call":1,"is_wanted":false}"#;
+                    frame(&mut data, NEXT, number - 1, next, b"");
+                    (RESULTS, place("request", 0, 4), &b""[..])
+                }
+                "places: a word too early" => {
+                    frame(
+                        &mut data,
+                        NEXT,
+                        number + 1,
+                        br#"{"call":1,"is_wanted":false}"#,
+                        b"",
+                    );
+                    (RESULTS, place("request", 0, 4), &b""[..])
+                }
                 "places: room with binary" => (ROOM, r#"{"bytes":1}"#.to_owned(), &b"x"[..]),
                 "places: room again and again" => {
                     frame(&mut data, ROOM, number, br#"{"bytes":1}"#, b"");
@@ -316,6 +333,13 @@ fn md_04_answers_that_are_none_fail_one_request_each() {
             );
         }
     }
+}
+
+/// What a model's thread says of the request before, while that is answered, is no fault of the next one.
+#[test]
+fn a_word_about_the_request_before_is_passed_over() {
+    let model = load("echo", isolation("places: a late word"), &PROCESS).unwrap();
+    infer(&*model, 7).unwrap();
 }
 
 /// Errors of a worker are an error of a request, whatever they hold.
