@@ -31,6 +31,7 @@ const OPERATORS: &[(&str, u64)] = &[
     ("Ceil", 1),
     ("Celu", 12),
     ("Clip", 1),
+    ("Col2Im", 18),
     ("Compress", 9),
     ("Concat", 1),
     ("ConcatFromSequence", 11),
@@ -194,6 +195,7 @@ const OPERATORS: &[(&str, u64)] = &[
     ("ai.onnx.ml/Scaler", 1),
     ("ai.onnx.ml/TreeEnsembleClassifier", 1),
     ("ai.onnx.ml/TreeEnsembleRegressor", 1),
+    ("com.microsoft/DynamicQuantizeLSTM", 1),
     ("com.microsoft/Tokenizer", 1),
 ];
 
