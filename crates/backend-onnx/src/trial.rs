@@ -33,20 +33,25 @@ pub(crate) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     let mut tried: Vec<Vec<Shape>> = Vec::new();
     for &size in SIZES {
         for channels in [3, 1, size] {
-            let shapes: Option<Vec<Shape>> = inputs.iter().map(|port| shape(port, size, channels)).collect();
-            if let Some(shapes) = shapes
-                && !tried.contains(&shapes)
-            {
-                tried.push(shapes);
+            for state_rows in [size, 1] {
+                let shapes = inputs.iter().map(|port| shape(port, size, channels, state_rows));
+                let shapes: Option<Vec<Shape>> = shapes.collect();
+                if let Some(shapes) = shapes
+                    && !tried.contains(&shapes)
+                {
+                    tried.push(shapes);
+                }
             }
         }
     }
     tried
 }
 
-fn shape(port: &Port, size: u64, channels: u64) -> Option<Shape> {
+/// `state_rows` stands for the batch of what may be the state of a recurrent layer: layers, batch, units.
+fn shape(port: &Port, size: u64, channels: u64, state_rows: u64) -> Option<Shape> {
     let dims = port.dims.as_ref()?;
     let rank = dims.len();
+    let may_be_state = matches!(dims[..], [Dim::Fixed(_), _, Dim::Fixed(_)]);
     let sizes: Vec<u64> = dims
         .iter()
         .enumerate()
@@ -55,6 +60,7 @@ fn shape(port: &Port, size: u64, channels: u64) -> Option<Shape> {
             Dim::Named(name) if is_batch(name) => 1,
             _ if axis == 0 && rank > 1 => 1,
             _ if axis == 1 && rank == 4 => channels,
+            _ if may_be_state => state_rows,
             _ => size,
         })
         .collect();
@@ -71,12 +77,34 @@ fn is_batch(name: &str) -> bool {
 pub(crate) fn inputs(ports: &[Port], shapes: &[Shape], fill: Fill) -> TractResult<TVec<TValue>> {
     let pairs = ports.iter().zip(shapes);
     pairs
-        .map(|(port, shape)| Ok(input(port.datatype, shape, fill)?.into_tvalue()))
+        .map(|(port, shape)| {
+            // Models of sound that take a rate refuse others than those of speech.
+            let is_rate = is_rate(&port.name) && port.datatype == DataType::INT64 && fill == Fill::Ones;
+            Ok(match is_rate {
+                true => Tensor::from(SPEECH_RATE).broadcast_scalar_to_shape(&dims(shape))?,
+                false => input(port.datatype, shape, fill)?,
+            }
+            .into_tvalue())
+        })
         .collect()
 }
 
+/// Samples a second.
+const SPEECH_RATE: i64 = 16_000;
+
+fn is_rate(name: &str) -> bool {
+    matches!(
+        &*name.to_ascii_lowercase(),
+        "sr" | "rate" | "sample_rate" | "sampling_rate"
+    )
+}
+
+fn dims(shape: &Shape) -> Vec<usize> {
+    shape.dims().iter().map(|&dim| dim as usize).collect()
+}
+
 fn input(datatype: DataType, shape: &Shape, fill: Fill) -> TractResult<Tensor> {
-    let dims: Vec<usize> = shape.dims().iter().map(|&dim| dim as usize).collect();
+    let dims = dims(shape);
     let Some(datum_type) = dtype::to_tract(datatype) else {
         bail!("{datatype} is not supported");
     };
@@ -134,5 +162,29 @@ mod tests {
             );
         }
         assert_eq!(input(DataType::Bytes, &shape, Fill::Ones).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn sound_with_a_state_gets_one_row_of_state_and_the_rate_of_speech() {
+        let sound = port(vec![Dim::Free, Dim::Free]);
+        let state = port(vec![Dim::Fixed(2), Dim::Free, Dim::Fixed(128)]);
+        let rate = Port {
+            name: "sr".to_owned(),
+            datatype: DataType::INT64,
+            dims: Some(vec![]),
+        };
+        let ports = [sound, state, rate];
+        let tried = shapes(&ports);
+        let dims: Vec<[&[u64]; 2]> = tried
+            .iter()
+            .map(|shapes| [shapes[0].dims(), shapes[1].dims()])
+            .collect();
+        assert!(dims.contains(&[&[1, 512], &[2, 1, 128]]), "{dims:?}");
+        assert!(dims.contains(&[&[1, 512], &[2, 512, 128]]), "{dims:?}");
+        let made = |fill| {
+            let inputs = inputs(&ports, &tried[0], fill).unwrap();
+            inputs[2].cast_to_scalar::<i64>().unwrap()
+        };
+        assert_eq!((made(Fill::Ones), made(Fill::Zeros)), (16_000, 0));
     }
 }
