@@ -177,6 +177,19 @@ impl Plans {
         if lowered.model.graph.as_ref().is_some_and(steps::are_needed) {
             return Self::by_steps(Steps::new(signature, lowered)?, cx);
         }
+        if lowered
+            .model
+            .graph
+            .as_ref()
+            .is_some_and(steps::branches_by_values)
+        {
+            let stepped = lower::lower(graph, &signature.opsets)
+                .and_then(|lowered| Steps::new(signature.clone(), lowered))
+                .and_then(|steps| Self::by_steps(steps, cx));
+            if stepped.is_ok() {
+                return stepped;
+            }
+        }
         let planned = Planner::new(signature.clone(), lowered).and_then(|planner| Self::new(planner, cx));
         planned.or_else(|error| {
             if !is_limit(&error) {

@@ -17,6 +17,7 @@ pub(crate) mod elements;
 mod elementwise;
 mod fuse;
 mod gate_functions;
+mod gemm;
 mod grid_sample;
 mod guard;
 mod integer_factors;

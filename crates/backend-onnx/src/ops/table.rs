@@ -4,8 +4,8 @@
 
 use super::{
     activation::{self, activation},
-    attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, grid_sample,
-    lookup, normalize, pad, prelu, quantize, random, recurrent, reduce, resize,
+    attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, gemm,
+    grid_sample, lookup, normalize, pad, prelu, quantize, random, recurrent, reduce, resize,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -229,8 +229,9 @@ pub(super) static RULES: &[Rule] = &[
         .instead(activation::TYPES, activation),
     op("Gemm")
         .takes(&["alpha", "beta", "broadcast", "transA", "transB"])
-        .of(SHORT_FLOATS)
-        .wide(),
+        .of(FLOATS)
+        .wide()
+        .instead(Types::F64, gemm::gemm),
     op("GlobalAveragePool").of(FLOATS).wide(),
     op("GlobalMaxPool").of(FLOATS),
     op("Greater").takes(LEGACY).of(NUMBERS).given(when::comparison),

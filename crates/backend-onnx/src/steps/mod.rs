@@ -16,7 +16,10 @@ mod values;
 
 pub(crate) use values::Failure;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use oip_service::CancelToken;
 use oip_types::ServiceError;
@@ -51,6 +54,25 @@ pub(crate) fn are_needed(graph: &pb::GraphProto) -> bool {
                 .iter()
                 .any(|attribute| attribute.g.as_ref().is_some_and(are_needed))
     })
+}
+
+/// Whether a graph has a branch that the values of its inputs decide, and not their shapes: such as one for each sampling rate. The
+/// branches need not take the same shapes, and only the one that is taken is planned here.
+pub(crate) fn branches_by_values(graph: &pb::GraphProto) -> bool {
+    let initializers: HashSet<&str> = graph.initializer.iter().map(|tensor| &*tensor.name).collect();
+    let inputs = graph.input.iter().map(|input| &*input.name);
+    let mut from_inputs: HashSet<&str> = inputs.filter(|name| !initializers.contains(name)).collect();
+    for node in &graph.node {
+        let mut given = node.input.iter().map(String::as_str);
+        if node.op_type == "If" && given.next().is_some_and(|name| from_inputs.contains(name)) {
+            return true;
+        }
+        let is_value = !matches!(node.op_type.as_str(), "Shape" | "Size");
+        if is_value && node.input.iter().any(|name| from_inputs.contains(name.as_str())) {
+            from_inputs.extend(node.output.iter().map(String::as_str));
+        }
+    }
+    false
 }
 
 impl Steps {

@@ -13,7 +13,7 @@ use tensor_core::{DType, Tensor};
 use crate::support::{Runtime, file, infer};
 
 /// Operators that are refused for a type; everything else of the file is answered.
-const REFUSED: &[&str] = &["Gemm_double"];
+const REFUSED: &[&str] = &[];
 
 struct Record {
     name: String,

@@ -1,0 +1,92 @@
+//! `Gemm` of FP64, whose factors are FP32 in tract: the product of two matrices, and what is added to it.
+
+use std::sync::Arc;
+
+use tract_onnx::{
+    model::ParsingContext,
+    pb::NodeProto,
+    tract_hir::{
+        internal::*,
+        tract_ndarray::{ArrayView2, ArrayViewMut2, linalg::general_mat_mul},
+    },
+};
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// The operator, for FP64.
+pub(crate) fn gemm(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    Ok(kernel(Gemm {
+        alpha: attributes.float("alpha", 1.0).into(),
+        beta: attributes.float("beta", 1.0).into(),
+        turns_a: attributes.int("transA", 0) != 0,
+        turns_b: attributes.int("transB", 0) != 0,
+    }))
+}
+
+#[derive(Debug)]
+struct Gemm {
+    alpha: f64,
+    beta: f64,
+    turns_a: bool,
+    turns_b: bool,
+}
+
+/// Rows and columns of a factor as it is multiplied.
+fn sides<T: Clone>(shape: &[T], is_turned: bool) -> TractResult<[T; 2]> {
+    match (shape, is_turned) {
+        ([rows, columns], false) | ([columns, rows], true) => Ok([rows.clone(), columns.clone()]),
+        _ => bail!("expected a matrix, found {} dimensions", shape.len()),
+    }
+}
+
+impl Kernel for Gemm {
+    fn name(&self) -> &'static str {
+        "Gemm"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [a, b, added @ ..] = inputs else {
+            bail!("expected 2 or 3 inputs, found {}", inputs.len());
+        };
+        let [rows, depth] = sides(&a.shape, self.turns_a)?;
+        let [other_depth, columns] = sides(&b.shape, self.turns_b)?;
+        let is_certain = depth.to_i64().is_ok() && other_depth.to_i64().is_ok();
+        ensure!(
+            depth == other_depth || !is_certain,
+            "a depth of {depth} and one of {other_depth}"
+        );
+        if let [added] = added {
+            ensure!(added.rank() <= 2, "what is added has {} dimensions", added.rank());
+        }
+        Ok(vec![Fact::new(a.datum_type, [rows, columns])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let [rows, depth] = sides(inputs[0].shape(), self.turns_a)?;
+        let [other_depth, columns] = sides(inputs[1].shape(), self.turns_b)?;
+        ensure!(
+            depth == other_depth,
+            "a depth of {depth} and one of {other_depth}"
+        );
+        let mut product = match inputs.get(2) {
+            Some(added) => added
+                .broadcast_to_shape(&[rows, columns])
+                .and_then(|added| Ok(elements::<f64>(&added)?.to_vec()))?,
+            None => vec![0.0; rows * columns],
+        };
+        let view = |tensor, is_turned: bool| -> TractResult<ArrayView2<'_, f64>> {
+            let [rows, columns] = sides(Tensor::shape(tensor), false)?;
+            let view = ArrayView2::from_shape([rows, columns], elements::<f64>(tensor)?)?;
+            Ok(if is_turned { view.reversed_axes() } else { view })
+        };
+        let (a, b) = (view(&inputs[0], self.turns_a)?, view(&inputs[1], self.turns_b)?);
+        let mut sums = ArrayViewMut2::from_shape([rows, columns], &mut product)?;
+        general_mat_mul(self.alpha, &a, &b, self.beta, &mut sums);
+        Ok(tvec![tensor(&[rows, columns], product)?])
+    }
+}
