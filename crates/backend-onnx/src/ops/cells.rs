@@ -97,7 +97,7 @@ pub(super) struct Side<'r> {
 #[derive(Clone, Copy)]
 pub(super) enum Factors<'r> {
     Floats(&'r [f32]),
-    /// What they are multiplied with is rounded to 8 bits first, all rows in the same scale.
+    /// The other factor is rounded to 8 bits first, with one scale for all rows.
     Integers(&'r IntegerFactors),
 }
 

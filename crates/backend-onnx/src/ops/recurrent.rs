@@ -369,7 +369,7 @@ impl Recurrent {
             r: factors(2, 10, 11)?,
             made_of: made_of.into_iter().cloned().collect(),
         });
-        // Where another run was first, or weights change from run to run, this one is for this run only.
+        // If another run was first, or the weights changed, this one is used by this run only.
         let _ = self.turned.set(turned.clone());
         Ok(turned)
     }

@@ -373,7 +373,7 @@ fn runs_that_are_left_to_threads() {
     assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
 }
 
-/// One instance, whose run is left to the only thread while a request waits behind it, and nobody closes the queue before both are
+/// A caller leaves the run of the only instance to the only thread while a request waits behind it. The queue is closed after both are
 /// taken.
 fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     let queue = queue(1, Duration::ZERO);

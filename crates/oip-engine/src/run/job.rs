@@ -13,7 +13,7 @@ pub(crate) struct Job {
     pub(crate) client: Client,
 }
 
-/// What a thread is to bring to its end, in the instance that the caller had.
+/// The rest of a run that a thread finishes, in the instance that the caller had.
 pub(crate) enum Rest {
     /// Requests to be run together, which the caller only took.
     Batch { jobs: Vec<Job>, taken: Instant },

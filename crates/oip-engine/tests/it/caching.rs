@@ -246,7 +246,7 @@ fn wrong_requests_are_not_looked_for() {
     assert_eq!((stats.fail.count, stats.cache_miss.count), (1, 0));
 }
 
-/// What a model asks others is theirs to change.
+/// Answers that depend on other models would outlive a change of those.
 #[test]
 fn answers_of_models_that_ask_others_are_not_kept() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));

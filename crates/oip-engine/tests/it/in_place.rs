@@ -347,13 +347,13 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// What runs elsewhere is begun where its request is, and what takes longer goes on on a thread.
+/// A run in a process begins on the thread of its request, and continues on another thread if it takes longer.
 #[test]
 fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread() {
     let (engine, seen, _folder) = engine(in_place(1), 2);
     let here = thread::current().name().unwrap().to_owned();
     let begins = || {
-        // More than may show that nobody else is there.
+        // More requests than it takes to notice that there is only one caller.
         (0..50).any(|_| {
             for _ in 0..80 {
                 infer(&engine, "elsewhere", &[1]).unwrap();

@@ -187,7 +187,7 @@ impl<T> Scheduler<T> {
         Some(ticket)
     }
 
-    /// The ticket of a request that need not enter: nothing waits, it waits for nobody, and so it would be the next batch by itself.
+    /// The ticket of a request that need not enter the queue: nothing waits before it and it needs no company, so it would be the next batch alone.
     pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
         let level = self.policy.level(ask.priority);
         let waits =
