@@ -177,15 +177,18 @@ impl Plans {
         if lowered.model.graph.as_ref().is_some_and(steps::are_needed) {
             return Self::by_steps(Steps::new(signature, lowered)?, cx);
         }
+        let stepped = || {
+            lower::lower(graph, &signature.opsets)
+                .and_then(|lowered| Steps::new(signature.clone(), lowered))
+                .and_then(|steps| Self::by_steps(steps, cx))
+        };
         if lowered
             .model
             .graph
             .as_ref()
             .is_some_and(steps::branches_by_values)
         {
-            let stepped = lower::lower(graph, &signature.opsets)
-                .and_then(|lowered| Steps::new(signature.clone(), lowered))
-                .and_then(|steps| Self::by_steps(steps, cx));
+            let stepped = stepped();
             if stepped.is_ok() {
                 return stepped;
             }
@@ -195,11 +198,8 @@ impl Plans {
             if !is_limit(&error) {
                 return Err(error);
             }
-            let stepped = lower::lower(graph, &signature.opsets)
-                .and_then(|lowered| Steps::new(signature, lowered))
-                .and_then(|steps| Self::by_steps(steps, cx));
             // The first reason is about the simpler plan; the other one stands behind it.
-            stepped.map_err(|later| {
+            stepped().map_err(|later| {
                 let message = error.message().to_owned();
                 ServiceError::new(error.code(), message).caused_by(TractLimit::because(Box::new(later)))
             })
