@@ -1,9 +1,9 @@
 //! Lanes: threads of their own for work, and others for connections that keep the server busy, so that neither holds up those
 //! who only ask whether the server is well.
 
-use std::time::Duration;
+use tokio::{join, runtime::Handle};
 
-use tokio::{runtime::Handle, time::sleep};
+use crate::spare::keep_one_asleep;
 
 /// The runtimes that connections go to once they have something to do. They need timers and sockets; when one ends, so do the
 /// connections that it has.
@@ -35,18 +35,13 @@ impl Lanes {
         Self { work, busy }
     }
 
-    /// Wakes a thread of each lane now and then, for ever; to be run on the runtime that connections are accepted on.
+    /// Lets one thread of each lane sleep while the others keep up, for ever, if it has several; to be run on the runtime that
+    /// connections are accepted on.
     ///
-    /// A runtime's sockets and timers are looked at by a thread that has nothing else to do. One that goes from there into work
-    /// that does not end leaves nobody, until another thread is woken.
+    /// A lane is best given one thread more than there are processors: nobody shares a processor then, and where a thread goes
+    /// into work that does not end, the one that slept takes its place within some 50 milliseconds.
     pub async fn keep_awake(self) {
-        const INTERVAL: Duration = Duration::from_secs(1);
-        loop {
-            sleep(INTERVAL).await;
-            for runtime in [&self.work, &self.busy] {
-                drop(runtime.spawn(async {}));
-            }
-        }
+        join!(keep_one_asleep(&self.work), keep_one_asleep(&self.busy));
     }
 
     /// A lane's runtime, if it is not the current one.

@@ -69,6 +69,7 @@ mod send_pace;
 mod serve;
 mod shares;
 mod shutdown;
+mod spare;
 mod stream;
 mod tasks;
 mod tls;

@@ -90,12 +90,10 @@ impl Wake for Turn {
 /// About what two wake-ups of other threads and the way between them cost.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Threads of a lane's runtime: one for each processor. All of them but one may be in models at a time, so that models that break
-/// their promise to come back soon do not take all of them; a single processor has two for that.
+/// Threads of a lane's runtime: one for each processor, all of which may be in models at a time, and one that sleeps until one of
+/// those does not come back.
 pub(crate) fn transport_threads() -> usize {
-    thread::available_parallelism()
-        .map_or(1, NonZeroUsize::get)
-        .max(2)
+    1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 #[cfg(test)]

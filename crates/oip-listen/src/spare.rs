@@ -1,0 +1,168 @@
+//! A spare thread: a runtime that has one thread more than there are processors lets it sleep for as long as the others keep up.
+//!
+//! Two threads that share a processor take a quarter more time for each request than one, and where one has to let the other go
+//! first, a request waits for milliseconds. But where the only thread does not come back, nobody is answered.
+
+use std::{sync::mpsc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    time::{sleep, timeout},
+};
+
+/// How often it is looked whether the threads keep up.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The same while they have nothing to do.
+const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a new task may wait for its turn.
+const PATIENCE: Duration = Duration::from_millis(25);
+
+/// Lets one thread of the runtime sleep while the others keep up, until the runtime ends. With one thread it does nothing.
+pub(crate) async fn keep_one_asleep(runtime: &Handle) {
+    let mut threads = Threads::of(runtime);
+    if threads.progress.len() < 2 {
+        return;
+    }
+    loop {
+        // Dropped, it wakes the thread.
+        let (awake, spare) = mpsc::channel::<()>();
+        let (asleep, is_asleep) = oneshot::channel();
+        runtime.spawn(async move {
+            let _ = asleep.send(());
+            let _ = spare.recv();
+        });
+        if is_asleep.await.is_err() {
+            return;
+        }
+        // It may have been this thread that looked at the sockets and timers, while the others sleep.
+        drop(runtime.spawn(async {}));
+        while threads.look().await < 2 || comes_to_its_turn(runtime).await {}
+        drop(awake);
+        while threads.look().await > 0 {}
+    }
+}
+
+/// Whether a new task is run soon. A thread that looks at the sockets and timers, and goes from there into work that does not end,
+/// leaves nobody there: the new task also wakes another thread that does it.
+async fn comes_to_its_turn(runtime: &Handle) -> bool {
+    timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
+}
+
+/// What is to be seen of a runtime's threads from outside.
+struct Threads<'r> {
+    runtime: &'r Handle,
+    /// How often each thread began or ended to wait for something to do: odd while it waits.
+    progress: Vec<u64>,
+    interval: Duration,
+}
+
+impl<'r> Threads<'r> {
+    fn of(runtime: &'r Handle) -> Self {
+        Self {
+            runtime,
+            progress: vec![0; runtime.metrics().num_workers()],
+            interval: INTERVAL,
+        }
+    }
+
+    /// Waits for some time, and returns how many threads neither waited for something to do at its end nor came to that.
+    async fn look(&mut self) -> usize {
+        sleep(self.interval).await;
+        let metrics = self.runtime.metrics();
+        let (mut moved, mut away) = (0, 0);
+        for (worker, before) in self.progress.iter_mut().enumerate() {
+            let now = metrics.worker_park_unpark_count(worker);
+            let has_moved = std::mem::replace(before, now) != now;
+            let waits = now % 2 == 1;
+            moved += usize::from(has_moved);
+            away += usize::from(!has_moved && !waits);
+        }
+        self.interval = if moved == 0 && away < 2 {
+            IDLE_INTERVAL
+        } else {
+            INTERVAL
+        };
+        away
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::Arc,
+        sync::atomic::{AtomicUsize, Ordering},
+        thread,
+        time::Instant,
+    };
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime(threads: usize) -> Runtime {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(threads).enable_all().build().unwrap()
+    }
+
+    /// Tasks that block so many threads at a time, as seen from within.
+    async fn at_once(runtime: &Handle, tasks: usize) -> usize {
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let tasks = (0..tasks).map(|_| {
+            let (now, most) = (now.clone(), most.clone());
+            runtime.spawn(async move {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(1));
+                now.fetch_sub(1, Ordering::SeqCst);
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        most.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn a_thread_sleeps_until_the_others_do_not_come_back_and_then_again() {
+        for threads in [2, 3] {
+            let (watched, watch) = (runtime(threads), runtime(1));
+            let handle = watched.handle().clone();
+            watch.spawn(async move { keep_one_asleep(&handle).await });
+            watch.block_on(async {
+                let handle = watched.handle();
+                for _ in 0..2 {
+                    // It falls asleep soon; then one is missing, however much there is to do.
+                    let start = Instant::now();
+                    while at_once(handle, 10).await >= threads {
+                        assert!(start.elapsed() < Duration::from_secs(30), "nobody sleeps");
+                        sleep(INTERVAL).await;
+                    }
+                    let stuck = (1..threads).map(|_| {
+                        let (release, gate) = mpsc::channel::<()>();
+                        handle.spawn(async move { gate.recv() });
+                        release
+                    });
+                    let stuck = stuck.collect::<Vec<_>>();
+                    // Timers are seen to as well.
+                    let task = handle.spawn(sleep(Duration::from_millis(1)));
+                    timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
+                    drop(stuck);
+                }
+            });
+            watched.shutdown_background();
+        }
+    }
+
+    #[test]
+    fn it_ends_with_the_runtime_and_leaves_a_single_thread_alone() {
+        let watch = runtime(1);
+        let single = runtime(1);
+        watch.block_on(keep_one_asleep(single.handle()));
+        let ends = runtime(2);
+        let handle = ends.handle().clone();
+        ends.shutdown_background();
+        watch.block_on(keep_one_asleep(&handle));
+    }
+}
