@@ -135,7 +135,7 @@ pub fn complete(
     } else if !batching.is_on() && config.dynamic_batching.is_some() {
         return Err(MismatchError::NoBatches);
     }
-    complete_instances(&mut config, defaults);
+    complete_instances(&mut config, defaults)?;
     let is_batching_guessed =
         batching.is_on() && written.max_batch_size.is_none() && written.config.dynamic_batching.is_none();
     let without_batches = is_batching_guessed.then(|| {
@@ -444,7 +444,7 @@ fn output_config(output: &TensorMetadata, written: &WrittenConfig, batching: &Ba
 }
 
 /// Every group has a name and a number, and there is one.
-fn complete_instances(config: &mut ModelConfig, defaults: Defaults) {
+fn complete_instances(config: &mut ModelConfig, defaults: Defaults) -> Result<(), MismatchError> {
     let groups = &mut config.instance_group;
     if groups.is_empty() {
         groups.push(InstanceGroup::default());
@@ -461,6 +461,11 @@ fn complete_instances(config: &mut ModelConfig, defaults: Defaults) {
             group.count = u32::try_from(defaults.instances.max(1)).unwrap_or(u32::MAX);
         }
         group.kind = InstanceKind::Cpu;
+    }
+    let instances = groups.iter().map(|group| u64::from(group.count)).sum();
+    match instances <= crate::fields::MAX_INSTANCES {
+        true => Ok(()),
+        false => Err(MismatchError::TooManyInstances(instances)),
     }
 }
 
@@ -691,5 +696,11 @@ mod tests {
             .map(|group| (group.name.as_str(), group.count))
             .collect();
         assert_eq!(groups, [("m_0", 2), ("g", 4)]);
+        let error = run(
+            "instance_group [ { count: 1024 }, { count: 1 } ]",
+            &model(&[&[2]], &[&[2]]),
+        );
+        let expected = "instance_group stands for 1025 instances, the limit is 1024";
+        assert_eq!(error.unwrap_err().to_string(), expected);
     }
 }

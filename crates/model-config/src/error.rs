@@ -183,6 +183,9 @@ pub enum MismatchError {
     /// Dynamic batching without batches.
     #[error("dynamic_batching needs a max_batch_size above 0")]
     NoBatches,
+    /// All groups together have more instances than a model can use.
+    #[error("instance_group stands for {} instances, the limit is {}", .0, crate::fields::MAX_INSTANCES)]
+    TooManyInstances(u64),
     /// Answers of a model that gives several to a request are not kept.
     #[error("response_cache is for models that give one answer to a request, and this one is decoupled")]
     CachedStream,

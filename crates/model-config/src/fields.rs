@@ -63,7 +63,8 @@ const UINT64: Kind = Int(0, u64::MAX as i128);
 /// A dimension: -1 where it is free.
 const DIM: Kind = Int(-1, i64::MAX as i128);
 /// More threads than this for one model are a mistake.
-const INSTANCES: Kind = Int(0, 1024);
+pub(crate) const MAX_INSTANCES: u64 = 1024;
+const INSTANCES: Kind = Int(0, MAX_INSTANCES as i128);
 
 /// `ModelConfig`.
 pub(crate) const MODEL_CONFIG: &[Field] = &[

@@ -141,6 +141,10 @@ impl Lifecycle {
         let folder = match self.repository.folder(name) {
             Ok(Some(folder)) => folder,
             Ok(None) => {
+                // Whoever sends a pipeline may name anything.
+                if cause == Cause::Step && !has_ready {
+                    lock(&self.as_steps).remove(name);
+                }
                 let gone = || match self.repository.upstream_failure(name) {
                     Some(reason) => LoadError::NotFetched { reason },
                     None => LoadError::Gone,

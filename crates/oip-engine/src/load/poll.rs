@@ -1,6 +1,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         mpsc::{RecvTimeoutError, SyncSender, sync_channel},
@@ -35,7 +36,15 @@ impl Poller {
         let look = move || {
             let mut view = View::default();
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                for (model, action) in view.look(&lifecycle, |model| control.is_busy(model)) {
+                // A panic in a store or a reader must not end the watch.
+                let look = || view.look(&lifecycle, |model| control.is_busy(model));
+                let Ok(actions) = catch_unwind(AssertUnwindSafe(look)) else {
+                    tracing::error!(
+                        "the server panicked while it looked for changed models; it will look again"
+                    );
+                    continue;
+                };
+                for (model, action) in actions {
                     if control.submit(Task::new(model, action, None)).is_err() {
                         return;
                     }

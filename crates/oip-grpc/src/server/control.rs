@@ -27,6 +27,9 @@ pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 /// while the list grows.
 const DECODED: u64 = 48;
 
+/// Bytes in memory for each that has come of a message that is not whole: in the buffer that grows, and in the smaller one before.
+const GROWING: u64 = 4;
+
 /// What the messages of a call are charged; kept until the call is answered.
 #[derive(Clone)]
 pub(crate) struct ControlCharge(Arc<Mutex<Charge>>);
@@ -36,48 +39,76 @@ impl ControlCharge {
         Ok(Self(Arc::new(Mutex::new(lease.charge(0)?))))
     }
 
-    /// Charges a message. Messages of one call are decoded one after the other, so the largest is what counts.
-    fn cover(&self, message: u64) -> Result<(), ServiceError> {
+    /// Charges a message, or what has come of it. Messages of one call are decoded one after the other, so the largest is what
+    /// counts.
+    fn cover(&self, seen: Seen) -> Result<(), ServiceError> {
+        let most = |bytes: usize| bytes.min(MAX_MESSAGE) as u64;
+        let bytes = match seen {
+            Seen::Nothing => return Ok(()),
+            Seen::Part(bytes) => most(bytes) * GROWING,
+            // A compressed message may become as large as any; one that claims more is refused unread.
+            Seen::Whole {
+                is_compressed: true, ..
+            } => MAX_MESSAGE as u64 * DECODED,
+            Seen::Whole { bytes, .. } => most(bytes) * DECODED,
+        };
         let mut charge = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = (message * DECODED).saturating_sub(charge.bytes());
+        let missing = bytes.saturating_sub(charge.bytes());
         charge.grow(missing)
     }
 }
 
-/// Finds the heads of messages.
+/// Finds messages.
 #[derive(Default)]
-struct Heads {
+struct Messages {
     head: [u8; HEAD],
-    head_len: usize,
-    /// Bytes of the message that are still to come, once its head is whole.
-    left: usize,
+    /// Bytes of the head and the message that have come.
+    seen: usize,
 }
 
-impl Heads {
-    /// Goes over bytes up to the end of a head at most; returns the head if it is whole, and what follows it.
-    fn read<'p>(&mut self, mut part: &'p [u8]) -> (Option<[u8; HEAD]>, &'p [u8]) {
-        let of_message = self.left.min(part.len());
-        self.left -= of_message;
-        part = &part[of_message..];
-        let (of_head, rest) = part.split_at(part.len().min(HEAD - self.head_len));
-        self.head[self.head_len..self.head_len + of_head.len()].copy_from_slice(of_head);
-        self.head_len += of_head.len();
-        if self.head_len < HEAD {
-            return (None, rest);
+/// What has come of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    /// Not even all of its head.
+    Nothing,
+    /// So many bytes behind its head, and not all.
+    Part(usize),
+    Whole {
+        is_compressed: bool,
+        bytes: usize,
+    },
+}
+
+impl Messages {
+    /// Goes over bytes up to the end of a message at most; returns what has come of it, and what follows.
+    fn read<'p>(&mut self, part: &'p [u8]) -> (Seen, &'p [u8]) {
+        let (of_head, part) = part.split_at(part.len().min(HEAD.saturating_sub(self.seen)));
+        if !of_head.is_empty() {
+            self.head[self.seen..self.seen + of_head.len()].copy_from_slice(of_head);
+            self.seen += of_head.len();
         }
-        let [_, length @ ..] = self.head;
-        self.left = u32::from_be_bytes(length) as usize;
-        self.head_len = 0;
-        (Some(self.head), rest)
+        if self.seen < HEAD {
+            return (Seen::Nothing, part);
+        }
+        let [flag, length @ ..] = self.head;
+        let bytes = u32::from_be_bytes(length) as usize;
+        let (of_message, rest) = part.split_at(part.len().min(bytes - (self.seen - HEAD)));
+        self.seen += of_message.len();
+        if self.seen - HEAD < bytes {
+            return (Seen::Part(self.seen - HEAD), rest);
+        }
+        self.seen = 0;
+        let is_compressed = flag != 0;
+        (Seen::Whole { is_compressed, bytes }, rest)
     }
 }
 
 pin_project! {
-    /// The body of a call whose messages are charged when their heads come, before they are read.
+    /// The body of a call whose messages are charged as they come, and for what they are decoded to before that is done.
     pub struct ControlBody<B> {
         #[pin]
         inner: B,
-        heads: Heads,
+        messages: Messages,
         charge: ControlCharge,
     }
 }
@@ -86,7 +117,7 @@ impl<B> ControlBody<B> {
     pub(crate) fn new(inner: B, charge: ControlCharge) -> Self {
         Self {
             inner,
-            heads: Heads::default(),
+            messages: Messages::default(),
             charge,
         }
     }
@@ -108,18 +139,10 @@ where
         let charged = frame.map_err(|error| broken(error.into())).and_then(|frame| {
             let mut part = frame.data_ref().map(|part| &part[..]).unwrap_or_default();
             while !part.is_empty() {
-                let (head, rest) = this.heads.read(part);
+                let (seen, rest) = this.messages.read(part);
                 part = rest;
-                if let Some([flag, length @ ..]) = head {
-                    // A compressed message may become as large as any; one that claims more is refused unread.
-                    let len = if flag == 0 {
-                        u32::from_be_bytes(length) as usize
-                    } else {
-                        MAX_MESSAGE
-                    };
-                    let covered = this.charge.cover(len.min(MAX_MESSAGE) as u64);
-                    covered.map_err(|error| status::from_error(&error))?;
-                }
+                let covered = this.charge.cover(seen);
+                covered.map_err(|error| status::from_error(&error))?;
             }
             Ok(frame)
         });
@@ -143,23 +166,29 @@ mod tests {
     use super::*;
     use crate::proto::{LogSettingsRequest, RepositoryModelLoadRequest, TraceSettingRequest};
 
-    /// However a body is cut into parts, all heads are found.
+    /// However a body is cut into parts, all messages are found.
     #[test]
-    fn heads_are_found() {
+    fn messages_are_found() {
         let body: Vec<u8> = [0u32, 3, 300, 1]
             .iter()
             .flat_map(|len| [&[0][..], &len.to_be_bytes(), &vec![7; *len as usize]].concat())
             .collect();
         for size in [1, 2, 5, 7, 300, body.len()] {
-            let (mut heads, mut found) = (Heads::default(), Vec::new());
+            let (mut messages, mut found) = (Messages::default(), Vec::new());
             for mut part in body.chunks(size) {
                 while !part.is_empty() {
-                    let (head, rest) = heads.read(part);
-                    found.extend(head.map(|head| head[4]));
+                    let (seen, rest) = messages.read(part);
+                    if let Seen::Whole {
+                        bytes,
+                        is_compressed: false,
+                    } = seen
+                    {
+                        found.push(bytes);
+                    }
                     part = rest;
                 }
             }
-            assert_eq!(found, [0, 3, 44, 1], "parts of {size}");
+            assert_eq!(found, [0, 3, 300, 1], "parts of {size}");
         }
     }
 
@@ -168,12 +197,29 @@ mod tests {
         let budget = ByteBudget::new(1 << 20);
         let lease = Lease::new(&budget, &TimeLimits::default());
         let charge = ControlCharge::new(&lease).unwrap();
-        charge.cover(100).unwrap();
-        charge.cover(10).unwrap();
+        let whole = |bytes, is_compressed| Seen::Whole { bytes, is_compressed };
+        charge.cover(whole(100, false)).unwrap();
+        charge.cover(whole(10, false)).unwrap();
         assert_eq!(budget.used(), 100 * DECODED);
-        assert!(charge.cover(1 << 20).is_err());
+        assert!(charge.cover(whole(1 << 20, false)).is_err());
+        assert!(charge.cover(whole(1, true)).is_err());
         drop(charge);
         assert_eq!(budget.used(), 0);
+    }
+
+    /// What announces much and sends little is not charged for what it announces.
+    #[test]
+    fn messages_are_charged_as_they_come() {
+        let budget = ByteBudget::new(1 << 20);
+        let lease = Lease::new(&budget, &TimeLimits::default());
+        let charge = ControlCharge::new(&lease).unwrap();
+        let mut messages = Messages::default();
+        let mut send = |part: &[u8]| charge.cover(messages.read(part).0).unwrap();
+        send(&[0, 0, 16, 0, 0]);
+        send(&[7; 1000]);
+        assert_eq!(budget.used(), 1000 * GROWING);
+        send(&[7; 1000]);
+        assert_eq!(budget.used(), 2000 * GROWING);
     }
 
     /// The factor holds for what grows most: maps and lists of next to nothing.

@@ -1,7 +1,10 @@
 use std::{pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use oip_service::InferenceService;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::{
+    sync::watch,
+    time::{Interval, MissedTickBehavior, interval},
+};
 use tonic::{Request, Response, Status, codegen::tokio_stream::Stream};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse,
@@ -9,24 +12,27 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// `grpc.health.v1` for a service.
-pub(crate) fn service(service: Arc<dyn InferenceService>) -> HealthServer<impl Health> {
-    HealthServer::new(HealthService(service))
+/// `grpc.health.v1` for a service. Who watches it is let go once `is_draining`.
+pub(crate) fn service(
+    service: Arc<dyn InferenceService>,
+    is_draining: watch::Receiver<bool>,
+) -> HealthServer<impl Health> {
+    HealthServer::new(HealthService { service, is_draining })
 }
 
 /// `grpc.health.v1`: serving when the server is ready.
-struct HealthService(Arc<dyn InferenceService>);
+struct HealthService {
+    service: Arc<dyn InferenceService>,
+    is_draining: watch::Receiver<bool>,
+}
 
 /// The services whose health can be asked for; the empty name stands for the server.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
 
-impl HealthService {
-    fn status(&self) -> ServingStatus {
-        if self.0.readiness().is_ready() {
-            ServingStatus::Serving
-        } else {
-            ServingStatus::NotServing
-        }
+fn status_of(service: &Arc<dyn InferenceService>) -> ServingStatus {
+    match service.readiness().is_ready() {
+        true => ServingStatus::Serving,
+        false => ServingStatus::NotServing,
     }
 }
 
@@ -41,7 +47,7 @@ impl Health for HealthService {
             return Err(Status::not_found("unknown service"));
         }
         Ok(Response::new(HealthCheckResponse {
-            status: self.status().into(),
+            status: status_of(&self.service).into(),
         }))
     }
 
@@ -52,9 +58,9 @@ impl Health for HealthService {
         let is_known = SERVICES.contains(&service.as_str());
         let mut interval = interval(Watch::INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let health = is_known.then(|| Self(self.0.clone()));
         Ok(Response::new(Watch {
-            health,
+            health: is_known.then(|| self.service.clone()),
+            is_draining: self.is_draining.clone(),
             last: None,
             interval,
         }))
@@ -64,7 +70,8 @@ impl Health for HealthService {
 /// The server's status now, and again whenever it changes.
 struct Watch {
     /// `None` for a service that does not exist, which may be watched nevertheless.
-    health: Option<HealthService>,
+    health: Option<Arc<dyn InferenceService>>,
+    is_draining: watch::Receiver<bool>,
     last: Option<ServingStatus>,
     interval: Interval,
 }
@@ -82,11 +89,15 @@ impl Stream for Watch {
             let status = self
                 .health
                 .as_ref()
-                .map_or(ServingStatus::ServiceUnknown, HealthService::status);
+                .map_or(ServingStatus::ServiceUnknown, status_of);
             if self.last.replace(status) != Some(status) {
                 return Poll::Ready(Some(Ok(HealthCheckResponse {
                     status: status.into(),
                 })));
+            }
+            // It knows by now that the server is not ready, and a drain waits for it.
+            if *self.is_draining.borrow() {
+                return Poll::Ready(None);
             }
         }
         Poll::Pending

@@ -49,7 +49,10 @@ pub fn service(service: Arc<dyn InferenceService>, config: GrpcConfig) -> GrpcSe
         .accept_compressed(CompressionEncoding::Deflate);
     let routes = Routes::new(calls);
     #[cfg(feature = "health")]
-    let routes = routes.add_service(super::health::service(service).max_decoding_message_size(limit));
+    let routes = {
+        let health = super::health::service(service, inference.is_draining.subscribe());
+        routes.add_service(health.max_decoding_message_size(limit))
+    };
     #[cfg(feature = "reflection")]
     let routes = with_reflection(routes);
     GrpcService {

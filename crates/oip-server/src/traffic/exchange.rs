@@ -64,6 +64,17 @@ struct Logged {
 /// Bytes of a path that a line has room for.
 const MAX_PATH: usize = 200;
 
+/// The method, if it is one that a line has room for.
+fn known(method: &Method) -> Method {
+    match method.as_str().len() <= MAX_METHOD {
+        true => method.clone(),
+        false => Method::from_bytes(b"OTHER").unwrap_or_default(),
+    }
+}
+
+/// Bytes of a method that a line has room for.
+const MAX_METHOD: usize = 20;
+
 impl Exchange {
     /// A request's head has come. Nothing is to be done if nobody asks for it.
     pub(super) fn begin<B>(
@@ -91,7 +102,7 @@ impl Exchange {
                 time: SystemTime::now(),
                 start: Instant::now(),
                 peer,
-                method: request.method().clone(),
+                method: known(request.method()),
                 path: (route.name == route::OTHER).then(|| path.chars().take(MAX_PATH).collect()),
                 request_id: ids.request().map(str::to_owned),
                 trace: ids
