@@ -24,7 +24,8 @@ pub(crate) fn fold(graph: &mut InferenceModel, operator: impl Fn(&str) -> Option
     let mut bytes = 0;
     for id in graph.eval_order()? {
         let node = graph.node(id);
-        let is_wanted = match operator(&node.name).as_deref() {
+        let operator = operator(&node.name);
+        let is_wanted = match operator.as_deref() {
             Some("Cast" | "DequantizeLinear") => true,
             Some("Mul") => node.inputs.iter().any(|input| made.contains(&input.node)),
             _ => false,
@@ -39,8 +40,13 @@ pub(crate) fn fold(graph: &mut InferenceModel, operator: impl Fn(&str) -> Option
         else {
             continue;
         };
-        let size = first.len().saturating_mul(size_of::<f32>());
-        if bytes + size > MAX_BYTES {
+        let count = match operator.as_deref() {
+            // Two small ones can make a large one.
+            Some("Mul") => broadcast_len(&inputs),
+            _ => first.len(),
+        };
+        let size = count.saturating_mul(size_of::<f64>());
+        if size > MAX_BYTES - bytes {
             continue;
         }
         let inputs = inputs.iter().map(|input| input.clone().into_tvalue());
@@ -55,6 +61,19 @@ pub(crate) fn fold(graph: &mut InferenceModel, operator: impl Fn(&str) -> Option
         replace(graph, id, value.into_arc_tensor())?;
     }
     Ok(())
+}
+
+/// Elements of a product of these.
+fn broadcast_len(inputs: &[Arc<Tensor>]) -> usize {
+    let rank = inputs.iter().map(|input| input.rank()).max().unwrap_or(0);
+    // Counted from the last dimension.
+    let dim = |place: usize| {
+        let dims = inputs
+            .iter()
+            .filter_map(|input| input.shape().iter().rev().nth(place));
+        dims.copied().max().unwrap_or(1)
+    };
+    (0..rank).map(dim).fold(1, usize::saturating_mul)
 }
 
 /// The inputs of a node, if all of them are constants.
@@ -87,6 +106,10 @@ mod tests {
     use super::*;
     use crate::{decode, lower, ops, signature::Signature};
 
+    fn table(rows: usize, columns: usize) -> Arc<Tensor> {
+        Tensor::zero::<i8>(&[rows, columns]).unwrap().into_arc_tensor()
+    }
+
     #[test]
     fn a_table_is_made_once() {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/");
@@ -108,6 +131,7 @@ mod tests {
         fold(&mut after, operators).unwrap();
         assert_eq!(constants(&after), constants(&before) + 2);
         assert!(after.check_edges().is_ok());
+        assert_eq!(broadcast_len(&[table(1 << 17, 1), table(1, 1 << 17)]), 1 << 34);
         // A product of constants that were not made here is tract's business.
         let mut others = made();
         fold(&mut others, |node| operators(node).filter(|name| name != "Cast")).unwrap();

@@ -24,7 +24,9 @@ pub(crate) fn cut_zip_maps(model: &mut ModelProto) {
     let mut is_cut = false;
     for index in 0..graph.node.len() {
         let node = &graph.node[index];
-        let is_zip_map = node.domain == "ai.onnx.ml" && node.op_type == "ZipMap";
+        if node.domain != "ai.onnx.ml" || node.op_type != "ZipMap" {
+            continue;
+        }
         let ([_], [name]) = (&*node.input, &*node.output) else {
             continue;
         };
@@ -32,7 +34,7 @@ pub(crate) fn cut_zip_maps(model: &mut ModelProto) {
         let Some(output) = graph.output.iter_mut().find(|output| output.name == *name) else {
             continue;
         };
-        if !is_zip_map || is_used {
+        if is_used {
             continue;
         }
         let classes = node

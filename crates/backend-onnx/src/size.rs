@@ -8,6 +8,10 @@ use crate::faults::{BadInput, Refusal};
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
 
+/// The same for an input without elements, as if each dimension of nothing were one: it costs its sender nothing, and what
+/// operators make of its other dimensions takes memory and time.
+const MAX_EMPTY_BYTES: u64 = 256 << 20;
+
 /// Refuses what is known, before the model runs, to be too large.
 pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
     let known = dims.iter().map(|dim| dim.to_i64().ok());
@@ -27,12 +31,20 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
     let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));
     let bytes = sizes.fold(element, u64::saturating_mul);
-    if bytes <= MAX_BYTES {
+    let limit = match value.shape().dims().contains(&0) {
+        true => MAX_EMPTY_BYTES,
+        false => MAX_BYTES,
+    };
+    if bytes <= limit {
         return Ok(());
     }
-    let (shape, size, limit) = (value.shape(), gib(bytes), MAX_BYTES >> 30);
+    let (shape, mib) = (value.shape(), limit >> 20);
+    let size = match bytes {
+        u64::MAX => "more bytes than can be counted".to_owned(),
+        bytes => format!("{} MiB", bytes >> 20),
+    };
     Err(ServiceError::invalid(format!(
-        "dimensions {shape} stand for {size}, the limit is {limit} GiB"
+        "dimensions {shape} stand for {size}, the limit is {mib} MiB"
     )))
 }
 
@@ -90,5 +102,22 @@ pub(crate) fn gib(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more bytes than can be counted".to_owned(),
         bytes => format!("{} GiB", bytes >> 30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_costs_its_sender_nothing_is_small() {
+        let admits = |dims: &[u64]| {
+            let shape = tensor_core::Shape::new(dims).expect("a shape");
+            let value = tensor_core::Tensor::from_vec(shape, Vec::<f32>::new()).expect("a tensor");
+            admit_input(&value.into()).map_err(|error| error.to_string())
+        };
+        assert_eq!(admits(&[0, 3, 4096, 4096]), Ok(()));
+        let error = "dimensions [0, 8388608, 16] stand for 512 MiB, the limit is 256 MiB";
+        assert_eq!(admits(&[0, 1 << 23, 16]), Err(error.to_owned()));
     }
 }

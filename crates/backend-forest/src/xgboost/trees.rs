@@ -186,6 +186,7 @@ impl Reader<'_> {
         let sets = self.sets()?;
         let mut sets = sets.into_iter().peekable();
         let values = self.leaf_size()?;
+        self.check_leaves(values)?;
         let mut nodes = Vec::with_capacity(count);
         for node in 0..count {
             let categories = sets
@@ -258,6 +259,22 @@ impl Reader<'_> {
             _ => Err(Refusal::new(format!(
                 "its leaves have another number of values than the model has scores ({})",
                 self.scores
+            ))),
+        }
+    }
+
+    /// Leaves that share their values would take more room here than they do in the file.
+    fn check_leaves(&self, size: usize) -> Result<(), Refusal> {
+        let tree = self.tree;
+        let leaves = tree.left_children.iter().filter(|&&left| left == -1).count();
+        let values = match tree.leaf_weights.is_empty() {
+            true => tree.base_weights.len(),
+            false => tree.leaf_weights.len(),
+        };
+        match size == 1 || leaves.saturating_mul(size) <= values {
+            true => Ok(()),
+            false => Err(Refusal::new(format!(
+                "{leaves} leaves of {size} values are more than the {values} values that there are"
             ))),
         }
     }

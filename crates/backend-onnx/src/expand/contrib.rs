@@ -17,6 +17,9 @@ use super::graph::{any_graph, float, floats, int, ints, node, onnx_opset};
 
 const DOMAIN: &str = "com.microsoft";
 
+/// What is added to the variance by the operators that normalize a sum, where a file does not say.
+const SKIP_EPSILON: f32 = 1e-12;
+
 pub(super) fn are_used(model: &ModelProto) -> bool {
     let mut imports = model.opset_import.iter();
     let onnx = imports.find(|import| canonical_domain(&import.domain).is_empty());
@@ -142,10 +145,13 @@ impl Replacement<'_> {
             "EmbedLayerNormalization" => self.embed_layer_normalization(),
             "SimplifiedLayerNormalization" | "RMSNormalization" => {
                 // Normalized over several dimensions by one that is counted from the start: their number is not known here.
-                if self.wants(1) || (self.node.op_type == "RMSNormalization" && self.int("axis", -1) != -1) {
+                let is_last = self.int("axis", -1) == -1
+                    || self.dims.get(&self.input(1)?).is_some_and(|dims| dims.len() == 1);
+                if self.wants(1) || !is_last {
                     return None;
                 }
-                let y = self.root_mean_square(self.input(0)?, self.input(1)?, self.int("axis", -1));
+                let epsilon = self.float("epsilon", 1e-5);
+                let y = self.root_mean_square(self.input(0)?, self.input(1)?, epsilon);
                 self.give(0, y)
             }
             "SkipSimplifiedLayerNormalization" => {
@@ -154,7 +160,8 @@ impl Replacement<'_> {
                 }
                 let sum = self.op("Add", &[self.input(0)?, self.input(1)?], vec![]);
                 let sum = self.with_bias(sum, 3);
-                let y = self.root_mean_square(sum.clone(), self.input(2)?, -1);
+                let epsilon = self.float("epsilon", SKIP_EPSILON);
+                let y = self.root_mean_square(sum.clone(), self.input(2)?, epsilon);
                 self.give(3, sum);
                 self.give(0, y)
             }
@@ -291,7 +298,7 @@ impl Replacement<'_> {
         let sum = self.with_bias(sum, 4);
         let mut inputs = vec![sum.clone(), self.input(2)?];
         inputs.extend(self.input(3));
-        let epsilon = self.float("epsilon", 1e-5);
+        let epsilon = self.float("epsilon", SKIP_EPSILON);
         let y = self.newer(
             "LayerNormalization",
             &inputs,
@@ -416,19 +423,19 @@ impl Replacement<'_> {
     }
 
     /// `x / sqrt(mean(x * x) + epsilon) * scale`
-    fn root_mean_square(&mut self, x: String, scale: String, axis: i64) -> String {
+    fn root_mean_square(&mut self, x: String, scale: String, epsilon: f32) -> String {
         let square = self.op("Mul", &[x.clone(), x.clone()], vec![]);
         let mean = if self.opset < 18 {
             self.op(
                 "ReduceMean",
                 &[square],
-                vec![ints("axes", &[axis]), int("keepdims", 1)],
+                vec![ints("axes", &[-1]), int("keepdims", 1)],
             )
         } else {
-            let axes = self.indices(&[axis]);
+            let axes = self.indices(&[-1]);
             self.op("ReduceMean", &[square, axes], vec![int("keepdims", 1)])
         };
-        let epsilon = self.constant(&[self.float("epsilon", 1e-5)], vec![]);
+        let epsilon = self.constant(&[epsilon], vec![]);
         let sum = self.op("Add", &[mean, epsilon], vec![]);
         let root = self.op("Sqrt", &[sum], vec![]);
         let y = self.op("Div", &[x, root], vec![]);

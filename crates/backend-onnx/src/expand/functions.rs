@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use oip_types::ServiceError;
+use prost::Message;
 use tensor_core::Quoted;
 
 use super::graph::any_graph;
@@ -14,6 +15,10 @@ use crate::{
 
 /// Functions that use functions that use functions.
 const MAX_DEPTH: usize = 16;
+
+/// Bytes of all nodes that are written out, encoded. Each use of a function copies its attributes, and gives its values names that
+/// begin with the function's.
+const MAX_BYTES: usize = 256 << 20;
 
 /// What a node means, and a function defines.
 type Key = (String, String, String);
@@ -48,6 +53,7 @@ pub(super) fn write_out(model: &mut ModelProto) -> Result<(), ServiceError> {
         functions: &functions,
         uses: 0,
         nodes: 0,
+        room: MAX_BYTES,
     };
     match &mut model.graph {
         Some(graph) => writer.graph(graph, 0),
@@ -76,6 +82,8 @@ struct Writer<'f> {
     /// Uses so far; each has names of its own.
     uses: usize,
     nodes: usize,
+    /// Bytes that may still be written out.
+    room: usize,
 }
 
 impl Writer<'_> {
@@ -125,6 +133,13 @@ impl Writer<'_> {
                 "the function {name} is given more inputs or outputs than it has"
             )));
         }
+        let most = most_bytes(function, node);
+        self.room = self.room.checked_sub(most).ok_or_else(|| {
+            let limit = MAX_BYTES >> 20;
+            ServiceError::invalid(format!(
+                "the model's functions take more than {limit} MiB when they are written out"
+            ))
+        })?;
         self.uses += 1;
         let mut renamed = Renamed {
             prefix: format!("{}~{}~", function.name, self.uses),
@@ -167,6 +182,30 @@ impl Writer<'_> {
         Ok(body)
     }
 }
+
+/// As many bytes as one use of a function may take, or more.
+fn most_bytes(function: &FunctionProto, node: &NodeProto) -> usize {
+    let given = function.attribute_proto.iter().chain(&node.attribute);
+    let longest_attribute = given.map(Message::encoded_len).max().unwrap_or(0);
+    let actual = node.input.iter().chain(&node.output).chain([&node.name]);
+    let longest_name = actual.map(String::len).max().unwrap_or(0);
+    let name = longest_name
+        .saturating_add(function.name.len())
+        .saturating_add(NUMBER);
+    let bytes = function.node.iter().map(|inner| {
+        let names = 1 + inner.input.len() + inner.output.len();
+        let is_reference = |attribute: &&AttributeProto| !attribute.ref_attr_name.is_empty();
+        let references = inner.attribute.iter().filter(is_reference).count();
+        inner
+            .encoded_len()
+            .saturating_add(names.saturating_mul(name))
+            .saturating_add(references.saturating_mul(longest_attribute))
+    });
+    bytes.fold(0, usize::saturating_add)
+}
+
+/// A use's number and what stands around it.
+const NUMBER: usize = 24;
 
 /// New names for a function's values.
 struct Renamed {
@@ -221,6 +260,53 @@ impl Renamed {
                 .iter_mut()
                 .for_each(|tensor| self.name(&mut tensor.name));
             graph.node.iter_mut().for_each(|node| self.node(node, given));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model of so many uses of a function, whose node has so many numbers and whose name is so long.
+    fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
+        let node = |op_type: &str| NodeProto {
+            op_type: op_type.to_owned(),
+            ..NodeProto::default()
+        };
+        let name = "f".repeat(name);
+        let attribute = AttributeProto {
+            ints: vec![1; numbers],
+            ..AttributeProto::default()
+        };
+        let inner = NodeProto {
+            attribute: vec![attribute],
+            ..node("Constant")
+        };
+        let function = FunctionProto {
+            name: name.clone(),
+            node: vec![inner; 2],
+            ..FunctionProto::default()
+        };
+        ModelProto {
+            graph: Some(GraphProto {
+                node: vec![node(&name); uses],
+                ..GraphProto::default()
+            }),
+            functions: vec![function],
+            ..ModelProto::default()
+        }
+    }
+
+    #[test]
+    fn what_functions_become_is_bounded() {
+        let mut model = used(1000, 1000, 10);
+        assert!(write_out(&mut model).is_ok());
+        assert_eq!(model.graph.map(|graph| graph.node.len()), Some(2000));
+        for mut model in [used(1000, 1_000_000, 1), used(1000, 1, 1_000_000)] {
+            let error = write_out(&mut model).err().map(|error| error.to_string());
+            let expected = "the model's functions take more than 256 MiB when they are written out";
+            assert_eq!(error.as_deref(), Some(expected));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! FP16 is computed wholly in FP32, as ONNX Runtime does: from the inputs to the outputs, with constants that were rounded
 //! once. Only an explicit `Cast` to FP16 still rounds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tensor_core::f16;
 
@@ -58,8 +58,9 @@ pub(super) fn widen(model: &mut ModelProto) {
     };
     let mut renamed = HashMap::new();
     let mut before = Vec::new();
+    let constants = names(&graph.initializer);
     for input in &graph.input {
-        let is_constant = graph.initializer.iter().any(|tensor| tensor.name == input.name);
+        let is_constant = constants.contains(&*input.name);
         if element(input.r#type.as_ref()) == Some(HALF) && !is_constant {
             let wide = format!("{}~wide", input.name);
             before.push(node(
@@ -98,6 +99,10 @@ pub(super) fn widen(model: &mut ModelProto) {
     graph.node = before.into_iter().chain(nodes).chain(after).collect();
 }
 
+fn names(tensors: &[TensorProto]) -> HashSet<&str> {
+    tensors.iter().map(|tensor| &*tensor.name).collect()
+}
+
 fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_outermost: bool) {
     let rename = |name: &mut String| {
         if let Some(wide) = renamed.get(name) {
@@ -120,8 +125,9 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
         }
     } else {
         // An initializer may have an input's name, whose default it is.
+        let constants = names(&graph.initializer);
         for input in &mut graph.input {
-            if graph.initializer.iter().any(|tensor| tensor.name == input.name)
+            if constants.contains(&*input.name)
                 && let Some(type_proto::Value::TensorType(tensor)) =
                     input.r#type.as_mut().and_then(|r#type| r#type.value.as_mut())
                 && tensor.elem_type == HALF

@@ -25,7 +25,7 @@ use crate::{
     proto::{self, GraphProto, ModelProto},
     rewrite,
     signature::{Port, Signature},
-    size::{MAX_BYTES, gib},
+    size::{MAX_BYTES, admit_input, gib},
     structure,
     tract_model::OnnxModel,
 };
@@ -134,7 +134,8 @@ impl Model for OrtModel {
         self.named_dims.check(&shapes)?;
         let mut inputs = Vec::with_capacity(values.len());
         for (input, value) in self.metadata.inputs.iter().zip(&values) {
-            let value = tensors::input(value)
+            let value = admit_input(value)
+                .and_then(|()| tensors::input(value))
                 .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
             inputs.push(value);
         }

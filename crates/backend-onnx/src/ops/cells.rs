@@ -60,7 +60,8 @@ impl Sizes {
     /// Refuses what would take too much memory: so many floats for each step of each sequence.
     pub(super) fn admit(self, width: usize) -> TractResult<()> {
         let factors = [self.batch, width, size_of::<f32>()];
-        let bytes = factors.iter().fold(self.steps as u64, |bytes, &factor| {
+        // No steps at all leave what goes from step to step.
+        let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
             bytes.saturating_mul(factor as u64)
         });
         if bytes > size::MAX_BYTES {
@@ -478,5 +479,11 @@ mod tests {
         let error = sizes(1 << 24).admit(256).unwrap_err();
         assert!(error.downcast_ref::<BadInput>().is_some(), "{error}");
         assert!(sizes(usize::MAX).admit(usize::MAX).is_err());
+        // The state of each sequence is there also where there is no step.
+        let sequences = Sizes {
+            batch: 1 << 30,
+            ..sizes(0)
+        };
+        assert!(sequences.admit(256).is_err());
     }
 }

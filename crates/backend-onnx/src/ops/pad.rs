@@ -92,6 +92,9 @@ impl Pad {
     }
 }
 
+/// Sizes of all dimensions together: their places are listed.
+const MAX_PLACES: u64 = 1 << 26;
+
 /// For each place of an axis, where it comes from; `None` for the value.
 fn places_of(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Option<usize>>> {
     let length = size as i64;
@@ -166,6 +169,7 @@ impl Kernel for Pad {
         let input = &inputs[0];
         let pads = self.pads(input.rank(), &facts)?;
         let mut places = Vec::with_capacity(pads.len());
+        let mut listed = 0u64;
         for (&size, pads) in input.shape().iter().zip(pads) {
             let size_after = (size as i64)
                 .checked_add(pads[0])
@@ -177,6 +181,12 @@ impl Kernel for Pad {
                 bail!(BadInput(
                     "an empty dimension is padded with its own values".to_owned()
                 ));
+            }
+            listed = listed.saturating_add(size_after.unwrap_or(0) as u64);
+            if listed > MAX_PLACES {
+                bail!(BadInput(format!(
+                    "pads {pads:?} of a dimension of {size}: the sizes of all dimensions together may be {MAX_PLACES}"
+                )));
             }
             places.push(places_of(self.mode, size, pads)?);
         }

@@ -250,6 +250,8 @@ impl Kernel for Recurrent {
             input: shape[2],
             hidden,
         };
+        let (gates, directions) = (self.cell.gates() * hidden, self.directions.len());
+        sizes.admit(gates.max(directions * hidden))?;
         let lengths = self.lengths(inputs, sizes)?;
         let x = slice(0)?.context("no input")?;
         // By step, then by row of the batch.
@@ -259,8 +261,6 @@ impl Kernel for Recurrent {
         };
         let turned = self.is_quantized.then(|| self.turned(inputs)).transpose()?;
         let (w, r) = (slice(1)?, slice(2)?);
-        let (gates, directions) = (self.cell.gates() * hidden, self.directions.len());
-        sizes.admit(gates.max(directions * hidden))?;
         let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
         let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * sizes.batch * hidden]);
         let part = |values: Option<&'_ [f32]>, direction: usize, count: usize| -> Option<Vec<f32>> {

@@ -11,7 +11,10 @@ use super::{
     kernel::{Fact, Kernel, kernel},
     taps::Taps,
 };
-use crate::faults::Limit;
+use crate::{
+    faults::{BadInput, Limit},
+    size,
+};
 
 /// `Resize` or `Upsample` of any operator set.
 pub(crate) fn resize(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
@@ -147,6 +150,24 @@ struct Axis {
     scale: f32,
     region: [f32; 2],
 }
+
+/// Refuses what takes too much memory on the way: axes are resized one after the other, and the places that an axis is made of are
+/// listed.
+fn admit(plan: &[Axis]) -> TractResult<()> {
+    let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
+    let sizes = plan.iter().map(|axis| axis.from.max(axis.to) as u64);
+    let bytes = sizes.fold(size_of::<f32>() as u64, u64::saturating_mul);
+    if longest > MAX_LENGTH || bytes > size::MAX_BYTES {
+        bail!(BadInput(format!(
+            "to resize this takes {bytes} bytes on the way for at most {longest} places of an axis; the limits are {} and {MAX_LENGTH}",
+            size::MAX_BYTES
+        )));
+    }
+    Ok(())
+}
+
+/// Places of an axis after it was resized.
+const MAX_LENGTH: usize = 1 << 26;
 
 impl Resize {
     fn axes(&self, rank: usize) -> TractResult<Vec<usize>> {
@@ -489,6 +510,7 @@ impl Kernel for Resize {
             let shape: TVec<usize> = plan.iter().map(|axis| axis.to).collect();
             return Ok(tvec![Tensor::zero_dt(datum_type, &shape)?]);
         }
+        admit(&plan)?;
         let Method::Nearest(rounding) = self.method else {
             let wide = input.cast_to::<f32>()?;
             let mut output = self.interpolated(&wide, &plan)?;
@@ -507,5 +529,32 @@ impl Kernel for Resize {
             output = wide.cast_to_dt(datum_type)?.into_owned();
         }
         Ok(tvec![output])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_on_the_way_are_refused_before_they_are_made() {
+        let plan = |sizes: &[[usize; 2]]| {
+            let axes = sizes.iter().map(|&[from, to]| Axis {
+                from,
+                to,
+                scale: 1.0,
+                region: [0.0, 1.0],
+            });
+            admit(&axes.collect::<Vec<_>>())
+        };
+        assert!(plan(&[[1, 1], [3, 3], [4000, 2000], [4000, 8000]]).is_ok());
+        // The output is small, what is made of the last axis first is not.
+        for sizes in [[[1 << 20, 1], [1, 1 << 20]], [[1, 1], [1, 1 << 27]]] {
+            let error = plan(&sizes).err();
+            assert!(
+                error.is_some_and(|error| error.downcast_ref::<BadInput>().is_some()),
+                "{sizes:?}"
+            );
+        }
     }
 }

@@ -74,6 +74,9 @@ impl Kernel for ReverseSequence {
             true => row * steps + step,
             false => step * batch + row,
         };
+        if inputs[0].len() == 0 {
+            return Ok(tvec![(*inputs[0]).clone()]);
+        }
         let mut from = vec![0; steps * batch];
         for (row, &length) in lengths.iter().enumerate() {
             let length = length as usize;

@@ -217,10 +217,12 @@ fn parts(
     let size = tensor.shape()[axis];
     let wrong = || {
         BadInput(format!(
-            "a dimension of {size} cannot be split into these lengths"
+            "a dimension of {size} cannot be split into these lengths, of which there may be {MAX_LENGTH}"
         ))
     };
+    let too_many = |count: usize| count > MAX_LENGTH;
     let lengths: Vec<usize> = match lengths {
+        None if too_many(size) => return Err(wrong().into()),
         None => vec![1; size],
         Some(lengths) => {
             let numbers = lengths.cast_to::<i64>()?;
@@ -229,6 +231,7 @@ fn parts(
             let given = given.map_err(|_| wrong())?;
             match (lengths.rank(), &*given) {
                 (0, &[0]) | (0, []) => return Err(wrong().into()),
+                (0, &[length, ..]) if too_many(size / length) => return Err(wrong().into()),
                 (0, &[length, ..]) => {
                     let mut all = vec![length; size / length];
                     all.extend(Some(size % length).filter(|&rest| rest > 0));
@@ -241,7 +244,7 @@ fn parts(
     let total = lengths
         .iter()
         .try_fold(0usize, |total, &length| total.checked_add(length));
-    if total != Some(size) || lengths.len() > MAX_LENGTH {
+    if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
     let drops = !keeps && lengths.iter().all(|&length| length == 1);
@@ -261,4 +264,19 @@ fn parts(
         start += length;
     }
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_counted_before_they_are_listed() {
+        let tensor = |dims: &[usize]| Tensor::zero::<u8>(dims).expect("a tensor");
+        let one = tensor0(1i64);
+        for lengths in [None, Some(&one)] {
+            assert!(parts(&tensor(&[u32::MAX as usize, 0]), lengths, 0, true).is_err());
+            assert!(parts(&tensor(&[3, 0]), lengths, 0, true).is_ok_and(|parts| parts.len() == 3));
+        }
+    }
 }
