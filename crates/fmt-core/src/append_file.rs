@@ -9,7 +9,10 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{AtomicFile, ByteSource, Error, ErrorKind, FileSource, atomic_file::sync_folder};
+use crate::{
+    AtomicFile, ByteSource, Error, ErrorKind, FileSource,
+    atomic_file::{beside, sync_folder},
+};
 
 /// A file that grows at its end and is, whatever happens, either what it was or what it becomes.
 ///
@@ -191,9 +194,7 @@ fn have_same(one: &FileSource, other: &FileSource, range: Range<u64>) -> Result<
 }
 
 fn journal_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".append-journal");
-    name.into()
+    beside(path, ".append-journal")
 }
 
 /// Removes the journal for good: one that came back after a power cut would undo a change that succeeded.
@@ -203,13 +204,27 @@ pub(crate) fn remove_journal(journal: &Path) -> Result<(), Error> {
 }
 
 pub(crate) fn open_locked(path: &Path) -> Result<File, Error> {
+    let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
     let file = File::options().read(true).write(true).open(path);
-    let file = file.map_err(|error| Error::io("the file cannot be opened for writing", error))?;
+    let file = file.map_err(cannot_open)?;
     let is_locked = file.try_lock();
     is_locked.map_err(|error| {
         let what = "the file cannot be locked: another process may be changing it";
         Error::io(what, error.into())
     })?;
+    // Another process may have put a new file into its place since it was opened: what is written to the old one is lost.
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let place = |found: fs::Metadata| (found.dev(), found.ino());
+        let (locked, named) = (file.metadata(), fs::metadata(path));
+        if locked.map(place).map_err(cannot_open)? != named.map(place).map_err(cannot_open)? {
+            return Err(Error::new(
+                ErrorKind::Changed,
+                "another process has just put a new file into its place",
+            ));
+        }
+    }
     Ok(file)
 }
 

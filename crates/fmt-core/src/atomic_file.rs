@@ -325,6 +325,20 @@ fn resolved(target: &Path) -> Result<PathBuf, Error> {
     fs::canonicalize(target).map_err(|error| Error::io("the target is a link that leads to no file", error))
 }
 
+/// The path behind all links, which is where [`AtomicFile`] writes, and what belongs beside the file. A path that leads nowhere is
+/// taken as it is.
+#[must_use]
+pub fn behind_links(path: &Path) -> PathBuf {
+    resolved(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// The file beside another one, behind all links, that is called the same and so.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = behind_links(path).into_os_string();
+    name.push(suffix);
+    name.into()
+}
+
 fn folder_of(target: &Path) -> &Path {
     match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

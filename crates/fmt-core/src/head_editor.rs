@@ -12,6 +12,7 @@ use bytes::Bytes;
 use crate::{
     AtomicFile, ByteSource, Entry, Error, ErrorKind, FileSource, Metadata, TensorReader,
     append_file::{open_locked, remove_journal},
+    atomic_file::beside,
     read_range,
 };
 
@@ -188,9 +189,7 @@ fn overwrite(file: &mut File, head: &[u8]) -> Result<(), Error> {
 }
 
 fn journal_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".head-journal");
-    name.into()
+    beside(path, ".head-journal")
 }
 
 /// What a journal begins with.

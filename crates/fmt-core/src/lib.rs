@@ -38,7 +38,7 @@ pub mod testing;
 mod writer;
 
 pub use append_file::AppendFile;
-pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions};
+pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions, behind_links};
 pub use attributes::Attributes;
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};

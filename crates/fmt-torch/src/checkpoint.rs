@@ -129,13 +129,8 @@ impl Checkpoint {
             let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
             return Err(error.expected(1001));
         }
-        let system = next(Classes::Known)?;
-        let is_big_endian = match system.node(system.root) {
-            Some(Node::Dict(pairs)) => pairs.iter().any(|(key, value)| {
-                system.text(*key) == Some("little_endian") && *value == Value::Bool(false)
-            }),
-            _ => false,
-        };
+        // What it says of its host: this form's numbers are little-endian wherever it was written.
+        next(Classes::Known)?;
         let value = next(match options.lenient {
             true => Classes::All,
             false => Classes::Known,
@@ -194,7 +189,7 @@ impl Checkpoint {
         Ok(Self {
             value,
             storages,
-            is_big_endian,
+            is_big_endian: false,
             foreign: Vec::new(),
         })
     }

@@ -64,7 +64,14 @@ impl Walk {
 impl Found {
     pub(crate) fn of(checkpoint: &Checkpoint, limits: &Limits) -> Result<Self, Error> {
         let mut found = Self::default();
-        let nodes = checkpoint.value.nodes.len() as u64;
+        let values = |node: &Node| match node {
+            Node::Tuple(items) => items.len(),
+            Node::List(items) => items.len(),
+            Node::Dict(pairs) | Node::Object(pairs) => pairs.len(),
+            _ => 0,
+        };
+        let all = checkpoint.value.nodes.iter();
+        let nodes = all.map(|node| 1 + values(node) as u64).sum::<u64>();
         let mut walk = Walk {
             open: vec![(String::new(), checkpoint.value.root, 0)],
             steps: 4 * nodes + 1000,

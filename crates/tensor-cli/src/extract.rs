@@ -8,7 +8,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind, Format, OutputFile, Plan, PlannedEntry, TensorReader};
-use tensor_files::{AllowedLoss, ConvertOptions, Recast};
+use tensor_files::{AllowedLoss, ConvertOptions, Loss, Recast};
 
 use crate::{
     failure::{About, Outcome},
@@ -18,6 +18,14 @@ use crate::{
     report,
     sources::{self, unless_interrupted},
 };
+
+/// Refuses what turned out on the way to be lost.
+fn refuse_loss(lost: &[Loss], path: &Path) -> Outcome {
+    lost.first().map_or(Ok(()), |loss| {
+        let error = Error::new(ErrorKind::Unsupported, format!("the dtype cannot hold {loss}"));
+        Err(error).about(path)
+    })
+}
 
 pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     let (path, target, start) = (&*options.file, &*options.output, Instant::now());
@@ -61,17 +69,17 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
             let one = One::new(reader, rows).about(path)?;
             if files::is_standard(target) {
                 let failed = |error| Error::io("standard output", error);
-                let copied = one.copy(&mut |bytes| out.write_all(bytes).map_err(failed));
-                return copied.about(path).map_err(unless_interrupted);
+                one.copy(&mut |bytes| out.write_all(bytes).map_err(failed))
+                    .about(path)
+                    .map_err(unless_interrupted)?;
+                // What was written cannot be taken back, but is not called right.
+                return refuse_loss(&late(), path);
             }
             let mut file = OutputFile::create(target, &output).about(target)?;
             one.write(format, &mut file)
                 .about(path)
                 .map_err(unless_interrupted)?;
-            if let Some(loss) = late().first() {
-                let error = Error::new(ErrorKind::Unsupported, format!("the dtype cannot hold {loss}"));
-                return Err(error).about(path);
-            }
+            refuse_loss(&late(), path)?;
             file.persist().about(target)?;
         }
     }

@@ -1,5 +1,7 @@
 use std::{collections::HashMap, fmt, io::Write, ops::ControlFlow, path::Path};
 
+#[cfg(feature = "btf")]
+use fmt_core::behind_links;
 use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OpaqueDType, OutputFile,
     OutputOptions, Plan, PlannedEntry, StoredDType, TensorReader,
@@ -85,7 +87,7 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 /// # Errors
 /// [`ErrorKind::Unsupported`] when the target cannot hold everything and loss is not allowed: the message says what.
 /// Else what reading and writing come to, and [`ErrorKind::Io`] when progress was told to stop. The target is untouched
-/// then.
+/// then; where the new file is complete and cannot take its place, the names beside an old BTF file may be gone.
 pub fn convert(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -353,7 +355,7 @@ impl Adapted {
             .iter()
             .map(|index| reader.entries()[*index].name.clone());
         let names = fmt_btf::Names::new(names.collect(), reader.metadata().clone())?;
-        let mut file = AtomicFile::create(&fmt_btf::Names::path_for(path))?;
+        let mut file = AtomicFile::create(&fmt_btf::Names::path_for(&behind_links(path)))?;
         let written = file.write_all(names.to_json().as_bytes());
         written.map_err(|error| Error::io("the file of names cannot be written", error))?;
         Ok(Some(file))
@@ -378,14 +380,14 @@ fn without_name(error: &Error, name: &str) -> String {
     stripped.unwrap_or(text)
 }
 
-/// Removes the names of the file that is about to be replaced: other tensors must not get them. If the last steps fail, it
+/// Removes the names of the file, behind all links, that is about to be replaced: other tensors must not get them. If the last steps fail, it
 /// is better to have no names than wrong ones.
 #[cfg(feature = "btf")]
 pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {
         return Ok(());
     }
-    match std::fs::remove_file(fmt_btf::Names::path_for(path)) {
+    match std::fs::remove_file(fmt_btf::Names::path_for(&behind_links(path))) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(
             "the names of the file that is replaced cannot be removed",
             error,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fmt_btf::Names;
-use fmt_core::{ByteSource, FileSource, TensorReader, read_range};
+use fmt_core::{ByteSource, FileSource, TensorReader, behind_links, read_range};
 
 use crate::composite::Composite;
 
@@ -12,10 +12,11 @@ const LONGEST: u64 = 256 << 20;
 
 /// Gives a BTF file's tensors the names that stand beside it, if they do and fit.
 pub(crate) fn with_names_beside(inner: Box<dyn TensorReader>, path: &Path) -> Box<dyn TensorReader> {
-    let names_path = Names::path_for(path);
-    if !names_path.exists() {
+    // A link may have names of its own beside it, as in a cache where all files are links.
+    let mut names_paths = [&behind_links(path), path].map(Names::path_for).into_iter();
+    let Some(names_path) = names_paths.find(|path| path.exists()) else {
         return inner;
-    }
+    };
     // Only a regular file is read, and a pipe is not waited for.
     let json = FileSource::open(&names_path)
         .and_then(|file| read_range(&file, 0..file.len().min(LONGEST), "the file of names"));

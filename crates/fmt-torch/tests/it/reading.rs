@@ -96,6 +96,37 @@ fn big_endian_hosts() {
     assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
 }
 
+/// Its numbers are little-endian whatever it says of its host.
+#[test]
+fn the_old_form_of_big_endian_hosts() {
+    let mut file = legacy();
+    let says = file
+        .windows(13)
+        .position(|bytes| bytes == b"little_endian")
+        .unwrap();
+    let place = says + file[says..].iter().position(|byte| *byte == 0x88).unwrap();
+    file[place] = 0x89;
+    let reader = open(file).unwrap();
+    assert!(!reader.entries()[0].is_big_endian);
+    assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+}
+
+/// A history of losses has more values than there are tensors.
+#[test]
+fn long_lists_of_numbers() {
+    let mut pickle = Pickle::new()
+        .raw(b"}(")
+        .text("w")
+        .tensor(&MATRIX)
+        .text("losses")
+        .raw(b"](");
+    for step in 0..10_000 {
+        pickle = pickle.int(step);
+    }
+    let reader = open(archive(&pickle.raw(b"eu.").0, &[("data/0", &floats())])).unwrap();
+    assert_eq!(reader.metadata()["losses.9999"], "9999");
+}
+
 /// Checkpoints of training: dictionaries in dictionaries, lists, numbers, texts.
 #[test]
 fn nested_values_have_names() {

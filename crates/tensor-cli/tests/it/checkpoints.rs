@@ -305,6 +305,10 @@ fn dtypes_change_on_the_way() {
             .contains("2 numbers")
     );
     assert!(!place.path("x.raw").exists());
+    // What went to the standard output stays there, and is an error all the same.
+    let run = place.run(&["extract", "large.safetensors", "w", "--dtype", "f16", "-o", "-"]);
+    assert_eq!(run.code, 1);
+    assert!(run.err.contains("2 numbers"), "{}", run.err);
     assert!(
         place
             .run(&["convert", "a", "b", "--dtype", "i8"])

@@ -214,6 +214,39 @@ fn b14_names_go_with_the_file_that_had_them() {
     assert!(!folder.path().join("a.btf.names.json").exists());
 }
 
+/// A link stands for the file that it leads to, whose names stand beside that file.
+#[cfg(unix)]
+#[test]
+fn b14_names_stand_beside_the_file_behind_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (tensor(DType::F32, &[3]), tensor(DType::U8, &[2]));
+    let of = |name: &str, names: [&str; 2]| {
+        let tensors = [(names[0], &a), (names[1], &b)];
+        write(folder.path(), name, &tensors, &Metadata::new())
+    };
+    let files = [
+        of("old.safetensors", ["x", "y"]),
+        of("new.safetensors", ["v", "w"]),
+    ];
+    fs::create_dir(folder.path().join("real")).unwrap();
+    let (real, link) = (folder.path().join("real/a.btf"), folder.path().join("link.btf"));
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let target = format_of_path(&real).unwrap();
+    for (file, path) in files.iter().zip([&real, &link]) {
+        convert(&*open(file), target, path, &ConvertOptions::default()).unwrap();
+    }
+    for path in [&real, &link] {
+        assert_eq!(open(path).entries()[1].name, "w", "{}", path.display());
+    }
+    // As in a cache whose files are all links.
+    fs::rename(
+        folder.path().join("real/a.btf.names.json"),
+        folder.path().join("link.btf.names.json"),
+    )
+    .unwrap();
+    assert_eq!(open(&link).entries()[1].name, "w");
+}
+
 #[test]
 fn sparse_tensors() {
     let folder = tempfile::tempdir().unwrap();
