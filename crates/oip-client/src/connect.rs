@@ -13,6 +13,9 @@ use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, se
 /// Connections that nobody uses are closed after this long, before most servers would.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// How long nothing may come of a connection before its host is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(15);
+
 /// What a pool of connections is made with.
 ///
 /// # Errors
@@ -30,12 +33,20 @@ pub(crate) fn pool(
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
+    // A host that is gone without a word is noticed, whether or not something is under way to it. (Pings of HTTP/2 would do it too,
+    // but servers of other makes hang up on who sends them more often than every five minutes.)
+    connector.set_keepalive(Some(SILENCE));
+    connector.set_keepalive_interval(Some(SILENCE));
+    connector.set_keepalive_retries(Some(2));
+    #[cfg(target_os = "linux")]
+    connector.set_tcp_user_timeout(Some(3 * SILENCE));
     let mut builder = Client::builder(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE);
-    Ok((builder, Connector::new(connector, tls, endpoint.socket.clone())))
+    let connector = Connector::new(connector, tls, settings.connect_timeout, endpoint.socket.clone());
+    Ok((builder, connector))
 }
 
 /// What it means that a request got no answer. `hint` says what else may speak there; it is given when what came is not of

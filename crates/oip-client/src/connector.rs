@@ -7,6 +7,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::Uri;
@@ -27,6 +28,8 @@ use crate::BoxFuture;
 pub(crate) struct Connector {
     tcp: HttpConnector,
     tls: Option<Arc<ClientConfig>>,
+    /// How long a socket of this machine, or the handshake of TLS, may take.
+    timeout: Duration,
     /// The socket of this machine to connect to, instead of a host.
     #[cfg_attr(not(unix), expect(dead_code, reason = "URLs with sockets are refused there"))]
     socket: Option<PathBuf>,
@@ -34,11 +37,17 @@ pub(crate) struct Connector {
 
 impl Connector {
     /// With `tls` they are encrypted.
-    pub(crate) fn new(mut tcp: HttpConnector, tls: Option<ClientConfig>, socket: Option<PathBuf>) -> Self {
+    pub(crate) fn new(
+        mut tcp: HttpConnector,
+        tls: Option<ClientConfig>,
+        timeout: Duration,
+        socket: Option<PathBuf>,
+    ) -> Self {
         tcp.enforce_http(false);
         Self {
             tcp,
             tls: tls.map(Arc::new),
+            timeout,
             socket,
         }
     }
@@ -54,10 +63,11 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        let timeout = self.timeout;
         #[cfg(unix)]
         if let Some(socket) = self.socket.clone() {
             return Box::pin(async move {
-                let stream = tokio::net::UnixStream::connect(socket).await?;
+                let stream = within(timeout, tokio::net::UnixStream::connect(socket)).await?;
                 Ok(Stream::Unix(TokioIo::new(stream)))
             });
         }
@@ -70,10 +80,16 @@ impl Service<Uri> for Connector {
                 return Ok(Stream::Plain(stream));
             };
             let name = ServerName::try_from(host)?;
-            let stream = TlsConnector::from(tls).connect(name, stream.into_inner()).await?;
+            let handshake = TlsConnector::from(tls).connect(name, stream.into_inner());
+            let stream = within(timeout, handshake).await?;
             Ok(Stream::Tls(Box::new(TokioIo::new(stream))))
         })
     }
+}
+
+async fn within<T>(timeout: Duration, connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time");
+    tokio::time::timeout(timeout, connecting).await.map_err(late)?
 }
 
 /// A connection.
