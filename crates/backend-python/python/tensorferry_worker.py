@@ -226,8 +226,8 @@ class Worker:
                     sys.stderr.flush()
                     os._exit(1)
                 self._connection.fail(number, failed["message"], failed["status"])
-                continue
-            self._connection.send_text(RESULTS, number, results, parts)
+            else:
+                self._connection.send_text(RESULTS, number, results, parts)
             results = parts = None
             self._forget_large()
 

@@ -361,7 +361,7 @@ impl Shared {
                 if !worker.has_ended() {
                     break Ok(worker);
                 }
-                state.bury_idle(worker, &self.recipe.source.name);
+                state = self.bury_idle(state, worker);
                 continue;
             }
             let now = Instant::now();
@@ -395,6 +395,18 @@ impl Shared {
         }
     }
 
+    /// An idle worker has ended: nobody's request is lost. Nobody waits for the lock while it is found out why.
+    fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
+        state.living -= 1;
+        drop(state);
+        let (model, pid) = (&self.recipe.source.name, worker.pid());
+        let cause = worker.bury(Broken::Ended).to_string();
+        tracing::warn!(model, pid, cause, "an idle worker is gone");
+        let mut state = self.lock();
+        state.note_crash(cause);
+        state
+    }
+
     /// An idle worker, if there is one that lives: nobody is waited for.
     #[cfg(target_os = "linux")]
     fn take_idle(&self) -> Option<Worker> {
@@ -412,8 +424,8 @@ impl Shared {
         let model = &self.recipe.source.name;
         let mut state = self.lock();
         while !state.is_closed {
-            for worker in std::mem::take(&mut state.idle) {
-                state.keep_or_bury(worker, model);
+            while let Some(worker) = state.take_dead() {
+                state = self.bury_idle(state, worker);
             }
             let now = Instant::now();
             let pause = state
@@ -495,20 +507,10 @@ impl Shared {
 }
 
 impl State {
-    fn keep_or_bury(&mut self, mut worker: Worker, model: &str) {
-        match worker.has_ended() {
-            false => self.idle.push(worker),
-            true => self.bury_idle(worker, model),
-        }
-    }
-
-    /// An idle worker has ended: nobody's request is lost.
-    fn bury_idle(&mut self, worker: Worker, model: &str) {
-        let pid = worker.pid();
-        let cause = worker.bury(Broken::Ended).to_string();
-        tracing::warn!(model, pid, cause, "an idle worker is gone");
-        self.living -= 1;
-        self.note_crash(cause);
+    /// An idle worker that has ended.
+    fn take_dead(&mut self) -> Option<Worker> {
+        let dead = self.idle.iter_mut().position(Worker::has_ended)?;
+        Some(self.idle.remove(dead))
     }
 
     fn note_crash(&mut self, how: String) {
