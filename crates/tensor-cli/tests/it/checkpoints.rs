@@ -306,7 +306,16 @@ fn dtypes_change_on_the_way() {
     );
     assert!(!place.path("x.raw").exists());
     // What went to the standard output stays there, and is an error all the same.
-    let run = place.run(&["extract", "large.safetensors", "w", "--dtype", "f16", "-o", "-"]);
+    place.write("positive.safetensors", &[], &[("w", &floats(&[1e30, 2.0, 7e4]))]);
+    let run = place.run(&[
+        "extract",
+        "positive.safetensors",
+        "w",
+        "--dtype",
+        "f16",
+        "-o",
+        "-",
+    ]);
     assert_eq!(run.code, 1);
     assert!(run.err.contains("2 numbers"), "{}", run.err);
     assert!(
