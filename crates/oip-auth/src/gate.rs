@@ -90,7 +90,7 @@ where
             false => Call::of_http(request.method(), path),
         };
         let certificate = || (self.transport.certificate)(request.extensions());
-        // Without a table, whoever has a certificate of a known authority is called by it.
+        // Without a table, clients are called by the first name in their certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
         let change = call.change;
         let notes = request.extensions().get::<Arc<RequestNotes>>();

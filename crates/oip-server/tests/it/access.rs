@@ -542,7 +542,7 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
 }
 
-/// Whoever is known, is named in the access log, also where the call is refused.
+/// The access log has the identity of each client that is known, also where the call is refused.
 #[tokio::test]
 async fn the_access_log_names_identities() {
     let logs = tempfile::tempdir().unwrap();
