@@ -26,7 +26,12 @@ pub(crate) fn to_tract(value: &TensorValue) -> Result<tract::Tensor, ServiceErro
 /// An output as it leaves: in tract's own memory, unless it is strings or computed from dimensions.
 pub(crate) fn from_tract(value: TValue) -> Result<TensorValue, ServiceError> {
     let dims: Vec<u64> = value.shape().iter().map(|&dim| dim as u64).collect();
-    let shape = Shape::new(&dims).map_err(|error| failed("it is too large", error))?;
+    // Shapes that the values of inputs decide on may have any number of dimensions.
+    let shape = Shape::new(&dims).map_err(|error| {
+        ServiceError::invalid(format!(
+            "the model gives an output whose shape is not possible: {error}"
+        ))
+    })?;
     match value.datum_type() {
         DatumType::String => {
             let view = value

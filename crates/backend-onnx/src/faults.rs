@@ -1,5 +1,5 @@
-//! Why an operator does not compute something, as the errors that travel through tract: the model's fault, ours, or the
-//! request's.
+//! Why an operator does not compute something, as the errors that travel through tract: the model's fault, ours, the
+//! request's, or that of the machine.
 
 use std::fmt;
 
@@ -38,3 +38,31 @@ impl fmt::Display for BadInput {
 }
 
 impl std::error::Error for BadInput {}
+
+/// A value that there is no memory for now.
+#[derive(Debug)]
+pub(crate) struct NoRoom(pub(crate) String);
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoRoom {}
+
+/// Inputs that are too small for a model: a value between two operators would have this dimension.
+#[derive(Debug)]
+pub(crate) struct TooSmall(pub(crate) i64);
+
+impl fmt::Display for TooSmall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(dim) = self;
+        write!(
+            f,
+            "the inputs are too small for the model: a value between two operators would have a dimension of {dim}"
+        )
+    }
+}
+
+impl std::error::Error for TooSmall {}

@@ -22,6 +22,8 @@ pub(crate) enum InputCheck {
     Range,
     /// Input 1 is a divisor.
     Divisor,
+    /// Input 0 has images, which tract takes apart by the number of their pixels.
+    Pixels,
 }
 
 impl InputCheck {
@@ -48,7 +50,10 @@ impl InputCheck {
         if node.op_is::<Range>() {
             return Some(Self::Range);
         }
-        node.op().name().starts_with("Div").then_some(Self::Divisor)
+        match &*node.op().name() {
+            "MaxPool" | "OptMaxPool" | "DeconvSum" => Some(Self::Pixels),
+            name => name.starts_with("Div").then_some(Self::Divisor),
+        }
     }
 
     /// Looks, and gives the inputs that the node can run with.
@@ -101,6 +106,9 @@ impl InputCheck {
                 if divisor.datum_type().is_integer() && crate::ops::has_zero(divisor) =>
             {
                 bail!(BadInput("an integer would be divided by zero".to_owned()));
+            }
+            (Self::Pixels, [images, ..]) if images.shape().iter().skip(1).any(|&dim| dim == 0) => {
+                bail!(BadInput("an image without pixels".to_owned()));
             }
             _ => {}
         }

@@ -19,13 +19,13 @@ use tract_onnx::{
 
 use crate::{
     convolutions, dtype,
-    faults::{BadInput, Limit, Refusal},
+    faults::{BadInput, Limit, NoRoom, Refusal, TooSmall},
     fold,
     input_check::InputCheck,
     lower::{self, Lowered},
     ops,
     signature::{Dim, Signature},
-    size::FreeSizes,
+    size::{Differences, OutputSizes},
     time_limit,
     tract_limit::TractLimit,
 };
@@ -111,8 +111,9 @@ impl Planner {
     }
 }
 
-fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
+fn prepare(graph: InferenceModel) -> TractResult<(Arc<TypedRunnableModel>, Differences)> {
     let mut typed = graph.into_typed()?;
+    let differences = Differences::of(&typed)?;
     ops::keep_order(&mut typed)?;
     time_limit::check()?;
     typed.declutter()?;
@@ -124,7 +125,7 @@ fn prepare(graph: InferenceModel) -> TractResult<Arc<TypedRunnableModel>> {
         _ => typed.optimize(),
     }?;
     ops::quicken(&mut typed)?;
-    typed.into_runnable()
+    Ok((typed.into_runnable()?, differences))
 }
 
 /// How long the making of one plan may take.
@@ -136,7 +137,8 @@ pub(crate) struct Plan {
     /// By node.
     input_checks: Vec<Option<InputCheck>>,
     /// By node.
-    sizes: Vec<FreeSizes>,
+    sizes: Vec<OutputSizes>,
+    differences: Differences,
     is_bounded: bool,
 }
 
@@ -144,12 +146,13 @@ impl Plan {
     /// A plan of a graph whose inputs have types and shapes.
     pub(crate) fn make(graph: InferenceModel, labels: &[String]) -> Result<Self, ServiceError> {
         let _limit = time_limit::start(MAX_PLANNING);
-        let runnable = prepare(graph).map_err(|error| unprepared(error, labels))?;
+        let (runnable, differences) = prepare(graph).map_err(|error| unprepared(error, labels))?;
         refuse_unsound(&runnable, labels)?;
         Ok(Self {
-            sizes: free_sizes(&runnable, labels)?,
+            sizes: output_sizes(&runnable, labels)?,
             input_checks: runnable.model().nodes().iter().map(InputCheck::of).collect(),
             is_bounded: follows_from_shapes(&runnable),
+            differences,
             runnable,
         })
     }
@@ -187,9 +190,14 @@ impl Plan {
         cancel: &CancelToken,
     ) -> Result<TVec<TValue>, ServiceError> {
         let mut state = SimpleState::new(&self.runnable).map_err(failed)?;
+        let mut is_admitted = false;
         let outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
             if cancel.is_cancelled() {
                 bail!(Cancelled);
+            }
+            if !is_admitted {
+                self.differences.check(context.symbols)?;
+                is_admitted = true;
             }
             self.sizes[node.id].check(context.symbols)?;
             let inputs = match self.input_checks[node.id] {
@@ -240,11 +248,17 @@ impl std::error::Error for Cancelled {}
 /// A run's error, as the client's fault where it is.
 pub(crate) fn failed(error: TractError) -> ServiceError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
-    let answer = match reason {
-        Some(BadInput(reason)) => {
+    // Not the request's fault for certain: a plan for all sizes may be wrong about some.
+    if let Some(&TooSmall(dim)) = error.chain().find_map(|cause| cause.downcast_ref::<TooSmall>()) {
+        return ServiceError::internal(TooSmall(dim).to_string()).caused_by(TooSmall(dim));
+    }
+    let room = error.chain().find_map(|cause| cause.downcast_ref::<NoRoom>());
+    let answer = match (reason, room) {
+        (Some(BadInput(reason)), _) => {
             ServiceError::invalid(format!("the model cannot take these values: {reason}"))
         }
-        None => ServiceError::internal("the model failed"),
+        (None, Some(NoRoom(reason))) => ServiceError::new(ErrorCode::Overloaded, reason),
+        (None, None) => ServiceError::internal("the model failed"),
     };
     answer.caused_by(into_cause(error))
 }
@@ -278,10 +292,10 @@ fn follows_from_shapes(runnable: &TypedRunnableModel) -> bool {
     })
 }
 
-fn free_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<FreeSizes>, ServiceError> {
+fn output_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<OutputSizes>, ServiceError> {
     let nodes = runnable.model().nodes().iter();
     let sizes = nodes.map(|node| {
-        let sizes = FreeSizes::of(node);
+        let sizes = OutputSizes::of(node);
         sizes.map_err(|error| unprepared(error.context(node.name.clone()), labels))
     });
     sizes.collect()
@@ -291,6 +305,10 @@ fn free_sizes(runnable: &TypedRunnableModel, labels: &[String]) -> Result<Vec<Fr
 pub(crate) fn unprepared(error: TractError, labels: &[String]) -> ServiceError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
+    if let Some(&TooSmall(dim)) = error.chain().find_map(|cause| cause.downcast_ref::<TooSmall>()) {
+        let reason = format!("{label}: {}", TooSmall(dim));
+        return ServiceError::invalid(reason).caused_by(TooSmall(dim));
+    }
     let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
     let limit = error.chain().find_map(|cause| cause.downcast_ref::<Limit>());
     let reason = match (refusal, limit) {

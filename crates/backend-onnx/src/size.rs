@@ -1,9 +1,12 @@
 //! How large single values may become: a few bytes of a request can ask for a product of terabytes.
 
+use std::collections::HashSet;
+
+use oip_service::available_memory;
 use oip_types::{ServiceError, TensorValue};
 use tract_onnx::tract_hir::internal::*;
 
-use crate::faults::{BadInput, Refusal};
+use crate::faults::{BadInput, NoRoom, Refusal, TooSmall};
 
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
@@ -11,6 +14,28 @@ pub(crate) const MAX_BYTES: u64 = 4 << 30;
 /// The same for an input without elements, as if each dimension of nothing were one: it costs its sender nothing, and what
 /// operators make of its other dimensions takes memory and time.
 const MAX_EMPTY_BYTES: u64 = 256 << 20;
+
+/// Bytes from which on a value is held against the memory that is free, which takes longer than a small run.
+const LARGE: u64 = 256 << 20;
+
+/// Refuses a value that the machine, or this process' share of it, has no memory for now.
+///
+/// # Errors
+/// [`NoRoom`] with both sizes.
+pub(crate) fn admit_now(bytes: u64) -> TractResult<()> {
+    if bytes < LARGE {
+        return Ok(());
+    }
+    match available_memory() {
+        Some(free) if free < bytes => Err(NoRoom(format!(
+            "the model needs {} MiB at once, and {} MiB of memory are free",
+            bytes >> 20,
+            free >> 20
+        ))
+        .into()),
+        _ => Ok(()),
+    }
+}
 
 /// Refuses what is known, before the model runs, to be too large.
 pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
@@ -48,40 +73,113 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     )))
 }
 
-/// The outputs of a node whose sizes depend on a request.
+/// How large the outputs of a node are, as far as it is looked at before each run.
 #[derive(Debug, Default)]
-pub(crate) struct FreeSizes(Vec<(DatumType, TVec<TDim>)>);
+pub(crate) struct OutputSizes {
+    /// The outputs whose sizes depend on a request.
+    free: Vec<(DatumType, TVec<TDim>)>,
+    /// Bytes of all others together, but for constants.
+    fixed: u64,
+}
 
-impl FreeSizes {
+impl OutputSizes {
     /// Refuses a node whose outputs are too large whatever the request is.
     pub(crate) fn of(node: &TypedNode) -> TractResult<Self> {
-        let mut free = Vec::new();
+        let mut sizes = Self::default();
         for output in &node.outputs {
             let fact = &output.fact;
             admit(fact.datum_type, &fact.shape)?;
             if !fact.shape.is_concrete() {
-                free.push((fact.datum_type, fact.shape.to_tvec()));
+                sizes.free.push((fact.datum_type, fact.shape.to_tvec()));
+            } else if fact.konst.is_none() {
+                let dims = fact.shape.iter().map(|dim| dim.to_i64().ok());
+                sizes.fixed += bytes(fact.datum_type, dims).unwrap_or(0);
             }
         }
-        Ok(Self(free))
+        Ok(sizes)
     }
 
     /// Looks, before the node runs, whether its outputs would be too large for this request.
     ///
     /// # Errors
-    /// [`BadInput`] with the size.
+    /// [`BadInput`] with the size; as [`admit_now`].
     pub(crate) fn check(&self, symbols: &SymbolValues) -> TractResult<()> {
-        for (datum_type, dims) in &self.0 {
+        let mut all = self.fixed;
+        for (datum_type, dims) in &self.free {
             // What depends on values of other nodes is not known yet; operators that make such sizes have checks of their own.
             let sizes = dims.iter().map(|dim| dim.eval_to_i64(symbols).ok());
-            if let Some(bytes) = bytes(*datum_type, sizes).filter(|&bytes| bytes > MAX_BYTES) {
+            let bytes = bytes(*datum_type, sizes).unwrap_or(0);
+            if bytes > MAX_BYTES {
                 let (size, limit) = (gib(bytes), MAX_BYTES >> 30);
                 bail!(BadInput(format!(
                     "with these shapes a value between two operators takes {size}, which is beyond the limit of {limit} GiB"
                 )));
             }
+            all += bytes;
+        }
+        admit_now(all)
+    }
+}
+
+/// The dimensions of a model's values that are below zero where inputs are too small for it, such as an image that is smaller
+/// than a window.
+///
+/// tract multiplies two of them to a size that looks good, and its matrix products then read memory that is not theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Differences(HashSet<TDim>);
+
+impl Differences {
+    /// Finds them; to be asked before the optimization, which multiplies them.
+    ///
+    /// # Errors
+    /// [`TooSmall`] for one that is below zero whatever the request is.
+    pub(crate) fn of(model: &TypedModel) -> TractResult<Self> {
+        let mut found = HashSet::new();
+        // What no output needs does not run.
+        for id in model.eval_order()? {
+            let node = model.node(id);
+            for dim in node.outputs.iter().flat_map(|output| output.fact.shape.iter()) {
+                match dim.to_i64() {
+                    Ok(dim) if dim < 0 => {
+                        return Err(TractError::from(TooSmall(dim)).context(node.name.clone()));
+                    }
+                    Err(_) if may_be_negative(dim) && !found.contains(dim) => {
+                        found.insert(dim.clone());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(Self(found))
+    }
+
+    /// Looks whether one of them is below zero for this request.
+    ///
+    /// # Errors
+    /// [`TooSmall`].
+    pub(crate) fn check(&self, symbols: &SymbolValues) -> TractResult<()> {
+        for dim in &self.0 {
+            if let Ok(dim) = dim.eval_to_i64(symbols)
+                && dim < 0
+            {
+                bail!(TooSmall(dim));
+            }
         }
         Ok(())
+    }
+}
+
+/// Whether a dimension may be below zero where all its symbols are not.
+fn may_be_negative(dim: &TDim) -> bool {
+    match dim {
+        TDim::Val(value) => *value < 0,
+        TDim::Sym(_) | TDim::Ge(..) | TDim::Eq(..) => false,
+        TDim::MulInt(factor, dim) => *factor < 0 || may_be_negative(dim),
+        TDim::Div(dim, _) => may_be_negative(dim),
+        TDim::Max(dims) => dims.iter().all(may_be_negative),
+        TDim::Add(dims) | TDim::Mul(dims) | TDim::Broadcast(dims) | TDim::Min(dims) => {
+            dims.iter().any(may_be_negative)
+        }
     }
 }
 
@@ -119,5 +217,34 @@ mod tests {
         assert_eq!(admits(&[0, 3, 4096, 4096]), Ok(()));
         let error = "dimensions [0, 8388608, 16] stand for 512 MiB, the limit is 256 MiB";
         assert_eq!(admits(&[0, 1 << 23, 16]), Err(error.to_owned()));
+    }
+
+    #[test]
+    fn differences_are_told_from_other_sizes() {
+        let scope = SymbolScope::default();
+        let height = || scope.sym("h").to_dim();
+        for (dim, expected) in [
+            (height(), false),
+            ((height() + 7) / 8, false),
+            (height() * 3, false),
+            (height() - 2, true),
+            ((height() - 3) / 2 + 1, true),
+            ((height() - 2) * (height() - 2), true),
+        ] {
+            assert_eq!(may_be_negative(&dim), expected, "{dim}");
+        }
+    }
+
+    #[test]
+    fn what_no_memory_is_free_for_is_refused() {
+        admit_now(LARGE - 1).unwrap();
+        if available_memory().is_some() {
+            let error = admit_now(1 << 60).unwrap_err();
+            let text = error.downcast_ref::<NoRoom>().unwrap().to_string();
+            assert!(
+                text.starts_with("the model needs 1099511627776 MiB at once, and "),
+                "{text}"
+            );
+        }
     }
 }

@@ -16,7 +16,9 @@ use tract_onnx::prelude::{TValue, TVec};
 use crate::{
     configured_dims, convert,
     dims::NamedDims,
-    dtype, expand, lower, output_metadata,
+    dtype, expand,
+    faults::TooSmall,
+    lower, output_metadata,
     plan::{Plan, Planner},
     proto::{self, GraphProto, ModelProto},
     shape_plans::ShapePlans,
@@ -102,11 +104,15 @@ impl Model for OnnxModel {
         }
         self.named_dims.check(&shapes)?;
         let outputs = match &self.plans {
-            Plans::ByShape(plans) => plans.get(&shapes, cancel)?.run(inputs, cancel)?,
-            Plans::Steps(steps) => steps.run(inputs, cancel).map_err(Failure::answer)?,
-            Plans::Symbolic(plan, None) => plan.run(inputs, cancel)?,
-            Plans::Symbolic(plan, Some(plans)) => run_either(plan, plans, inputs, &shapes, cancel)?,
+            Plans::ByShape(plans) => plans.get(&shapes, cancel)?.run(inputs, cancel),
+            Plans::Steps(steps) => steps.run(inputs, cancel).map_err(Failure::answer),
+            Plans::Symbolic(plan, None) => plan.run(inputs, cancel),
+            Plans::Symbolic(plan, Some(plans)) => run_either(plan, plans, inputs, &shapes, cancel),
         };
+        let outputs = outputs.map_err(|error| match is_too_small(&error) {
+            true => ServiceError::invalid(error.message().to_owned()).caused_by(error),
+            false => error,
+        })?;
         let named = self.metadata.outputs.iter().zip(outputs);
         named
             .map(|(output, value)| {
@@ -131,6 +137,10 @@ impl OnnxModel {
         };
         self.metadata.inputs.iter().map(shape).collect()
     }
+}
+
+fn is_too_small(error: &ServiceError) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TooSmall>)
 }
 
 /// Runs the plan for these shapes if it is worth one, else the plan for all sizes.
@@ -372,7 +382,9 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
         let plan = match made.unwrap_or_else(|_| Err(panicked())) {
             Ok(plan) => plan,
             Err(error) => {
-                first_error.get_or_insert(error);
+                if first_error.as_ref().is_none_or(is_too_small) {
+                    first_error = Some(error);
+                }
                 continue;
             }
         };
@@ -414,7 +426,10 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                     }
                 }
                 Err(error) => {
-                    first_error.get_or_insert(error);
+                    // That the first sizes were too small explains nothing where larger ones fail too.
+                    if first_error.as_ref().is_none_or(is_too_small) {
+                        first_error = Some(error);
+                    }
                 }
             }
         }

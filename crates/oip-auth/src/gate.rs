@@ -3,11 +3,12 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::PoisonError,
+    sync::{Arc, PoisonError},
     task::{Context, Poll, ready},
 };
 
 use http::{Extensions, HeaderValue, Request, Response, header::WWW_AUTHENTICATE};
+use oip_service::RequestNotes;
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -20,7 +21,8 @@ use crate::{
 /// A service behind a [`Guard`].
 ///
 /// What it lets through carries a [`Grant`](oip_service::Grant) where only the request's content tells whether it is allowed. Each
-/// call that changes something is one line of the log, with the target `audit`.
+/// call that changes something is one line of the log, with the target `audit`. Where the request carries
+/// [`RequestNotes`], its identity is noted there.
 pub struct Gate<S, B> {
     service: S,
     guard: Guard,
@@ -88,14 +90,20 @@ where
             false => Call::of_http(request.method(), path),
         };
         let certificate = || (self.transport.certificate)(request.extensions());
+        // Without a table, clients are called by the first name in their certificate.
+        let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
         let change = call.change;
+        let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
             .guard
             .admit(&self.door, &call, request.headers(), certificate)
         {
             Err(refusal) => {
+                if let (Some(notes), Some(shown)) = (notes, &refusal.shown) {
+                    notes.set_identity(shown);
+                }
                 if let Some(change) = change {
-                    let identity = refusal.shown.as_deref().unwrap_or("nobody known");
+                    let identity = refusal.shown.as_deref().unwrap_or("unknown");
                     let (model, reason) = (call.model.as_deref(), refusal.error.message());
                     tracing::warn!(target: "audit", identity, change, model, reason, "refused");
                 }
@@ -108,6 +116,12 @@ where
                 }
             }
             Ok(mut admitted) => {
+                if notes.is_some() || change.is_some() {
+                    admitted.shown = admitted.shown.or_else(by_certificate);
+                }
+                if let (Some(notes), Some(shown)) = (notes, &admitted.shown) {
+                    notes.set_identity(shown);
+                }
                 if let Some(grant) = admitted.grant.take() {
                     request.extensions_mut().insert(grant);
                 }
@@ -129,7 +143,7 @@ struct Audit {
 
 impl Audit {
     fn log<B>(&self, response: Option<&Response<B>>) {
-        let identity = &*self.admitted.shown;
+        let identity = self.admitted.shown.as_deref().unwrap_or("anonymous");
         let model = self.admitted.model.as_ref();
         let model = model.and_then(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let change = self.change;

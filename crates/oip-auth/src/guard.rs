@@ -1,7 +1,6 @@
 //! Decides on requests by their heads, and says in the log who has changed what.
 
 use std::{
-    borrow::Cow,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
@@ -83,8 +82,8 @@ impl Default for Door {
 
 /// A request that may go on.
 pub(crate) struct Admitted {
-    /// Who has sent it, for the log.
-    pub(crate) shown: Cow<'static, str>,
+    /// Who has sent it, by the table, for the log; nothing without a table.
+    pub(crate) shown: Option<String>,
     /// What is still to be asked.
     pub(crate) grant: Option<Grant>,
     /// The model that was asked about last, of a call that changes something.
@@ -237,7 +236,14 @@ impl Guard {
                 let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
                 if is_moved || call.change.is_some() {
                     let what = call.change.unwrap_or(api.name());
-                    return Err(denied(format!("'{what}' is refused on this address: {advice}")).into());
+                    // The log says who has asked, also where nobody may.
+                    let known = table
+                        .as_ref()
+                        .and_then(|table| identify(table, headers, certificate).ok());
+                    return Err(Refusal {
+                        shown: known.map(|known| known.shown),
+                        ..denied(format!("'{what}' is refused on this address: {advice}")).into()
+                    });
                 }
             }
         }
@@ -245,7 +251,7 @@ impl Guard {
         let model: Asked = call.change.is_some().then(model);
         let Some(table) = table else {
             return Ok(Admitted {
-                shown: Cow::Borrowed("anonymous"),
+                shown: None,
                 // Who changes a model by gRPC names it in the message.
                 grant: call
                     .change
@@ -267,7 +273,7 @@ impl Guard {
             shown: Some(known.shown.clone()),
         })?;
         let is_asked_again = call.change.is_some() || !identity.may_use_all_models() || identity.has_rate();
-        let shown = Cow::Owned(known.shown);
+        let shown = Some(known.shown);
         let who = Some((table.clone(), known.identity));
         Ok(Admitted {
             grant: is_asked_again.then(|| Grant::new(Watched::new(who, &model))),

@@ -334,7 +334,7 @@ impl Table {
                 };
                 let found = verified.values.iter().find_map(of_value);
                 found.ok_or(Refused::Token(
-                    "nobody in the server's table is meant by the token",
+                    "the token's claim fits no identity of the server's table",
                 ))
             }
             _ => Err(Refused::Token("the token is not known")),
@@ -473,7 +473,7 @@ impl Identity {
     pub(crate) fn take_turn(&self) -> Result<(), ServiceError> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.take(Instant::now()).map_err(|wait| {
-            let message = format!("identity '{}' calls more often than it may", self.name);
+            let message = format!("identity '{}' exceeds its rate", self.name);
             ServiceError::new(ErrorCode::Overloaded, message).retry_after(wait.max(Duration::from_millis(1)))
         })
     }
@@ -611,7 +611,7 @@ mod tests {
         assert_eq!(
             nobody.err(),
             Some(Refused::Token(
-                "nobody in the server's table is meant by the token"
+                "the token's claim fits no identity of the server's table"
             ))
         );
         assert_eq!(

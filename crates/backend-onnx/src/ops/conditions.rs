@@ -109,6 +109,24 @@ pub(super) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
+/// tract multiplies sizes without looking whether the product fits: 4 times 2^62 would be nothing.
+pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [data, repeats, ..] = inputs else {
+        return Ok(());
+    };
+    for (dim, repeat) in data.shape.iter().zip(repeats.integers().unwrap_or_default()) {
+        if repeat < 0 {
+            return refuse(format!("{repeat} repetitions of a dimension"));
+        }
+        if dim.to_i64().is_ok_and(|dim| dim.checked_mul(repeat).is_none()) {
+            return refuse(format!(
+                "{repeat} repetitions of a dimension of {dim} are more than can be counted"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// tract computes powers in the base's type.
 pub(super) fn pow(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     match inputs {

@@ -552,7 +552,7 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .own(text::tf_idf),
     op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
-    op("Tile").since(6).of(FIXED),
+    op("Tile").since(6).of(FIXED).given(when::tile),
     op("TopK")
         .gives(Outputs::Exactly(2))
         .since(10)

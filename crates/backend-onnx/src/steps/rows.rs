@@ -28,12 +28,19 @@ impl Rows {
     }
 
     pub(super) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
-        // A row of nothing takes memory too.
-        const ROW: u64 = 64;
+        // What tract has of each row beside its bytes.
+        const ROW: u64 = 320;
+        // Bytes after which the memory that is free is looked at again.
+        const PERIOD: u64 = 128 << 20;
+        let before = self.bytes;
         self.bytes += ROW + (row.len() * row.datum_type().size_of()) as u64;
         if self.bytes > MAX_BYTES {
             let limit = size::gib(MAX_BYTES);
             return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());
+        }
+        if before / PERIOD != self.bytes / PERIOD {
+            // Stacking needs as much again.
+            size::admit_now(self.bytes)?;
         }
         if let Some(first) = self.made[index].first()
             && (first.shape() != row.shape() || first.datum_type() != row.datum_type())

@@ -79,3 +79,45 @@ fn values_that_do_not_fit_are_the_requests_fault() {
         );
     }
 }
+
+/// Sizes that a few bytes ask for are counted before anything is made, and none of them wraps around to a small one.
+#[test]
+fn sizes_from_values_are_counted() {
+    let values = |values: Vec<i64>| {
+        let shape = Shape::new(&[values.len() as u64]).unwrap();
+        Tensor::from_vec(shape, values).unwrap()
+    };
+    let ask = |model: &str, input: &str, given: Vec<i64>| {
+        let x = Tensor::from_vec(Shape::new(&[1, 4]).unwrap(), vec![1.0f32, 4.0, 2.0, 3.0]).unwrap();
+        let request = InferRequest::new(ModelRef::new("m", None).unwrap())
+            .with_input("x", x)
+            .with_input(input, values(given));
+        infer(&*Runtime::Tract.model(model), request)
+    };
+    for (repeats, expected) in [
+        (
+            [1, 1 << 62],
+            "4611686018427387904 repetitions of a dimension of 4 are more than can be counted",
+        ),
+        ([1, 1 << 61], "more than can be counted"),
+        ([1 << 20, 1 << 20], "which is beyond the limit of 4 GiB"),
+        ([i64::MAX, i64::MAX], "more than can be counted"),
+        ([-1, 1], "-1 repetitions of a dimension"),
+    ] {
+        let repeats = repeats.to_vec();
+        let error = ask("tiles_of_a_request", "repeats", repeats.clone()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        assert!(error.to_string().contains(expected), "{repeats:?}: {error}");
+    }
+    let nothing = ask("tiles_of_a_request", "repeats", vec![1, 0]).unwrap();
+    assert_eq!(nothing[0].value.shape().dims(), [1, 0]);
+
+    let mut dims = vec![1; 70];
+    dims.extend([1, 4]);
+    let error = ask("dims_of_a_request", "dims", dims).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+    assert!(
+        error.to_string().contains("rank 72 is beyond the limit"),
+        "{error}"
+    );
+}

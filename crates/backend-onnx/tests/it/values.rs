@@ -155,3 +155,43 @@ fn models_can_run_at_the_same_time() {
         });
     }
 }
+
+/// Two dimensions below zero have a product above it: tract's product of matrices then read memory that was not there, and the
+/// process was gone.
+#[test]
+fn images_smaller_than_a_window_are_refused() {
+    let model = Runtime::Tract.model("window_of_any_image");
+    // Asked for again and again, a shape gets a plan of its own.
+    for _ in 0..5 {
+        for (height, width) in [(1, 1), (2, 2), (1, 2), (2, 1), (1, 6), (0, 0), (0, 6)] {
+            let error = infer(&*model, image(height, width)).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+            let expected = "the inputs are too small for the model: a value between two operators would have a dimension of -";
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        let outputs = infer(&*model, image(3, 4)).unwrap();
+        assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
+    }
+}
+
+/// tract panics where a window has no pixels to look at.
+#[test]
+fn images_without_pixels_are_refused() {
+    let model = Runtime::Tract.model("pool_of_any_image");
+    for (height, width) in [(0, 0), (0, 4), (4, 0)] {
+        let error = infer(&*model, image(height, width)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        assert!(error.to_string().contains("an image without pixels"), "{error}");
+    }
+    let outputs = infer(&*model, image(1, 2)).unwrap();
+    assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
+}
+
+/// A request with one image of this size.
+fn image(height: u64, width: u64) -> InferRequest {
+    let shape = tensor_core::Shape::new(&[1, 3, height, width]).unwrap();
+    let image = vec![1.0f32; (3 * height * width) as usize];
+    let image = tensor_core::Tensor::from_vec(shape, image).unwrap();
+    let model = oip_types::ModelRef::new("m", None).unwrap();
+    InferRequest::new(model).with_input("image", image)
+}

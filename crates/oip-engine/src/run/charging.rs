@@ -1,7 +1,7 @@
 //! Memory of tensors that the engine and its models make is charged to the requests it is made for.
 
 use bytes::Bytes;
-use oip_service::Lease;
+use oip_service::{Charge, Lease};
 use oip_types::{InferInput, InferOutput, InferRequest, ServiceError, TensorValue};
 
 use crate::batching::batch;
@@ -71,6 +71,22 @@ pub(crate) fn join(lease: &Lease, requests: &[InferRequest]) -> Result<InferRequ
     Ok(joined)
 }
 
+/// Charges what strings take in a model while it runs: each has memory of its own there, also an empty one.
+///
+/// # Errors
+/// As [`Lease::charge`].
+pub(crate) fn charge_strings(lease: &Lease, request: &InferRequest) -> Result<Option<Charge>, ServiceError> {
+    const STRING: u64 = size_of::<String>() as u64;
+    let counts = request.inputs.iter().map(|input| match &input.value {
+        TensorValue::Bytes(strings) => strings.shape().element_count(),
+        TensorValue::Fixed(_) => 0,
+    });
+    match counts.sum::<u64>() {
+        0 => Ok(None),
+        count => lease.charge(count.saturating_mul(STRING)).map(Some),
+    }
+}
+
 fn charged(lease: &Lease, value: TensorValue) -> Result<TensorValue, ServiceError> {
     let charge = lease.charge(value.raw().len() as u64)?;
     Ok(value.with_handle(|bytes| charge.own(bytes)))
@@ -92,6 +108,23 @@ mod tests {
         let budget = ByteBudget::new(limit);
         let lease = Lease::new(&budget, &TimeLimits::default());
         (budget, lease)
+    }
+
+    #[test]
+    fn strings_count_while_a_model_runs() {
+        let (budget, lease) = lease(100);
+        let request = |count: u64| {
+            let strings = BytesTensor::from_elements(Shape::vector(count), vec![""; count as usize]).unwrap();
+            InferRequest::new(ModelRef::new("m", None).unwrap())
+                .with_input("x", vector(100))
+                .with_input("s", strings)
+        };
+        let charge = charge_strings(&lease, &request(4)).unwrap().unwrap();
+        assert_eq!(budget.used(), 4 * 24);
+        drop(charge);
+        assert!(charge_strings(&lease, &request(0)).unwrap().is_none());
+        let error = charge_strings(&lease, &request(5)).err().unwrap();
+        assert_eq!((error.code(), budget.used()), (ErrorCode::TooLarge, 0));
     }
 
     #[test]

@@ -398,6 +398,7 @@ impl Shared {
         cancel: &CancelToken,
         lease: &Lease,
     ) -> Answer {
+        let _strings = charging::charge_strings(lease, &request)?;
         let others = self.others.for_run(&self.metadata.name, cancel, lease);
         let outputs = self.guarded(slot, cancel, || self.model.infer_with(request, cancel, &others))?;
         self.charged(lease, inputs, outputs)

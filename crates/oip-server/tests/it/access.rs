@@ -21,7 +21,10 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::support::{Answer, Server, command, connect, failing, receive, send};
+use crate::{
+    support::{Answer, Server, command, connect, failing, receive, send},
+    traffic::line,
+};
 
 /// The SHA-256 of `s3cret`.
 const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
@@ -263,10 +266,7 @@ async fn whoever_calls_too_often_is_told_when_to_come_back() {
         if expected == 429 {
             let after: u64 = answer.header("retry-after").unwrap().parse().unwrap();
             assert!((50..=100).contains(&after), "{after}");
-            assert_eq!(
-                error(&answer),
-                "identity 'anonymous' calls more often than it may"
-            );
+            assert_eq!(error(&answer), "identity 'anonymous' exceeds its rate");
         }
     }
     let mut client = client(&server).await;
@@ -515,10 +515,7 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
     assert_eq!(ask("n0t-known"), 401);
     let line = until(&mut log, "audit");
-    assert!(
-        line.contains("refused") && line.contains("nobody known"),
-        "{line}"
-    );
+    assert!(line.contains("refused") && line.contains("unknown"), "{line}");
     let endpoint = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
     let mut client = GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap());
     let unload = RepositoryModelUnloadRequest {
@@ -543,6 +540,46 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
             "{line}"
         );
     }
+}
+
+/// The access log has the identity of each client that is known, also where the call is refused.
+#[tokio::test]
+async fn the_access_log_names_identities() {
+    let logs = tempfile::tempdir().unwrap();
+    let log = logs.path().join("access.log");
+    let options = ["--access-log=json", "--access-log-file", log.to_str().unwrap()];
+    let (server, _folder) = server(&table(), &options);
+    for (id, path, token) in [
+        ("known", "/v2/models/open", Some("s3cret")),
+        ("refused", "/v2/models/closed", Some("s3cret")),
+        ("unknown", "/v2/models/open", Some("wrong")),
+        ("nameless", "/v2/health/ready", None),
+    ] {
+        let token = token.map(|token| format!("Bearer {token}"));
+        let headers = token.iter().map(|token| ("Authorization", token.as_str()));
+        let headers: Vec<_> = headers.chain([("X-Request-ID", id)]).collect();
+        server.request("GET", path, &headers, b"");
+    }
+    let mut client = client(&server).await;
+    let mut request = known(ModelMetadataRequest {
+        name: "open".into(),
+        ..Default::default()
+    });
+    request
+        .metadata_mut()
+        .insert("x-request-id", "grpc".parse().unwrap());
+    client.model_metadata(request).await.unwrap();
+    for (id, identity) in [
+        ("known", Some("ci")),
+        ("refused", Some("ci")),
+        ("unknown", None),
+        ("nameless", Some("anonymous")),
+        ("grpc", Some("ci")),
+    ] {
+        let found = line(&log, |line| line["request_id"] == id);
+        assert_eq!(found["identity"].as_str(), identity, "{found}");
+    }
+    assert!(!fs::read_to_string(&log).unwrap().contains("s3cret"));
 }
 
 #[test]

@@ -17,7 +17,10 @@ use rustls::{
 };
 use tempfile::TempDir;
 
-use crate::support::{Answer, Server, connect, failing, receive, send, try_receive};
+use crate::{
+    support::{Answer, Server, connect, failing, receive, send, try_receive},
+    traffic::line,
+};
 
 /// An authority, and a folder with what it has signed.
 pub(crate) struct Certificates {
@@ -193,9 +196,20 @@ fn clients_need_a_certificate_of_the_authority() {
     certificates.sign("robot", &["robot"]);
     strangers.sign("robot", &["robot"]);
     let authority = certificates.path("ca.pem");
-    let (server, _repository) = start(&certificates, &["--tls-client-ca", authority.to_str().unwrap()]);
+    let log = certificates.path("access.log");
+    let options = [
+        "--tls-client-ca",
+        authority.to_str().unwrap(),
+        "--access-log=json",
+        "--access-log-file",
+        log.to_str().unwrap(),
+    ];
+    let (server, _repository) = start(&certificates, &options);
     let known = certificates.client(Some("robot"), b"http/1.1");
     assert_eq!(get(server.http, &known, "/v2/health/live").unwrap().status, 200);
+    // Without a table of identities clients are called by their certificate.
+    let logged = line(&log, |line| line["code"] == 200);
+    assert_eq!(logged["identity"], "dns:robot");
     fs::copy(strangers.path("robot.pem"), certificates.path("stranger.pem")).unwrap();
     fs::copy(
         strangers.path("robot-key.pem"),

@@ -24,7 +24,7 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 /// The only line for which something holds, once it is there.
-fn line(path: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn line(path: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     until("a line is written", || lines(path).iter().any(&is_it));
     let mut found: Vec<Value> = lines(path).into_iter().filter(&is_it).collect();
     assert_eq!(found.len(), 1, "{found:?}");
