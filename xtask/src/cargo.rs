@@ -6,6 +6,9 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
+/// One set of flags for every check, so that dependencies are built once.
+pub(crate) const FLAGS: &[(&str, &str)] = &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")];
+
 /// Runs cargo in the workspace's folder, with these variables in its environment.
 pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let status = Command::new(env!("CARGO"))

@@ -12,9 +12,6 @@ struct Check {
     arguments: &'static [&'static str],
 }
 
-/// One set of flags for every check, so that dependencies are built once.
-const FLAGS: &[(&str, &str)] = &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")];
-
 const CHECKS: &[Check] = &[
     Check {
         name: "fmt",
@@ -198,7 +195,7 @@ fn check_other_target() -> Result<()> {
     }
     let without = without.iter().flat_map(|package| ["--exclude", package]);
     let arguments: Vec<&str> = arguments.into_iter().chain(without).collect();
-    cargo::run(&arguments, FLAGS)
+    cargo::run(&arguments, cargo::FLAGS)
 }
 
 /// Pages that read tensors. What reads files must compile where addresses have 32 bits and there is no file system.
@@ -227,7 +224,7 @@ fn check_web_target() -> Result<()> {
     let packages = readers.iter().flat_map(|package| ["--package", package]);
     let arguments = ["check", "--lib", "--quiet", "--target", WEB_TARGET];
     let arguments: Vec<&str> = arguments.into_iter().chain(packages).collect();
-    cargo::run(&arguments, FLAGS)
+    cargo::run(&arguments, cargo::FLAGS)
 }
 
 /// Runs all checks, one after the other, and stops at the first that fails.
@@ -235,7 +232,7 @@ pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
     step("codegen", || codegen::run(true))?;
     for check in CHECKS {
-        step(check.name, || cargo::run(check.arguments, FLAGS))?;
+        step(check.name, || cargo::run(check.arguments, cargo::FLAGS))?;
     }
     step(OTHER_TARGET, check_other_target)?;
     step(WEB_TARGET, check_web_target)?;

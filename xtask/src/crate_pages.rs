@@ -1,5 +1,7 @@
 //! What a crate shows to those who look for one: a page, an example, words to be found by, and how its documentation is built.
 
+use std::fs;
+
 use anyhow::Result;
 use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
@@ -28,10 +30,15 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
     let is_program = !has(&TargetKind::Lib);
     let folder = package.manifest_path.parent();
     let name = package.name.to_string();
+    let readme = folder.map(|folder| fs::read_to_string(folder.join("README.md")).unwrap_or_default());
     let checks = [
         (
             "no README.md",
             folder.is_some_and(|folder| folder.join("README.md").is_file()),
+        ),
+        (
+            "no example in README.md",
+            readme.is_some_and(|readme| readme.contains("\n```")),
         ),
         ("no description", package.description.is_some()),
         ("no keywords", !package.keywords.is_empty()),

@@ -189,20 +189,31 @@ fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(workspace::target().join(target.triple).join(PROFILE))
 }
 
-/// Flags that keep the folders of this machine out of the programs: panics name places in the code.
-fn without_paths() -> String {
+/// The folders of this machine that sources stand in: the repository's and cargo's.
+fn own_folders() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
-    let known = [
-        Some((workspace::root(), "tensorferry")),
-        home.map(|home| (home, "cargo")),
-    ];
-    let flags = known
-        .into_iter()
-        .flatten()
-        .map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
+    [Some(workspace::root()), home].into_iter().flatten().collect()
+}
+
+/// Flags that keep the folders of this machine out of the programs: panics name places in the code.
+fn without_paths() -> String {
+    let names = ["tensorferry", "cargo"];
+    let flags = own_folders().into_iter().zip(names);
+    let flags = flags.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
     // The separator that cargo has for flags with blanks in them.
     flags.collect::<Vec<_>>().join("\x1f")
+}
+
+/// A program that names folders of the building machine is not packed.
+fn check_paths(program: &Path) -> Result<()> {
+    let bytes = fs::read(program)?;
+    for folder in own_folders() {
+        let name = folder.display().to_string();
+        let is_named = bytes.windows(name.len()).any(|window| window == name.as_bytes());
+        ensure!(!is_named, "{} names {name}", program.display());
+    }
+    Ok(())
 }
 
 /// Puts one archive together, and returns it.
@@ -223,6 +234,13 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         let size = fs::metadata(&packed)?.len();
         println!("{}: {program} has {:.1} MB", target.triple, size as f64 / 1e6);
         describe(program, &runnable(target, &packed, program)?, &tree)?;
+    }
+    // Programs that were built elsewhere have other folders in them.
+    let programs_here = workspace::target().join(target.triple).join(PROFILE);
+    if programs == programs_here {
+        for (_, program) in PROGRAMS {
+            check_paths(&tree.join("bin").join(program))?;
+        }
     }
     try_out(target, &tree.join("bin").join(PROGRAMS[0].1))?;
     for page in PAGES {

@@ -19,6 +19,7 @@ mod corpus;
 mod crate_pages;
 mod deploy;
 mod dist;
+mod features;
 mod fuzz;
 mod image;
 mod interop;
@@ -29,6 +30,7 @@ mod python;
 mod readmes;
 mod rustfmt;
 mod schemas;
+mod semver;
 mod served;
 mod simulate;
 mod sizes;
@@ -111,14 +113,10 @@ enum Task {
     Dist(dist::Options),
     /// Check the dependencies' licences, sources and known faults; needs cargo-deny and a network
     Deny,
-    /// Check each library with each of its features alone; needs cargo-hack
-    Features,
+    /// Check each crate with none of its features, with each alone, and with all
+    Features(features::Options),
     /// Hold the public interfaces against those of a commit or tag; needs cargo-semver-checks
-    Semver {
-        /// What they are held against
-        #[arg(value_name = "COMMIT")]
-        baseline: String,
-    },
+    Semver(semver::Options),
     /// Check the workspace with the oldest Rust that is supported; needs rustup and that toolchain
     Msrv,
     /// Compile all fuzz targets; with --seconds, run them too
@@ -157,8 +155,8 @@ fn main() -> ExitCode {
         Task::Compare(options) => compare::run(&options),
         Task::Dist(options) => dist::run(&options),
         Task::Deny => tools::deny(),
-        Task::Features => tools::features(),
-        Task::Semver { baseline } => tools::semver(&baseline),
+        Task::Features(options) => features::run(&options),
+        Task::Semver(options) => semver::run(&options),
         Task::Msrv => tools::msrv(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Package { no_verify } => tools::package(!no_verify),

@@ -573,7 +573,12 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
             broken.push(format!("{document}: has a row for `{row}`, which is no crate"));
         }
     }
-    check_files_named(&architecture, broken)?;
+    for page in ["docs/ARCHITECTURE.md", "docs/threat-model.md"] {
+        check_files_named(page, &read(page), broken)?;
+        check_holders(page, &read(page), broken);
+    }
+    // Some of these can only be read or looked at.
+    check_files_named("docs/promises.md", &read("docs/promises.md"), broken)?;
     for path in pages()? {
         // Written by a test that failed while its output went into the page.
         if fs::read_to_string(&path)?.contains("rust_begin_unwind") {
@@ -605,15 +610,20 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// docs/ARCHITECTURE.md names files that are there, and for each invariant a test or a task that holds it.
-fn check_files_named(architecture: &str, broken: &mut Vec<String>) -> Result<()> {
+/// A page names files that are there.
+fn check_files_named(page: &str, text: &str, broken: &mut Vec<String>) -> Result<()> {
     let sources = sources()?;
-    for name in quoted_files(architecture) {
+    for name in quoted_files(text) {
         if !sources.iter().any(|source| source.ends_with(name)) {
-            broken.push(format!("docs/ARCHITECTURE.md: names `{name}`, which is no file"));
+            broken.push(format!("{page}: names `{name}`, which is no file"));
         }
     }
-    for (invariant, holder) in invariants(architecture) {
+    Ok(())
+}
+
+/// For each invariant, bound or check of a page's tables there is a test or a task that holds it.
+fn check_holders(page: &str, text: &str, broken: &mut Vec<String>) {
+    for (invariant, holder) in invariants(text) {
         let mut has_test = holder.contains("cargo xtask");
         for name in quoted_files(holder) {
             let folder = if name.starts_with("xtask/") { "" } else { "crates" };
@@ -623,12 +633,9 @@ fn check_files_named(architecture: &str, broken: &mut Vec<String>) -> Result<()>
                 .any(|mark| text.contains(mark));
         }
         if !has_test {
-            broken.push(format!(
-                "docs/ARCHITECTURE.md: no test holds the invariant \"{invariant}\""
-            ));
+            broken.push(format!("{page}: no test holds \"{invariant}\""));
         }
     }
-    Ok(())
 }
 
 /// What stands in backticks and is called like a Rust file.
@@ -637,13 +644,17 @@ fn quoted_files(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|name| name.ends_with(".rs") && !name.contains(char::is_whitespace))
 }
 
-/// The first and the last column of the table of invariants.
-fn invariants(architecture: &str) -> Vec<(&str, &str)> {
-    let table = architecture
-        .lines()
-        .skip_while(|line| !line.starts_with("| invariant |"));
-    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
-    let cells = rows.map(|row| row.trim_matches(['|', ' ']));
+/// The first and the last column of the tables that say what holds something.
+fn invariants(text: &str) -> Vec<(&str, &str)> {
+    let mut rows = Vec::new();
+    let mut is_inside = false;
+    for line in text.lines() {
+        is_inside = line.ends_with("| held by |") || is_inside && line.starts_with('|');
+        if is_inside && !line.ends_with("| held by |") && !line.starts_with("|---") {
+            rows.push(line.trim_matches(['|', ' ']));
+        }
+    }
+    let cells = rows.into_iter();
     cells
         .filter_map(|row| Some((row.split_once(" | ")?.0, row.rsplit_once(" | ")?.1)))
         .collect()
@@ -740,13 +751,14 @@ mod tests {
         };
         let broken = |holder: &str| {
             let mut broken = Vec::new();
-            check_files_named(&page(holder), &mut broken).unwrap();
+            check_files_named("page.md", &page(holder), &mut broken).unwrap();
+            check_holders("page.md", &page(holder), &mut broken);
             broken
         };
-        let no_file = "docs/ARCHITECTURE.md: names `none.rs`, which is no file";
+        let no_file = "page.md: names `none.rs`, which is no file";
         assert_eq!(broken("`xtask/src/tidy.rs`"), [no_file]);
         assert_eq!(broken("`cargo xtask tidy`"), [no_file]);
-        let no_test = "docs/ARCHITECTURE.md: no test holds the invariant \"it holds\"";
+        let no_test = "page.md: no test holds \"it holds\"";
         assert_eq!(broken("`xtask/src/workspace.rs`"), [no_file, no_test]);
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{cargo, workspace};
 
 /// A tool that cargo finds by its name.
-struct Tool {
+pub(crate) struct Tool {
     /// The subcommand of cargo.
     name: &'static str,
     install: &'static str,
@@ -17,30 +17,40 @@ const DENY: Tool = Tool {
     name: "deny",
     install: "cargo install cargo-deny",
 };
-const HACK: Tool = Tool {
-    name: "hack",
-    install: "cargo install cargo-hack",
-};
-const SEMVER: Tool = Tool {
+pub(crate) const SEMVER: Tool = Tool {
     name: "semver-checks",
     install: "cargo install cargo-semver-checks",
 };
 
 impl Tool {
     fn is_installed(&self) -> bool {
-        let mut ask = Command::new(env!("CARGO"));
-        ask.args([self.name, "--version"]);
-        ask.output().is_ok_and(|output| output.status.success())
+        let mut ask = self.command();
+        ask.arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success())
     }
 
-    /// Runs it; an error where it is not installed.
-    fn run(&self, arguments: &[&str]) -> Result<()> {
+    /// An error that says how to install it, where it is not.
+    pub(crate) fn ensure_installed(&self) -> Result<()> {
         ensure!(
             self.is_installed(),
             "cargo-{} is not installed: {}",
             self.name,
             self.install
         );
+        Ok(())
+    }
+
+    /// The call of cargo that runs it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO"));
+        command.arg(self.name);
+        command
+    }
+
+    /// Runs it; an error where it is not installed.
+    fn run(&self, arguments: &[&str]) -> Result<()> {
+        self.ensure_installed()?;
         let arguments: Vec<&str> = [self.name].into_iter().chain(arguments.iter().copied()).collect();
         cargo::run(&arguments, &[])
     }
@@ -66,25 +76,6 @@ pub(crate) fn deny_offline() -> Result<()> {
         "bans",
         "sources",
     ])
-}
-
-/// Each library with each of its features alone, with none and with all. Libraries are checked without their dev-dependencies anyway;
-/// to have cargo-hack remove these from the manifests would leave them changed when it is interrupted.
-pub(crate) fn features() -> Result<()> {
-    HACK.run(&[
-        "check",
-        "--workspace",
-        "--exclude",
-        "xtask",
-        "--each-feature",
-        "--lib",
-        "--quiet",
-    ])
-}
-
-/// The public interfaces against those of a commit or tag. Nothing is released yet, so there is no other baseline.
-pub(crate) fn semver(baseline: &str) -> Result<()> {
-    SEMVER.run(&["check-release", "--workspace", "--baseline-rev", baseline])
 }
 
 /// The minimum supported Rust version, `rust-version` of Cargo.toml, compiles everything that users depend on.
@@ -131,13 +122,22 @@ fn minimum_version() -> Result<String> {
     Ok(version.context("Cargo.toml has no rust-version")?.to_owned())
 }
 
-/// Packages every crate as a registry would get it. Without a registry's account this is all that can be tried.
+/// Packages every crate as a registry would get it, and builds the packages. Without a registry's account this is all that can be tried.
+///
+/// Cargo gives each package a target folder of its own unless one is named, and would build all dependencies for each. With the flags of
+/// CI, those that tests have built are used again.
 pub(crate) fn package(verify: bool) -> Result<()> {
     let mut arguments = vec!["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
     if !verify {
         arguments.push("--no-verify");
     }
-    cargo::run(&arguments, &[])
+    let target = workspace::target().display().to_string();
+    let shared = [
+        ("CARGO_TARGET_DIR", target.as_str()),
+        ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
+        ("CARGO_INCREMENTAL", "0"),
+    ];
+    cargo::run(&arguments, &[cargo::FLAGS, &shared].concat())
 }
 
 #[cfg(test)]

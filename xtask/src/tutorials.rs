@@ -60,6 +60,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()?;
     pages.sort();
+    let all = pages
+        .iter()
+        .map(|page| Ok((name(page), requirements(&blocks(&fs::read_to_string(page)?)))))
+        .collect::<Result<Vec<_>>>()?;
     if let Some(only) = &options.only {
         pages.retain(|page| page.file_stem().is_some_and(|stem| stem == only.as_str()));
         ensure!(!pages.is_empty(), "docs/tutorials has no page {only}");
@@ -76,21 +80,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     for page in pages {
         let start = Instant::now();
-        let name = workspace::display(&page);
-        run_page(&page, &options.python, &programs).with_context(|| name.clone())?;
-        println!("{name}: as it says, after {:.0} s", start.elapsed().as_secs_f64());
+        let shown = workspace::display(&page);
+        let environment = environment(&name(&page), &all).context("a page that was just listed")?;
+        run_page(&page, environment, &options.python, &programs).with_context(|| shown.clone())?;
+        println!(
+            "{shown}: as it says, after {:.0} s",
+            start.elapsed().as_secs_f64()
+        );
     }
     Ok(())
 }
 
-fn run_page(page: &Path, python: &str, programs: &Path) -> Result<()> {
+/// A page's name, and what it installs.
+type Needs = (String, Vec<String>);
+
+fn name(page: &Path) -> String {
+    page.file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The environment that a page runs in: that of the page which installs most beside everything that this one does, since PyTorch alone
+/// takes gigabytes.
+fn environment<'all>(page: &str, all: &'all [Needs]) -> Option<&'all Needs> {
+    let (_, needed) = all.iter().find(|(name, _)| name == page)?;
+    let has_all = |has: &[String]| needed.iter().all(|requirement| has.contains(requirement));
+    let fitting = all.iter().filter(|(_, has)| has_all(has));
+    fitting.max_by_key(|(_, has)| has.len())
+}
+
+fn run_page(page: &Path, (of, requirements): &Needs, python: &str, programs: &Path) -> Result<()> {
     let blocks = blocks(&fs::read_to_string(page)?);
-    let name = page.file_stem().unwrap_or_default().to_string_lossy();
     let kept = workspace::root().join("target/tutorials");
-    let requirements = requirements(&blocks);
     let requirements: Vec<&str> = requirements.iter().map(String::as_str).collect();
-    let python = python::environment(python, &kept.join(format!("{name}-venv")), &requirements)?;
-    let folder = kept.join(&*name);
+    let python = python::environment(python, &kept.join(format!("{of}-venv")), &requirements)?;
+    let folder = kept.join(name(page));
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
@@ -268,6 +293,16 @@ mod tests {
         assert_eq!((blocks[1].line, blocks[1].text.as_str()), (7, "oip-server m\n"));
         assert_eq!(blocks[2].text, "1\n\n2\n");
         assert_eq!(requirements(&blocks), ["scikit-learn==1.9.1", "other"]);
+    }
+
+    #[test]
+    fn pages_share_an_environment_where_one_has_all() {
+        let needs =
+            |name: &str, has: &[&str]| (name.to_owned(), has.iter().map(|has| (*has).to_owned()).collect());
+        let all = [needs("a", &["x"]), needs("b", &["y"]), needs("c", &["z", "x"])];
+        let of = |page: &str| environment(page, &all).unwrap().0.as_str();
+        assert_eq!([of("a"), of("b"), of("c")], ["c", "b", "c"]);
+        assert!(environment("d", &all).is_none());
     }
 
     /// A page that starts no server, or checks nothing, would pass without running anything.

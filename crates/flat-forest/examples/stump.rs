@@ -1,7 +1,7 @@
 //! One tree of two leaves, built and asked.
 //!
 //! ```sh
-//! cargo run --package forest --example stump
+//! cargo run --package flat-forest --example stump
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 

@@ -12,6 +12,24 @@
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
 //! The crate has no code of any single format.
+//!
+//! ```
+//! use std::{fs, io::Write};
+//!
+//! use fmt_core::AtomicFile;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("greeting.txt");
+//! let mut file = AtomicFile::create(&path)?;
+//! file.write_all(b"hello")?;
+//! // Until now readers see the file that was there before, or none.
+//! assert!(!path.exists());
+//! file.persist()?;
+//! assert_eq!(fs::read(&path)?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 mod append_file;
 mod atomic_file;

@@ -5,6 +5,23 @@
 //!
 //! - [`OnnxReader`]: a model's weights as a [`TensorReader`](fmt_core::TensorReader), and its [`Summary`].
 //! - [`Onnx`]: the format, for tools.
+//!
+//! ```no_run
+//! use std::{path::Path, sync::Arc};
+//!
+//! use fmt_core::{FileSource, ReadOptions, TensorReader};
+//! use fmt_onnx::OnnxReader;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let source = FileSource::open(Path::new("model.onnx"))?;
+//! let reader = OnnxReader::open(Arc::new(source), &ReadOptions::default())?;
+//! println!("{} inputs", reader.summary().inputs.len());
+//! for (index, weight) in reader.entries().iter().enumerate() {
+//!     println!("{}: {} bytes", weight.name, reader.tensor(index)?.bytes().len());
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod dtype;
 mod model;

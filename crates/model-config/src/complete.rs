@@ -305,16 +305,6 @@ fn narrow_one(
     Ok(narrowed)
 }
 
-impl WrittenTensor {
-    /// The dimensions that the model has, where they are written: those of `reshape`, or `dims`.
-    fn model_dims(&self) -> Option<&[i64]> {
-        match &self.reshape {
-            Some(reshape) => Some(&reshape.shape),
-            None => self.dims.as_deref(),
-        }
-    }
-}
-
 /// What a pipeline is to clients: all of it is in its configuration.
 ///
 /// # Errors

@@ -171,23 +171,23 @@ impl WrittenConfig {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }
 
-    /// The dimensions of the inputs for which they are written, by name.
+    /// The dimensions that the model has for the inputs for which they are written, by name.
     pub fn input_dims(&self) -> BTreeMap<String, Vec<i64>> {
         let written = self.inputs.iter();
         written
-            .filter_map(|input| Some((input.name.clone(), input.dims.clone()?)))
+            .filter_map(|input| Some((input.name.clone(), input.model_dims()?.to_vec())))
             .collect()
     }
 
     /// The inputs of which both datatype and dimensions are written, and the outputs likewise: for backends whose models say
-    /// nothing of their own.
+    /// nothing of their own. Dimensions are the model's, where `reshape` gives clients others.
     pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
         let input = |tensor: &WrittenTensor| {
             Some(InputConfig {
                 name: tensor.name.clone(),
                 data_type: tensor.data_type?,
                 format: tensor.format,
-                dims: tensor.dims.clone()?,
+                dims: tensor.model_dims()?.to_vec(),
                 reshape: None,
                 is_shape_tensor: false,
                 allow_ragged_batch: false,
@@ -198,7 +198,7 @@ impl WrittenConfig {
             Some(OutputConfig {
                 name: tensor.name.clone(),
                 data_type: tensor.data_type?,
-                dims: tensor.dims.clone()?,
+                dims: tensor.model_dims()?.to_vec(),
                 reshape: None,
                 label_filename: tensor.label_filename.clone(),
                 is_shape_tensor: false,
@@ -217,6 +217,16 @@ impl WrittenConfig {
             ("platform", self.config.platform.as_str()),
         ];
         named.into_iter().find(|(_, name)| !name.is_empty())
+    }
+}
+
+impl WrittenTensor {
+    /// The dimensions that the model has, where they are written: those of `reshape`, or `dims`.
+    pub(crate) fn model_dims(&self) -> Option<&[i64]> {
+        match &self.reshape {
+            Some(reshape) => Some(&reshape.shape),
+            None => self.dims.as_deref(),
+        }
     }
 }
 
@@ -378,6 +388,18 @@ mod tests {
             (output.data_type, output.label_filename.as_str()),
             (DataType::Bytes, "l.txt")
         );
+    }
+
+    /// Clients send `dims`; the model never sees them.
+    #[test]
+    fn backends_are_shown_the_dimensions_behind_a_reshape() {
+        let text = r#"input [ { name: "x" data_type: TYPE_FP32 dims: [ 1, 64 ] reshape { shape: [ 64 ] } }, { name: "y" dims: [ 2 ] } ]
+            output [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } } ]"#;
+        let written = pbtxt(text).unwrap();
+        let dims = written.input_dims();
+        assert_eq!((&dims["x"][..], &dims["y"][..]), (&[64][..], &[2][..]));
+        let (inputs, outputs) = written.complete_tensors();
+        assert_eq!((&inputs[0].dims[..], &outputs[0].dims[..]), (&[64][..], &[][..]));
     }
 
     #[test]

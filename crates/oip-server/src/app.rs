@@ -42,7 +42,7 @@ use crate::{
     options::LogFormat,
     platforms::Aliases,
     reload::Reloads,
-    report,
+    report::{self, PassedOver},
     signals::{Signals, Wish},
     telemetry::{self, Log, LogEnd},
     tls_options,
@@ -303,7 +303,7 @@ impl App {
             });
         }
 
-        let misplaced = repository.misplaced_files();
+        let passed_over = PassedOver::of(&repository);
         let only_model = repository.only_model();
         let engine = Arc::new(Engine::start(repository, config.engine));
         let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
@@ -445,8 +445,9 @@ impl App {
             loading.wait_until_loaded();
             let elapsed = start.elapsed();
             let models = loading.models();
-            if is_text {
-                report::models(&models, &misplaced, &addresses, elapsed);
+            match is_text {
+                true => report::models(&models, &passed_over, &addresses, elapsed),
+                false => report::log_passed_over(&models, &passed_over),
             }
             tracing::info!(milliseconds = elapsed.as_millis() as u64, "loaded all models");
             let ready = models.iter().filter(|model| model.state == ModelState::Ready);

@@ -10,7 +10,12 @@ use oip_engine::{Engine, ModelControl};
 use oip_types::ModelState;
 
 use crate::{
-    config::Config, failure::Failure, model_source, options::Options, report, telemetry, tls_options,
+    config::Config,
+    failure::Failure,
+    model_source,
+    options::Options,
+    report::{self, PassedOver},
+    telemetry, tls_options,
 };
 
 /// Loads all models as the server would, and prints what came of it. Ends with 1 when a model would not be served, or when
@@ -38,13 +43,13 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     tls_options::read(config.tls.take())?;
     config.access.guard()?;
     let repository = model_source::open(&mut config)?;
-    let misplaced = repository.misplaced_files();
+    let passed_over = PassedOver::of(&repository);
     let engine = Engine::start(repository, config.engine);
     engine.wait_until_loaded();
     let models = engine.models();
     match json {
-        true => report::as_json(&models, &misplaced),
-        false => report::checked(&models, &misplaced, start.elapsed()),
+        true => report::as_json(&models, &passed_over),
+        false => report::checked(&models, &passed_over, start.elapsed()),
     }
     engine.stop(Instant::now() + Duration::from_secs(5));
     log.end.write_out();

@@ -2,7 +2,11 @@
 
 use std::{num::NonZeroU32, ops::Range, path::PathBuf};
 
-use clap::{CommandFactory, Parser, ValueEnum, builder::styling::Styles};
+use clap::{
+    CommandFactory, Parser, ValueEnum,
+    builder::styling::Styles,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use serde::Deserialize;
 use toml::de::DeTable;
 
@@ -450,6 +454,11 @@ fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>
 
 /// Clap's message for a wrong command line, in one line.
 pub(crate) fn one_line(error: &clap::Error) -> String {
+    if let Some((argument, field)) = field_of_configuration(error) {
+        return format!(
+            "unexpected argument '{argument}' found; {field} is a field of a model's config.pbtxt (--help shows all options)"
+        );
+    }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let wanted =
@@ -459,6 +468,31 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         .collect::<Vec<_>>()
         .join("; ");
     format!("{joined} (--help shows all options)")
+}
+
+/// An unknown option that means a field of models' configurations: what each model has of its own is not said to the server.
+fn field_of_configuration(error: &clap::Error) -> Option<(&str, &'static str)> {
+    const FIELDS: [&str; 8] = [
+        "dynamic_batching",
+        "instance_group",
+        "max_batch_size",
+        "max_queue_delay_microseconds",
+        "max_queue_size",
+        "preferred_batch_size",
+        "response_cache",
+        "version_policy",
+    ];
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let name = argument.strip_prefix("--")?.replace('-', "_");
+    let field = FIELDS
+        .into_iter()
+        .find(|field| strsim::osa_distance(field, &name) <= 2)?;
+    Some((argument.as_str(), field))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the server prints for a person: where it listens, what it serves, and how to go on.
 
 use std::{
+    ffi::OsStr,
     fmt::Write as _,
     io::{IsTerminal, Write, stdout},
     net::SocketAddr,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use anstream::{AutoStream, ColorChoice};
-use oip_engine::ModelStatus;
+use oip_engine::{ModelStatus, Repositories};
 use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
@@ -123,10 +124,55 @@ pub(crate) fn listening(addresses: &Addresses) {
 }
 
 /// Says what is served, once everything is loaded or has failed.
-pub(crate) fn models(models: &[ModelStatus], misplaced: &[String], addresses: &Addresses, elapsed: Duration) {
-    let mut text = summary(models, misplaced, elapsed, Look::of_stdout());
+pub(crate) fn models(
+    models: &[ModelStatus],
+    passed_over: &[PassedOver],
+    addresses: &Addresses,
+    elapsed: Duration,
+) {
+    let mut text = summary(models, passed_over, elapsed, Look::of_stdout());
     text += &next_steps(models, addresses);
     print(&text);
+}
+
+/// Says the same of what is not served to programs that read the log and nothing else.
+pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
+    for PassedOver { file, advice } in passed_over {
+        tracing::warn!(file, advice, "a file is passed over");
+    }
+    if models.is_empty() {
+        tracing::warn!("ready, with nothing to serve");
+    }
+}
+
+/// A file in a repository's folder that is not served.
+pub(crate) struct PassedOver {
+    file: String,
+    /// How it would be served.
+    advice: String,
+}
+
+impl PassedOver {
+    /// All of them: model files that belong into a folder of their own, and files of other frameworks.
+    pub(crate) fn of(repositories: &Repositories) -> Vec<Self> {
+        let misplaced = repositories.misplaced_files().into_iter().map(|file| {
+            let part = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+            let (stem, extension) = (
+                part(Path::new(&file).file_stem()),
+                part(Path::new(&file).extension()),
+            );
+            Self {
+                advice: format!("which would be a model as {stem}/1/model.{extension}"),
+                file,
+            }
+        });
+        let foreign = repositories.foreign_files().into_iter();
+        let foreign = foreign.map(|(file, framework)| Self {
+            file,
+            advice: format!("a file of {framework}: export the model to ONNX"),
+        });
+        misplaced.chain(foreign).collect()
+    }
 }
 
 /// The address that the program `tensor` takes by itself.
@@ -163,12 +209,12 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
 }
 
 /// Says what would be served.
-pub(crate) fn checked(models: &[ModelStatus], misplaced: &[String], elapsed: Duration) {
-    print(summary(models, misplaced, elapsed, Look::of_stdout()).trim_start());
+pub(crate) fn checked(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration) {
+    print(summary(models, passed_over, elapsed, Look::of_stdout()).trim_start());
 }
 
 /// Says it to a program.
-pub(crate) fn as_json(models: &[ModelStatus], misplaced: &[String]) {
+pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
     let tensors = |tensors: &[TensorMetadata]| -> Value {
         let tensors = tensors.iter().map(|tensor| {
             json!({
@@ -193,24 +239,19 @@ pub(crate) fn as_json(models: &[ModelStatus], misplaced: &[String]) {
             })
         })
         .collect();
-    let report = json!({"models": models, "passed_over": misplaced});
+    let passed_over: Vec<&str> = passed_over.iter().map(|passed| passed.file.as_str()).collect();
+    let report = json!({"models": models, "passed_over": passed_over});
     print(&format!("{report:#}\n"));
 }
 
-fn summary(models: &[ModelStatus], misplaced: &[String], elapsed: Duration, look: Look) -> String {
+fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration, look: Look) -> String {
     let mut text = String::from("\n");
     match models.is_empty() {
         true => text.push_str("No models are loaded.\n"),
         false => text.push_str(&table(models, look)),
     }
-    for file in misplaced {
-        let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy();
-        let extension = Path::new(file).extension().unwrap_or_default().to_string_lossy();
-        let (shown_file, stem, extension) = (shown(file), shown(&stem), shown(&extension));
-        let _ = writeln!(
-            text,
-            "passed over: {shown_file}, which would be a model as {stem}/1/model.{extension}"
-        );
+    for PassedOver { file, advice } in passed_over {
+        let _ = writeln!(text, "passed over: {}, {}", shown(file), shown(advice));
     }
     let failed = models
         .iter()

@@ -7,6 +7,28 @@
 //! bindings do it, and execution providers that cannot are locked inside of the library. This crate makes that one call.
 //!
 //! It also keeps the names of inputs and outputs as C wants them, so that a run does not make them anew.
+//!
+//! ```no_run
+//! use onnx_session::SharedSession;
+//! use ort::{session::{RunOptions, builder::SessionBuilder}, value::Tensor};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let environment = ort::init_from("libonnxruntime.so")?.build()?;
+//! let session = SessionBuilder::new(&environment)?.commit_from_file("digits.onnx")?;
+//! let session = SharedSession::new(session)?;
+//! std::thread::scope(|threads| {
+//!     for _ in 0..4 {
+//!         threads.spawn(|| -> ort::Result<()> {
+//!             let input = Tensor::from_array(([1, 64], vec![0.5_f32; 64]))?;
+//!             let outputs = session.run(&[(&input).into()], &RunOptions::new()?)?;
+//!             println!("{:?}", outputs[0].try_extract_tensor::<i64>()?);
+//!             Ok(())
+//!         });
+//!     }
+//! });
+//! # Ok(())
+//! # }
+//! ```
 
 use std::{
     ffi::{CString, c_char},

@@ -198,13 +198,17 @@ pub(crate) enum InputError {
     Value(#[source] ServiceError),
 }
 
-/// A file that is a model by its extension, where none of a model's names was found.
+/// What was found in place of a file with one of a model's names; paths are from the model's folder.
 #[derive(Debug)]
-pub(crate) struct Misnamed {
-    /// Where it is, from the model's folder.
-    pub(crate) found: String,
-    /// Where it would be the model.
-    pub(crate) wanted: String,
+pub(crate) enum Misnamed {
+    /// A model's file by its extension.
+    Known {
+        found: String,
+        /// Where it would be the model.
+        wanted: String,
+    },
+    /// A file or folder of a framework whose models have to be exported.
+    Foreign { found: String, framework: &'static str },
 }
 
 fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
@@ -213,11 +217,17 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
             " (the model file stands in the model's folder: move it into a version folder such as 1)"
                 .to_owned()
         }
-        (false, Some(Misnamed { found, wanted })) => {
+        (false, Some(Misnamed::Known { found, wanted })) => {
             format!(
                 " (there is {}, which would be the model as {})",
                 Quoted(found),
                 Quoted(wanted)
+            )
+        }
+        (false, Some(Misnamed::Foreign { found, framework })) => {
+            format!(
+                " (there is {}, a file of {framework}: export the model to ONNX)",
+                Quoted(found)
             )
         }
         (false, None) => String::new(),

@@ -4,6 +4,7 @@ pub(crate) mod control;
 pub(crate) mod digests;
 mod error;
 pub(crate) mod files;
+mod foreign;
 pub(crate) mod labels;
 pub(crate) mod lifecycle;
 pub(crate) mod loader;

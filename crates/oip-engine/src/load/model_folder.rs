@@ -17,6 +17,7 @@ use crate::load::{
     digests::RequiredDigests,
     error::{FileError, LoadError, Misnamed},
     files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
+    foreign::framework,
     root::{Resolved, Root, is_folder},
     version_key::VersionKey,
 };
@@ -139,9 +140,9 @@ impl ModelFolder {
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);
-            let listed = match self.has_versions {
-                true => Path::new(&self.name).join(below),
-                false => below.to_owned(),
+            let listed = match self.is_repository() {
+                true => below.to_owned(),
+                false => Path::new(&self.name).join(below),
             };
             digests.check(&listed, &content)?;
         }
@@ -202,11 +203,16 @@ impl ModelFolder {
     /// When it is another than the folder's.
     pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), LoadError> {
         match written.config.name.as_str() {
-            name if !self.has_versions || name.is_empty() || name == self.name => Ok(()),
+            name if self.is_repository() || name.is_empty() || name == self.name => Ok(()),
             other => Err(LoadError::ConfiguredName {
                 found: other.to_owned(),
             }),
         }
+    }
+
+    /// Whether it is all of its repository, rather than one of the folders in it.
+    fn is_repository(&self) -> bool {
+        self.below.as_os_str().is_empty()
     }
 
     /// Whether it has a folder for a version.
@@ -446,7 +452,8 @@ impl ModelFolder {
         })
     }
 
-    /// A file in the version's folder, or else in the model's, that has the extension of a model but not the name.
+    /// A file in the version's folder, or else in the model's, that has the extension of a model but not the name, or is
+    /// another framework's.
     fn misnamed(
         &self,
         written: &WrittenConfig,
@@ -460,9 +467,20 @@ impl ModelFolder {
             let mut names = candidates.iter().map(|(name, _)| *name);
             names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
         };
+        let place = |folder: &str, file: &str| Path::new(folder).join(file).display().to_string();
+        let mut foreign = None;
         let folders = [version.map(String::as_str), Some("")];
         for folder in folders.into_iter().flatten() {
             let entries = self.root.list(&self.below.join(folder)).unwrap_or_default();
+            let mut names = entries.iter().map(|(name, _)| name.to_string_lossy());
+            foreign = foreign.or_else(|| {
+                names.find_map(|name| {
+                    Some(Misnamed::Foreign {
+                        framework: framework(&name)?,
+                        found: place(folder, &name),
+                    })
+                })
+            });
             let mut files: Vec<String> = entries
                 .into_iter()
                 .filter(|(_, kind)| *kind == FileType::RegularFile)
@@ -471,15 +489,14 @@ impl ModelFolder {
             files.sort();
             let found = files.into_iter().find_map(|file| Some((wanted(&file)?, file)));
             if let Some((wanted, file)) = found {
-                let place = |folder: &str, file: &str| Path::new(folder).join(file).display().to_string();
                 let version = version.map_or("1", String::as_str);
-                return Ok(Some(Misnamed {
+                return Ok(Some(Misnamed::Known {
                     found: place(folder, &file),
                     wanted: place(version, wanted),
                 }));
             }
         }
-        Ok(None)
+        Ok(foreign)
     }
 }
 

@@ -57,6 +57,13 @@ impl Repositories {
         repositories.flat_map(Repository::misplaced_files).collect()
     }
 
+    /// The files of other frameworks ([`Repository::foreign_files`]).
+    #[must_use]
+    pub fn foreign_files(&self) -> Vec<(String, &'static str)> {
+        let repositories = self.0.iter();
+        repositories.flat_map(Repository::foreign_files).collect()
+    }
+
     pub(crate) fn names(&self) -> Names {
         let (mut names, mut unread) = (BTreeSet::new(), Vec::new());
         for repository in &self.0 {

@@ -1,12 +1,13 @@
 //! One repository: a folder with models, or a model. Several of them are [`Repositories`](super::repositories::Repositories).
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fmt, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use model_config::WrittenConfig;
 use oip_service::Backend;
 use oip_types::check_name;
 use rustix::fs::FileType;
@@ -14,6 +15,7 @@ use rustix::fs::FileType;
 use crate::load::{
     digests::RequiredDigests,
     error::LoadError,
+    foreign::framework,
     model_folder::{ModelFolder, subfolders},
     root::{Resolved, Root, is_file},
     upstream::Upstream,
@@ -24,8 +26,10 @@ pub struct Repository {
     /// Opened anew for every look, so that another folder may take its place.
     path: PathBuf,
     backends: Arc<[Arc<dyn Backend>]>,
-    /// The model's name in KServe's layout, where the folder is the model, or of a file that is one.
+    /// The model's name where the folder is the model: in KServe's layout, with version folders, or of a file that is one.
     single_model: Option<String>,
+    /// Whether that model has version folders.
+    has_versions: bool,
     /// The file that is all of the model, where the repository is one.
     only_file: Option<String>,
     /// What keeps the folder up to date, where that is not the operator.
@@ -44,8 +48,10 @@ impl Repository {
     ///
     /// A folder with a model file in it is one model without versions, called `single_model_name`, or else as its
     /// configuration says, or else after the folder. A file is one model too, called `single_model_name`, or else after
-    /// the file; no configuration beside it is read. Any other folder is a repository: `<model>/<version>/<file>`. Hidden folders are passed over. What is
-    /// no model but stands where one should is shown with the reason.
+    /// the file; no configuration beside it is read. A folder whose folders all have a model file in them, with a number for a
+    /// name at least one, is one model with versions, named likewise. Any other folder is a repository:
+    /// `<model>/<version>/<file>`. Hidden folders are passed over. What is no model but stands where one should is shown with
+    /// the reason.
     ///
     /// # Errors
     /// [`RepositoryError`] when the folder cannot be read.
@@ -110,6 +116,7 @@ impl Repository {
             path,
             backends: backends.into(),
             single_model: None,
+            has_versions: false,
             only_file: None,
             upstream: None,
             digests: None,
@@ -119,7 +126,9 @@ impl Repository {
         let folder = repository.model_folder(&open, "", Path::new(""), false);
         // What is wrong with a configuration is said when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
-        if folder.has_model_file(&written) {
+        let is_model = folder.has_model_file(&written);
+        repository.has_versions = !is_model && repository.has_version_folders(&open, &written);
+        if is_model || repository.has_versions {
             // The folder's own name rather than that of a link to it, if it has one here.
             let real = repository
                 .path
@@ -133,6 +142,18 @@ impl Repository {
         Ok(repository)
     }
 
+    /// Whether the folder is that of a model with versions. In a repository each of its folders would be a model, and none of
+    /// them would have a version.
+    fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
+        let folders = subfolders(root, Path::new("")).unwrap_or_default();
+        let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+        let has_model = |name: &String| {
+            let folder = self.model_folder(root, name, Path::new(name), false);
+            folder.has_model_file(written)
+        };
+        folders.iter().any(is_number) && folders.iter().all(has_model)
+    }
+
     /// The repository of one file, by its path without links.
     fn of_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Self {
         let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
@@ -142,6 +163,7 @@ impl Repository {
             path: path.parent().unwrap_or(path).to_owned(),
             backends: backends.into(),
             single_model: Some(name.unwrap_or_else(|| "model".to_owned())),
+            has_versions: false,
             only_file: Some(text(path.file_name())),
             upstream: None,
             digests: None,
@@ -201,21 +223,45 @@ impl Repository {
         if self.single_model.is_some() {
             return Vec::new();
         }
-        let extension = |name: &str| Path::new(name).extension().map(ToOwned::to_owned);
-        let names = self.backends.iter().flat_map(|backend| backend.file_names());
-        // What ordinary texts are called like says nothing.
-        let is_telling = |extension: &OsString| extension != "json" && extension != "txt";
-        let known: Vec<_> = names
-            .filter_map(|name| extension(name))
-            .filter(is_telling)
-            .collect();
+        let files = self.files().into_iter();
+        files.filter(|name| self.is_known(name)).collect()
+    }
+
+    /// The files right in a repository's folder that are models of other frameworks, each with the framework's name: they
+    /// are served once they are exported to ONNX.
+    #[must_use]
+    pub fn foreign_files(&self) -> Vec<(String, &'static str)> {
+        if self.single_model.is_some() {
+            return Vec::new();
+        }
+        let files = self.files().into_iter();
+        let files = files.filter(|name| !self.is_known(name));
+        files
+            .filter_map(|name| framework(&name).map(|framework| (name, framework)))
+            .collect()
+    }
+
+    /// Whether a backend has files with this extension. Those of ordinary texts say nothing.
+    fn is_known(&self, name: &str) -> bool {
+        let Some(extension) = Path::new(name).extension() else {
+            return false;
+        };
+        let mut names = self.backends.iter().flat_map(|backend| backend.file_names());
+        extension != "json"
+            && extension != "txt"
+            && names.any(|name| Path::new(name).extension() == Some(extension))
+    }
+
+    /// The names of the files right in the folder, in order; none where it cannot be read.
+    fn files(&self) -> Vec<String> {
         let entries = Root::open(&self.path).and_then(|root| root.list(Path::new("")));
         let files = entries.unwrap_or_default().into_iter();
         let files = files.filter(|(_, kind)| *kind == FileType::RegularFile);
-        let names = files.map(|(name, _)| name.to_string_lossy().into_owned());
+        let mut names: Vec<String> = files
+            .map(|(name, _)| name.to_string_lossy().into_owned())
+            .collect();
+        names.sort();
         names
-            .filter(|name| extension(name).is_some_and(|extension| known.contains(&extension)))
-            .collect()
     }
 
     /// The names of all models, in order.
@@ -240,7 +286,8 @@ impl Repository {
     pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
         let root = self.root().map(Arc::new).map_err(LoadError::Repository)?;
         if let Some(single) = &self.single_model {
-            return Ok((single == name).then(|| self.model_folder(&root, name, Path::new(""), false)));
+            let folder = || self.model_folder(&root, name, Path::new(""), self.has_versions);
+            return Ok((single == name).then(folder));
         }
         check_name("model name", name).map_err(LoadError::Name)?;
         let below = Path::new(name);
@@ -290,12 +337,25 @@ impl fmt::Display for RepositoryError {
             io::ErrorKind::NotADirectory if self.is_for_links => write!(f, "{path} is not a folder"),
             _ if self.is_for_links => write!(f, "the folder {path} cannot be read: {}", self.source),
             io::ErrorKind::NotFound => write!(f, "the model repository {path} does not exist"),
-            io::ErrorKind::NotADirectory => write!(
-                f,
-                "the model repository {path} is neither a folder nor, by its extension, a model's file"
-            ),
+            io::ErrorKind::NotADirectory => match self.framework() {
+                Some(framework) => write!(
+                    f,
+                    "{path} is a file of {framework}, which is not served: export the model to ONNX"
+                ),
+                None => write!(
+                    f,
+                    "the model repository {path} is neither a folder nor, by its extension, a model's file"
+                ),
+            },
             _ => write!(f, "the model repository {path} cannot be read: {}", self.source),
         }
+    }
+}
+
+impl RepositoryError {
+    /// The other framework whose file it is.
+    fn framework(&self) -> Option<&'static str> {
+        framework(self.path.file_name()?.to_str()?)
     }
 }
 

@@ -141,8 +141,15 @@ fn mr_06_folders_without_a_model_say_why() {
         ("good/2/readme.txt", ""),
         ("named/1/mine.word", "echo"),
         ("loose/mine.word", "echo"),
+        ("foreign/1/weights.pt", ""),
+        ("foreign_folder/1/model.savedmodel/saved_model.pb", ""),
     ]);
     let root = folder.path();
+    assert_eq!(
+        reason_of(root, "foreign"),
+        "its version '1' has no model.word or model.text (there is '1/weights.pt', a file of PyTorch: export the model to ONNX)"
+    );
+    assert!(reason_of(root, "foreign_folder").contains("'1/model.savedmodel', a file of TensorFlow"));
     assert_eq!(
         reason_of(root, "named"),
         "its version '1' has no model.word or model.text (there is '1/mine.word', which would be the model as '1/model.word')"
@@ -170,6 +177,53 @@ fn mr_06_folders_without_a_model_say_why() {
         "it has no version folder with model.word or model.text in it"
     );
     assert_eq!(found(root).iter().filter(|model| model.0 == "good").count(), 1);
+}
+
+/// A model's own folder, which people name when they mean the model.
+#[test]
+fn a_folder_of_versions_is_one_model() {
+    let versions = [
+        ("1/model.word", "echo"),
+        ("2/model.word", "echo"),
+        ("config.pbtxt", "name: \"pets\" version_policy { all { } }"),
+    ];
+    let folder = repository(&versions);
+    let expected = ["1", "2"].map(|version| ("pets".to_owned(), Some(version.to_owned()), None));
+    assert_eq!(found(folder.path()), expected);
+    let named = Repository::open(folder.path(), &backends(), Some("mine")).unwrap();
+    let engine = oip_engine::Engine::start(named, EngineConfig::default());
+    engine.wait_until_loaded();
+    let response = infer(&engine, request("mine", Some("2"), 5)).unwrap();
+    assert_eq!(
+        (response.model_name.as_str(), response.model_version.as_deref()),
+        ("mine", Some("2"))
+    );
+
+    // With anything that may be a model it is a repository, and so it is without a number.
+    for other in [("good/1/model.word", "echo"), ("empty/readme.txt", "")] {
+        let folder = repository(&[("1/model.word", "echo"), other]);
+        let opened = Repository::open(folder.path(), &backends(), None).unwrap();
+        assert_eq!(opened.model_names().unwrap().len(), 2);
+    }
+    let folder = repository(&[("flat/model.word", "echo")]);
+    assert!(reason_of(folder.path(), "flat").ends_with("move it into a version folder such as 1)"));
+}
+
+#[test]
+fn files_of_other_frameworks_are_named() {
+    let folder = repository(&[("net.pt", ""), ("mine.word", ""), ("notes.md", "")]);
+    let opened = Repository::open(folder.path(), &backends(), None).unwrap();
+    assert_eq!(opened.misplaced_files(), ["mine.word"]);
+    assert_eq!(opened.foreign_files(), [("net.pt".to_owned(), "PyTorch")]);
+    let file = folder.path().join("net.pt");
+    let error = Repository::open(&file, &backends(), None).map(drop).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{} is a file of PyTorch, which is not served: export the model to ONNX",
+            file.display()
+        )
+    );
 }
 
 /// MR-03: links that lead out of the repository are not followed; those within it are.

@@ -18,6 +18,10 @@ fn lc_07_wrong_options() {
             "unexpected argument '--htp-address' found; tip: a similar argument exists: '--http-address'",
         ),
         (
+            &["--max-batchsize", "8"],
+            "unexpected argument '--max-batchsize' found; max_batch_size is a field of a model's config.pbtxt",
+        ),
+        (
             &["--model-repository", folder, "--http-address", "nonsense"],
             "--http-address: expected HOST:PORT, :PORT, unix:PATH or none, found 'nonsense'",
         ),
@@ -386,6 +390,44 @@ fn logs_can_be_json() {
     );
 }
 
+/// Programs that read the log alone learn what a person reads in the table.
+#[test]
+fn json_logs_name_what_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["a.onnx", "b.safetensors", "net.pt"] {
+        fs::write(folder.path().join(file), "").unwrap();
+    }
+    let mut command = command(folder.path(), &["--log-format", "json"]);
+    let mut child = command
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let mut warnings = Vec::new();
+    for line in lines {
+        let event: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if event["level"] == "WARN" {
+            let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+            warnings.push([text("message"), text("file"), text("advice")].join("; "));
+        }
+        if event["message"] == "loaded all models" {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "a file is passed over; a.onnx; which would be a model as a/1/model.onnx",
+            "a file is passed over; b.safetensors; which would be a model as b/1/model.safetensors",
+            "a file is passed over; net.pt; a file of PyTorch: export the model to ONNX",
+            "ready, with nothing to serve; ; ",
+        ]
+    );
+}
+
 /// `check` loads as the server would and opens no port; a file alone is a model.
 #[test]
 fn models_are_checked_before_they_are_served() {
@@ -420,9 +462,13 @@ fn models_are_checked_before_they_are_served() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
     fs::create_dir(folder.path().join("other")).unwrap();
+    fs::write(folder.path().join("net.pt"), "").unwrap();
     let (code, text, _) = check(&["--model-repository", path]);
     assert_eq!(code, 1, "{text}");
     fs::remove_dir(folder.path().join("other")).unwrap();
+    fs::remove_file(folder.path().join("net.pt")).unwrap();
+    let told = "passed over: net.pt, a file of PyTorch: export the model to ONNX\n";
+    assert!(text.contains(told), "{text}");
     let told = "passed over: means.safetensors, which would be a model as means/1/model.safetensors\n";
     assert!(text.contains(told), "{text}");
 

@@ -14,7 +14,6 @@ use oip_types::{
     DataType, InferOutput, InferResponse, ModelMetadata, TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
-use serde_json::Value;
 use tensor_core::{Shape, Tensor};
 use tensor_files::{ConvertOptions, Loss};
 
@@ -158,15 +157,18 @@ pub(super) fn print_json(response: &InferResponse, out: &mut impl Write) -> Outc
 
 /// Writes outputs as the protocol's JSON, or as CSV.
 fn write_text(path: &Path, form: TextForm, response: &InferResponse, outputs: &[&InferOutput]) -> Outcome {
-    let chosen = InferResponse {
-        outputs: outputs.iter().map(|output| (*output).clone()).collect(),
-        ..response.clone()
+    let text = match form {
+        TextForm::Csv => csv(response, outputs)?,
+        TextForm::Json => {
+            let chosen = InferResponse {
+                outputs: outputs.iter().map(|output| (*output).clone()).collect(),
+                ..response.clone()
+            };
+            let mut text = Vec::new();
+            print_json(&chosen, &mut text)?;
+            text
+        }
     };
-    let mut text = Vec::new();
-    print_json(&chosen, &mut text)?;
-    if form == TextForm::Csv {
-        text = csv(&text, outputs)?;
-    }
     let mut file = AtomicFile::create(path).about(path)?;
     file.write_all(&text)
         .map_err(|error| Error::io("the file cannot be written", error))
@@ -175,8 +177,7 @@ fn write_text(path: &Path, form: TextForm, response: &InferResponse, outputs: &[
 }
 
 /// Rows of all outputs side by side, each value in a column of its own, below names of the columns.
-fn csv(json: &[u8], outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
-    let answer: Value = serde_json::from_slice(json).map_err(mismatch)?;
+fn csv(response: &InferResponse, outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
     let rows_of = |output: &InferOutput| output.value.shape().dims().first().copied().unwrap_or(1);
     let rows = outputs.first().map_or(0, |output| rows_of(output));
     if let Some(other) = outputs.iter().find(|output| rows_of(output) != rows) {
@@ -189,9 +190,8 @@ fn csv(json: &[u8], outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
     }
     let mut header = Vec::new();
     let mut columns = Vec::new();
-    for (index, output) in outputs.iter().enumerate() {
-        let data = answer["outputs"][index]["data"].as_array();
-        let data = data.map(Vec::as_slice).unwrap_or_default();
+    for output in outputs {
+        let data = fields(response, output)?;
         let width = (data.len() as u64).checked_div(rows).unwrap_or(0) as usize;
         match output.value.shape().dims().len() {
             0 | 1 => header.push(output.name.clone()),
@@ -205,13 +205,36 @@ fn csv(json: &[u8], outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
         let fields = columns
             .iter()
             .flat_map(|(data, width)| &data[row * width..(row + 1) * width]);
-        let fields = fields.map(|value| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        });
         writer.write_record(fields).map_err(mismatch)?;
     }
     writer.into_inner().map_err(mismatch)
+}
+
+/// The elements of an output as texts: numbers with the digits that the protocol's JSON gives them, so that they can be read
+/// back without a difference.
+fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>> {
+    if let Some(elements) = output.value.as_bytes() {
+        let texts = elements.iter().map(|element| {
+            let text = std::str::from_utf8(element);
+            text.map(str::to_owned)
+                .map_err(|_| mismatch(format!("output '{}' has texts that are not UTF-8", output.name)))
+        });
+        return texts.collect();
+    }
+    let alone = InferResponse {
+        outputs: vec![output.clone()],
+        ..response.clone()
+    };
+    let mut json = Vec::new();
+    print_json(&alone, &mut json)?;
+    let json = String::from_utf8(json).map_err(mismatch)?;
+    // The last list: numbers, booleans, and the floats that JSON does not have in quotes.
+    let data = json.rsplit_once("\"data\":[").map_or("", |(_, data)| data);
+    let data = data.split_once(']').map_or("", |(data, _)| data);
+    let elements = data.split(',').filter(|element| !element.is_empty());
+    Ok(elements
+        .map(|element| element.trim_matches('"').to_owned())
+        .collect())
 }
 
 fn write_lines(target: &Target, value: &TensorValue) -> Outcome {
@@ -426,6 +449,52 @@ mod tests {
     use oip_types::{BytesTensor, InferOutput, Parameters};
 
     use super::*;
+
+    /// A CSV file can be read back without a difference.
+    #[test]
+    fn numbers_in_csv_keep_their_digits() {
+        let halves = [1.848_701_4e-29_f32, -0.1, f32::NAN, f32::INFINITY];
+        let doubles = [5.886_890_400_000_000_5e-30_f64, 0.1 + 0.2, 1e300, -0.0];
+        let large = [i64::MAX, i64::MIN, 0, 1];
+        let tensor = |shape: &[u64]| Shape::new(shape).unwrap();
+        let response = InferResponse {
+            model_name: "m".into(),
+            model_version: None,
+            id: Some("\"data\":[7]".to_owned()),
+            parameters: Parameters::new(),
+            outputs: vec![
+                InferOutput::new("f", Tensor::from_vec(tensor(&[2, 2]), halves.to_vec()).unwrap()),
+                InferOutput::new("d", Tensor::from_vec(tensor(&[2, 2]), doubles.to_vec()).unwrap()),
+                InferOutput::new("i", Tensor::from_vec(tensor(&[2, 2]), large.to_vec()).unwrap()),
+                InferOutput::new(
+                    "t",
+                    BytesTensor::from_elements(tensor(&[2]), ["a,\"b\"]", ""]).unwrap(),
+                ),
+            ],
+        };
+        let outputs: Vec<&InferOutput> = response.outputs.iter().collect();
+        let text = csv(&response, &outputs).unwrap();
+        let mut rows = csv::Reader::from_reader(&text[..]);
+        let rows: Vec<Vec<String>> = rows
+            .records()
+            .map(|row| row.unwrap().iter().map(str::to_owned).collect())
+            .collect();
+        assert_eq!(rows[0][0].parse::<f32>().unwrap(), halves[0]);
+        assert_eq!(rows[0][0], "1.8487014e-29");
+        assert!(rows[1][0].parse::<f32>().unwrap().is_nan());
+        assert_eq!(rows[1][1].parse::<f32>().unwrap(), f32::INFINITY);
+        let column = |column: usize| {
+            [
+                &rows[0][column],
+                &rows[0][column + 1],
+                &rows[1][column],
+                &rows[1][column + 1],
+            ]
+        };
+        assert!(column(2).map(|text| text.parse::<f64>().unwrap().to_bits()) == doubles.map(f64::to_bits));
+        assert_eq!(column(4).map(|text| text.parse::<i64>().unwrap()), large);
+        assert_eq!((rows[0][6].as_str(), rows[1][6].as_str()), ("a,\"b\"]", ""));
+    }
 
     /// An element of two lines would come back as two.
     #[test]

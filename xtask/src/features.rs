@@ -1,0 +1,79 @@
+//! Each crate with features, checked with none of them, with each alone and with all: whatever a user picks must compile. The rest of
+//! the checks sees the features that the workspace needs together.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::MetadataCommand;
+use clap::Args;
+
+use crate::{cargo, workspace};
+
+/// Which crates.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only this crate
+    #[arg(long, value_name = "CRATE")]
+    only: Option<String>,
+}
+
+/// Checks every choice, libraries and programs; all share one target folder with the rest of CI.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(workspace::root().join("Cargo.toml"))
+        .no_deps()
+        .exec()?;
+    let is_wanted = |name: &str| options.only.as_ref().is_none_or(|only| only == name);
+    let mut packages: Vec<_> = metadata
+        .packages
+        .iter()
+        .filter(|package| !package.features.is_empty() && package.name.as_str() != "xtask")
+        .filter(|package| is_wanted(package.name.as_str()))
+        .collect();
+    ensure!(!packages.is_empty(), "no crate of that name has features");
+    packages.sort_by_key(|package| package.name.to_string());
+    for package in packages {
+        let (name, start) = (package.name.as_str(), Instant::now());
+        let choices = choices(&package.features);
+        for choice in &choices {
+            let mut arguments = vec!["check", "--quiet", "--locked", "--package", name];
+            arguments.extend(["--no-default-features", "--features", choice]);
+            cargo::run(&arguments, cargo::FLAGS).with_context(|| format!("{name} with [{choice}]"))?;
+        }
+        let (count, seconds) = (choices.len(), start.elapsed().as_secs_f64());
+        println!("{name}: {count} choices of features, {seconds:.0} s");
+    }
+    Ok(())
+}
+
+/// No feature, each alone, and all together.
+fn choices(features: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let names: Vec<&str> = features
+        .keys()
+        .map(String::as_str)
+        .filter(|name| *name != "default")
+        .collect();
+    let mut choices = vec![String::new()];
+    choices.extend(names.iter().map(|name| (*name).to_owned()));
+    if names.len() > 1 {
+        choices.push(names.join(","));
+    }
+    choices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_feature_is_tried_alone() {
+        let features = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| ((*name).to_owned(), Vec::new()))
+                .collect()
+        };
+        assert_eq!(choices(&features(&["default", "a"])), ["", "a"]);
+        assert_eq!(choices(&features(&["a", "b", "default"])), ["", "a", "b", "a,b"]);
+    }
+}

@@ -1,0 +1,176 @@
+//! The public interfaces against those of a commit or tag. Nothing is released yet, so there is no other baseline.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::Command,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result, ensure};
+use cargo_metadata::{MetadataCommand, TargetKind};
+use clap::Args;
+
+use crate::{tools, workspace};
+
+/// What they are held against.
+#[derive(Args)]
+pub(crate) struct Options {
+    #[arg(value_name = "COMMIT")]
+    baseline: String,
+}
+
+/// A library: the name of its package, and that of its documentation.
+struct Library {
+    package: String,
+    document: String,
+}
+
+/// Features whose items may change at any time.
+const EXEMPT: &[&str] = &["testing", "count-allocations"];
+
+/// Documents both states of all libraries in one target folder, so that dependencies are compiled once and not for each library and
+/// state, and compares them.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    tools::SEMVER.ensure_installed()?;
+    let folder = workspace::target().join("semver");
+    let tree = folder.join("tree");
+    git(&["worktree", "prune"])?;
+    if tree.exists() {
+        git(&["worktree", "remove", "--force", path(&tree)?])?;
+    }
+    git(&[
+        "worktree",
+        "add",
+        "--force",
+        "--detach",
+        path(&tree)?,
+        &options.baseline,
+    ])?;
+    let before = document(&tree, &folder, "before");
+    git(&["worktree", "remove", "--force", path(&tree)?])?;
+    let before = before.context("the baseline")?;
+    let after = document(&workspace::root(), &folder, "after")?;
+
+    let mut broken = Vec::new();
+    for library in &after {
+        let (name, document) = (&library.package, format!("{}.json", library.document));
+        let Some(_) = before.iter().find(|known| known.package == *name) else {
+            println!("{name}: new");
+            continue;
+        };
+        let (before, after) = (
+            folder.join("before").join(&document),
+            folder.join("after").join(&document),
+        );
+        let arguments = [
+            "--baseline-rustdoc",
+            path(&before)?,
+            "--current-rustdoc",
+            path(&after)?,
+        ];
+        // In its words: changes that old callers do not survive are major ones, whatever the version's first digit is.
+        let output = tools::SEMVER
+            .command()
+            .args(["check-release", "--release-type", "minor"])
+            .args(arguments)
+            .output()?;
+        if output.status.success() {
+            continue;
+        }
+        println!(
+            "{name}:\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        broken.push(name.as_str());
+    }
+    for library in &before {
+        if !after.iter().any(|known| known.package == library.package) {
+            println!("{}: gone", library.package);
+            broken.push(&library.package);
+        }
+    }
+    println!("{} libraries compared with {}", after.len(), options.baseline);
+    ensure!(
+        broken.is_empty(),
+        "callers written for {} would not compile with {}",
+        options.baseline,
+        broken.join(", ")
+    );
+    Ok(())
+}
+
+/// Writes the documentation of a state's libraries as JSON, and returns which.
+fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .no_deps()
+        .exec()?;
+    let (mut libraries, mut features) = (Vec::new(), BTreeSet::new());
+    for package in &metadata.packages {
+        let is_published = package
+            .publish
+            .as_ref()
+            .is_none_or(|registries| !registries.is_empty());
+        let library = package
+            .targets
+            .iter()
+            .find(|target| target.kind.contains(&TargetKind::Lib));
+        if let (true, Some(library)) = (is_published, library) {
+            let public = package
+                .features
+                .keys()
+                .filter(|name| !EXEMPT.contains(&name.as_str()));
+            features.extend(public.map(|feature| format!("{}/{feature}", package.name)));
+            libraries.push(Library {
+                package: package.name.to_string(),
+                document: library.name.replace('-', "_"),
+            });
+        }
+    }
+    // Both states write to one place, so cargo must not think that what is there is fresh.
+    let stamp = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    let flags = format!(
+        "--cap-lints=allow --document-private-items --document-hidden-items -Zunstable-options --output-format=json \
+         --cfg=written_{stamp}"
+    );
+    let build = folder.join("build");
+    let packages = libraries
+        .iter()
+        .flat_map(|library| ["--package", library.package.as_str()]);
+    let status = Command::new(env!("CARGO"))
+        .args(["doc", "--no-deps", "--lib", "--quiet", "--locked"])
+        .args(packages)
+        .args(["--features", &Vec::from_iter(features).join(",")])
+        .arg("--target-dir")
+        .arg(&build)
+        .env("RUSTDOCFLAGS", flags)
+        .env_remove("RUSTFLAGS")
+        // The form of the documentation that programs read is not stable yet.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .current_dir(root)
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "`cargo doc` failed in {}", root.display());
+    let kept = folder.join(state);
+    fs::create_dir_all(&kept)?;
+    for library in &libraries {
+        let name = format!("{}.json", library.document);
+        fs::copy(build.join("doc").join(&name), kept.join(&name))
+            .with_context(|| format!("the documentation of {}", library.package))?;
+    }
+    Ok(libraries)
+}
+
+fn path(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is not UTF-8")
+}
+
+fn git(arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new("git");
+    let status = command.args(arguments).current_dir(workspace::root()).status()?;
+    ensure!(status.success(), "`git {}` failed", arguments.join(" "));
+    Ok(())
+}
