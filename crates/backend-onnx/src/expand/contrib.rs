@@ -17,6 +17,9 @@ use super::graph::{any_graph, float, floats, int, ints, node, onnx_opset};
 
 const DOMAIN: &str = "com.microsoft";
 
+/// Of normalizations of a sum, where the file says nothing.
+const SKIP_EPSILON: f32 = 1e-12;
+
 pub(super) fn are_used(model: &ModelProto) -> bool {
     let mut imports = model.opset_import.iter();
     let onnx = imports.find(|import| canonical_domain(&import.domain).is_empty());
@@ -30,6 +33,7 @@ fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
         // Its optimizer writes the latter two under ONNX's name, which ONNX does not have, or not in the set that the model uses.
         "RMSNormalization" | "SimplifiedLayerNormalization" => true,
         "LayerNormalization" => opset < 17,
+        "Swish" => opset >= 24,
         _ => false,
     };
     node.domain == DOMAIN || (is_meant && canonical_domain(&node.domain).is_empty())
@@ -120,9 +124,10 @@ impl Replacement<'_> {
                 let y = self.newer("Gelu", &[x], vec![by_tanh]);
                 self.give(0, y)
             }
-            "QuickGelu" => {
+            name @ ("QuickGelu" | "Swish") => {
+                let alpha = if name == "Swish" { 1.0 } else { 1.702 };
                 let x = self.input(0)?;
-                let scaled = self.scaled(x.clone(), self.float("alpha", 1.702));
+                let scaled = self.scaled(x.clone(), self.float("alpha", alpha));
                 let gate = self.op("Sigmoid", &[scaled], vec![]);
                 let y = self.op("Mul", &[x, gate], vec![]);
                 self.give(0, y)
@@ -139,13 +144,15 @@ impl Replacement<'_> {
             }
             "Attention" if self.node.domain == DOMAIN => self.attention(),
             "QAttention" => self.quantized_attention(),
+            "MultiHeadAttention" => self.multi_head_attention(),
             "EmbedLayerNormalization" => self.embed_layer_normalization(),
             "SimplifiedLayerNormalization" | "RMSNormalization" => {
                 // Normalized over several dimensions by one that is counted from the start: their number is not known here.
                 if self.wants(1) || (self.node.op_type == "RMSNormalization" && self.int("axis", -1) != -1) {
                     return None;
                 }
-                let y = self.root_mean_square(self.input(0)?, self.input(1)?, self.int("axis", -1));
+                let (axis, epsilon) = (self.int("axis", -1), self.float("epsilon", 1e-5));
+                let y = self.root_mean_square(self.input(0)?, self.input(1)?, axis, epsilon);
                 self.give(0, y)
             }
             "SkipSimplifiedLayerNormalization" => {
@@ -154,7 +161,8 @@ impl Replacement<'_> {
                 }
                 let sum = self.op("Add", &[self.input(0)?, self.input(1)?], vec![]);
                 let sum = self.with_bias(sum, 3);
-                let y = self.root_mean_square(sum.clone(), self.input(2)?, -1);
+                let epsilon = self.float("epsilon", SKIP_EPSILON);
+                let y = self.root_mean_square(sum.clone(), self.input(2)?, -1, epsilon);
                 self.give(3, sum);
                 self.give(0, y)
             }
@@ -171,8 +179,12 @@ impl Replacement<'_> {
                 let y = self.newer(&self.node.op_type.clone(), &inputs, attributes);
                 self.give(0, y)
             }
-            "QLinearAdd" => self.quantized_pair("Add"),
-            "QLinearMul" => self.quantized_pair("Mul"),
+            "QLinearWhere" => {
+                let (a, b) = (self.dequantized([1, 2, 3])?, self.dequantized([4, 5, 6])?);
+                let y = self.op("Where", &[self.input(0)?, a, b], vec![]);
+                self.give_quantized(y, [7, 8])
+            }
+            "NhwcMaxPool" => self.channels_last_pool(),
             "QLinearSigmoid" => self.quantized_one("Sigmoid", vec![]),
             "QLinearLeakyRelu" => {
                 self.quantized_one("LeakyRelu", vec![float("alpha", self.float("alpha", 0.01))])
@@ -291,7 +303,7 @@ impl Replacement<'_> {
         let sum = self.with_bias(sum, 4);
         let mut inputs = vec![sum.clone(), self.input(2)?];
         inputs.extend(self.input(3));
-        let epsilon = self.float("epsilon", 1e-5);
+        let epsilon = self.float("epsilon", SKIP_EPSILON);
         let y = self.newer(
             "LayerNormalization",
             &inputs,
@@ -325,9 +337,7 @@ impl Replacement<'_> {
     /// From queries, keys and values beside each other to what attention makes of them, given the places of the inputs that
     /// are a mask and what else is added to the scores.
     fn attended(&mut self, product: String, mask: usize, bias: usize) -> Option<()> {
-        let is_plain = self.int("unidirectional", 0) == 0
-            && self.int("do_rotary", 0) == 0
-            && self.attribute("qkv_hidden_sizes").is_none();
+        let is_plain = self.int("do_rotary", 0) == 0 && self.attribute("qkv_hidden_sizes").is_none();
         let (heads, weights) = (self.int("num_heads", 0), self.dims.get(&self.input(1)?)?);
         let [_, columns] = weights[..] else {
             return None;
@@ -355,7 +365,16 @@ impl Replacement<'_> {
             0.0 => 1.0 / (width as f32).sqrt(),
             given => given,
         };
-        let mut scores = self.scaled(scores, scale);
+        let scores = self.scaled(scores, scale);
+        let y = self.weighted(scores, values, mask, bias);
+        let joined = self.indices(&[0, 0, heads * width]);
+        let y = self.newer("Reshape", &[y, joined], vec![]);
+        self.give(0, y)
+    }
+
+    /// Values weighted by scores, the heads beside each other, given the places of the inputs that are a mask and what else is
+    /// added to the scores.
+    fn weighted(&mut self, mut scores: String, values: String, mask: usize, bias: usize) -> String {
         if let Some(mask) = self.input(mask) {
             let filter = vec![float(
                 "mask_filter_value",
@@ -365,11 +384,55 @@ impl Replacement<'_> {
             scores = self.op("Add", &[scores, added], vec![]);
         }
         scores = self.with_bias(scores, bias);
+        if self.int("unidirectional", 0) != 0 {
+            let mask = self.newer("CausalMask", std::slice::from_ref(&scores), vec![]);
+            scores = self.op("Add", &[scores, mask], vec![]);
+        }
         let weights = self.newer("Softmax", &[scores], vec![int("axis", -1)]);
         let y = self.op("MatMul", &[weights, values], vec![]);
-        let y = self.op("Transpose", &[y], vec![ints("perm", &[0, 2, 1, 3])]);
-        let joined = self.indices(&[0, 0, heads * width]);
+        self.op("Transpose", &[y], vec![ints("perm", &[0, 2, 1, 3])])
+    }
+
+    /// Attention of queries to keys and values that come apart from each other, with those of earlier steps before them.
+    fn multi_head_attention(&mut self) -> Option<()> {
+        let heads = self.int("num_heads", 0);
+        if self.input(8).is_some() || self.wants(3) || !(1..1 << 24).contains(&heads) {
+            return None;
+        }
+        let mut parts = [self.input(0)?, self.input(1)?, self.input(2)?];
+        if let Some(bias) = self.input(3) {
+            let first = self.newer("Split", &[bias], vec![int("axis", 0), int("num_outputs", 3)]);
+            let others = [self.fresh(), self.fresh()];
+            if let Some(split) = self.made.last_mut() {
+                split.output.extend(others.clone());
+            }
+            let [second, third] = others;
+            for (part, bias) in parts.iter_mut().zip([first, second, third]) {
+                *part = self.op("Add", &[part.clone(), bias], vec![]);
+            }
+        }
+        let [queries, keys, values] = parts;
+        let scale = self.float("scale", 0.0);
+        let queries = self.newer(
+            "SplitHeads",
+            &[queries],
+            vec![int("num_heads", heads), int("is_query", 1), float("scale", scale)],
+        );
+        let mut split = |part: String, past: usize| {
+            let part = self.newer("SplitHeads", &[part], vec![int("num_heads", heads)]);
+            match self.input(past) {
+                Some(past) => self.op("Concat", &[past, part], vec![int("axis", 2)]),
+                None => part,
+            }
+        };
+        let (keys, values) = (split(keys, 6), split(values, 7));
+        let turned = self.newer("TransposeLast", std::slice::from_ref(&keys), vec![]);
+        let scores = self.op("MatMul", &[queries, turned], vec![]);
+        let y = self.weighted(scores, values.clone(), 4, 5);
+        let joined = self.indices(&[0, 0, -1]);
         let y = self.newer("Reshape", &[y, joined], vec![]);
+        self.give(1, keys);
+        self.give(2, values);
         self.give(0, y)
     }
 
@@ -416,7 +479,7 @@ impl Replacement<'_> {
     }
 
     /// `x / sqrt(mean(x * x) + epsilon) * scale`
-    fn root_mean_square(&mut self, x: String, scale: String, axis: i64) -> String {
+    fn root_mean_square(&mut self, x: String, scale: String, axis: i64, epsilon: f32) -> String {
         let square = self.op("Mul", &[x.clone(), x.clone()], vec![]);
         let mean = if self.opset < 18 {
             self.op(
@@ -428,7 +491,7 @@ impl Replacement<'_> {
             let axes = self.indices(&[axis]);
             self.op("ReduceMean", &[square, axes], vec![int("keepdims", 1)])
         };
-        let epsilon = self.constant(&[self.float("epsilon", 1e-5)], vec![]);
+        let epsilon = self.constant(&[epsilon], vec![]);
         let sum = self.op("Add", &[mean, epsilon], vec![]);
         let root = self.op("Sqrt", &[sum], vec![]);
         let y = self.op("Div", &[x, root], vec![]);
@@ -462,11 +525,16 @@ impl Replacement<'_> {
         self.with_bias(y, bias)
     }
 
-    fn quantized_pair(&mut self, op_type: &str) -> Option<()> {
-        let a = self.dequantized([0, 1, 2])?;
-        let b = self.dequantized([3, 4, 5])?;
-        let y = self.op(op_type, &[a, b], vec![]);
-        self.give_quantized(y, [6, 7])
+    /// A pool of images whose channels stand beside each other.
+    fn channels_last_pool(&mut self) -> Option<()> {
+        let spatial = self.attribute("kernel_shape")?.ints.len() as i64;
+        let to_front: Vec<i64> = [0, spatial + 1].into_iter().chain(1..=spatial).collect();
+        let to_back: Vec<i64> = std::iter::once(0).chain(2..=spatial + 1).chain([1]).collect();
+        let x = self.op("Transpose", &[self.input(0)?], vec![ints("perm", &to_front)]);
+        let attributes = self.node.attribute.clone();
+        let y = self.newer("MaxPool", &[x], attributes);
+        let y = self.op("Transpose", &[y], vec![ints("perm", &to_back)]);
+        self.give(0, y)
     }
 
     fn quantized_one(&mut self, op_type: &str, attributes: Vec<AttributeProto>) -> Option<()> {

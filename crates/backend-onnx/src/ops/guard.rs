@@ -31,6 +31,8 @@ pub(crate) enum Widening {
     Half,
     /// FP16 and FP32 in FP64.
     Single,
+    /// BOOL in UINT8.
+    Truth,
 }
 
 impl Widening {
@@ -39,6 +41,7 @@ impl Widening {
         match (self, datum_type) {
             (Self::Half, DatumType::F16) => Some(DatumType::F32),
             (Self::Single, DatumType::F16 | DatumType::F32) => Some(DatumType::F64),
+            (Self::Truth, DatumType::Bool) => Some(DatumType::U8),
             _ => None,
         }
     }
@@ -52,6 +55,8 @@ pub(crate) struct Guarded {
     pub(crate) check: Option<(Check, Arc<NodeProto>)>,
     /// What computes the node instead, for some types.
     pub(crate) instead: Option<(Types, Box<dyn InferenceOp>)>,
+    /// Whether that also computes it for inputs of different types.
+    pub(crate) instead_if_mixed: bool,
 }
 
 impl Guarded {
@@ -72,9 +77,18 @@ impl Guarded {
 
     /// What computes a node whose inputs have these types.
     fn instead(&self, types: &[DatumType]) -> Option<&dyn InferenceOp> {
-        let (set, op) = self.instead.as_ref()?;
-        let datum_type = *types.get(self.guard.typed_input)?;
-        set.contains(datum_type).then_some(&**op)
+        let (_, op) = self.instead.as_ref().filter(|_| self.is_for(types))?;
+        Some(&**op)
+    }
+
+    fn is_for(&self, types: &[DatumType]) -> bool {
+        let is_in = |(set, _): &(Types, _)| {
+            types
+                .get(self.guard.typed_input)
+                .is_some_and(|&datum_type| set.contains(datum_type))
+        };
+        let is_mixed = types.windows(2).any(|pair| pair[0] != pair[1]);
+        self.instead.as_ref().is_some_and(is_in) || (self.instead_if_mixed && is_mixed)
     }
 }
 
@@ -186,12 +200,9 @@ impl InferenceOp for Guarded {
         }
         if let Some(facts) = facts {
             self.admit(&facts)?;
-            let is_instead = |(types, _): &(Types, _)| {
-                facts
-                    .get(self.guard.typed_input)
-                    .is_some_and(|fact| types.contains(fact.datum_type))
-            };
-            if let Some((_, instead)) = self.instead.as_mut().filter(|instead| is_instead(instead)) {
+            let types: Vec<DatumType> = facts.iter().map(|fact| fact.datum_type).collect();
+            let is_for = self.is_for(&types);
+            if let Some((_, instead)) = self.instead.as_mut().filter(|_| is_for) {
                 return instead.infer_facts(inputs, outputs, observed);
             }
         }

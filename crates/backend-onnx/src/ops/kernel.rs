@@ -84,6 +84,11 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Whether outputs have sizes that are known by name only until the operator ran.
+    fn names_sizes(&self) -> bool {
+        false
+    }
+
     /// What comes out for what goes in, or why it can't be computed.
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>>;
 
@@ -136,6 +141,10 @@ impl KernelOp {
 impl Op for KernelOp {
     fn name(&self) -> StaticName {
         self.0.name().into()
+    }
+
+    fn mints_runtime_symbols(&self) -> bool {
+        self.0.names_sizes()
     }
 
     op_as_typed_op!();

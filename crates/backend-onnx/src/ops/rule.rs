@@ -42,6 +42,8 @@ pub(crate) struct Rule {
     pub(super) own: Option<Build>,
     /// What computes it for some types.
     pub(super) instead: Option<(Types, Build)>,
+    /// Whether that also computes it where inputs have different types.
+    pub(super) instead_if_mixed: bool,
 }
 
 /// An operator that tract computes for any type.
@@ -61,6 +63,7 @@ pub(super) const fn op(name: &'static str) -> Rule {
         },
         own: None,
         instead: None,
+        instead_if_mixed: false,
     }
 }
 
@@ -131,6 +134,18 @@ impl Rule {
     /// FP32 is computed in FP64.
     pub(super) const fn single(mut self) -> Self {
         self.guard.widening = Widening::Single;
+        self
+    }
+
+    /// BOOL is computed as bytes.
+    pub(super) const fn as_bytes(mut self) -> Self {
+        self.guard.widening = Widening::Truth;
+        self
+    }
+
+    /// What computes it instead for some types does so too where inputs have different types.
+    pub(super) const fn also_if_mixed(mut self) -> Self {
+        self.instead_if_mixed = true;
         self
     }
 

@@ -5,7 +5,8 @@
 use super::{
     activation::{self, activation},
     attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, gemm,
-    grid_sample, lookup, normalize, pad, prelu, quantize, random, recurrent, reduce, resize,
+    grid_sample, lookup, non_max_suppression, normalize, packed_product, pad, power, prelu, quantize,
+    quantized_pair, random, recurrent, reduce, resize,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -21,6 +22,8 @@ const FIXED: Types = Types::FIXED;
 const ALL: Types = Types::ALL;
 /// What matrix products are computed for.
 const FACTORS: Types = FLOATS.and(Types::I32);
+/// Whole numbers that powers are computed of.
+const POWERS: Types = Types::I32.and(Types::I64);
 /// What a reduction of integers is computed for here.
 const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
 
@@ -98,6 +101,10 @@ pub(super) static RULES: &[Rule] = &[
         .since(15)
         .takes(&["dtype", "seed"])
         .own(random::random),
+    op("BitShift")
+        .since(11)
+        .takes(&["direction"])
+        .own(power::bit_shift),
     op("BitwiseAnd").since(18).of(Types::INTEGERS),
     op("BitwiseNot").since(18).of(Types::INTEGERS),
     op("BitwiseOr").since(18).of(Types::INTEGERS),
@@ -194,8 +201,9 @@ pub(super) static RULES: &[Rule] = &[
         .instead(activation::TYPES, activation),
     op("Equal")
         .takes(LEGACY)
-        .of(NUMBERS.and(Types::STRING))
-        .given(when::comparison),
+        .of(ALL)
+        .given(when::comparison)
+        .instead(Types::BOOL, power::equal),
     op("Erf")
         .since(9)
         .of(SHORT_FLOATS)
@@ -328,7 +336,10 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS.and(Types::I8).and(Types::U8))
         .when(when::pool),
-    op("Mean").of(FLOATS).wide(),
+    op("Mean")
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, power::mean),
     op("MeanVarianceNormalization")
         .since(9)
         .takes(&["axes"])
@@ -351,7 +362,7 @@ pub(super) static RULES: &[Rule] = &[
     op("NonMaxSuppression")
         .since(10)
         .takes(&["center_point_box"])
-        .when(when::non_max_suppression),
+        .own(non_max_suppression::non_max_suppression),
     op("NonZero").since(9).of(FIXED).given(when::not_scalar),
     op("Not").of(Types::BOOL),
     op("OneHot").since(9).takes(AXIS).own(lookup::one_hot),
@@ -363,7 +374,12 @@ pub(super) static RULES: &[Rule] = &[
     op("Pad")
         .takes(&["mode", "pads", "paddings", "value"])
         .own(pad::pad),
-    op("Pow").takes(LEGACY).of(FLOATS).wide().given(when::pow),
+    op("Pow")
+        .takes(LEGACY)
+        .of(FLOATS.and(POWERS))
+        .wide()
+        .instead(POWERS, power::power)
+        .also_if_mixed(),
     op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
     op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
     op("QuantizeLinear")
@@ -474,12 +490,17 @@ pub(super) static RULES: &[Rule] = &[
         "scan_output_axes",
         "scan_output_directions",
     ]),
-    op("Scatter").takes(AXIS).of(NUMBERS),
+    op("Scatter").takes(AXIS).of(FIXED).as_bytes(),
     op("ScatterElements")
         .since(11)
         .takes(&["axis", "reduction"])
-        .of(NUMBERS),
-    op("ScatterND").since(11).takes(&["reduction"]).of(NUMBERS),
+        .of(FIXED)
+        .as_bytes(),
+    op("ScatterND")
+        .since(11)
+        .takes(&["reduction"])
+        .of(FIXED)
+        .as_bytes(),
     op("Selu")
         .takes(&["alpha", "gamma"])
         .of(FLOATS)
@@ -687,6 +708,16 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Optional)
         .takes(LSTM)
         .when(when::recurrent),
+    contributed("MatMulNBits", packed_product::packed_product).takes(&[
+        "K",
+        "N",
+        "accuracy_level",
+        "bits",
+        "block_size",
+        "weight_prepacked",
+    ]),
+    contributed("QLinearAdd", quantized_pair::quantized_pair),
+    contributed("QLinearMul", quantized_pair::quantized_pair),
     contributed("Tokenizer", tokenizer::tokenizer).takes(&[
         "mark",
         "mincharnum",
@@ -696,5 +727,7 @@ pub(super) static RULES: &[Rule] = &[
         "tokenexp",
     ]),
     inner("AttentionMask", attention_mask::attention_mask).takes(&["mask_filter_value"]),
+    inner("CausalMask", attention_mask::causal_mask),
+    inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];
