@@ -164,7 +164,6 @@ const OPERATORS: &[&str] = &[
     "MaxUnpool",
     "Multinomial",
     "RegexFullMatch",
-    "RoiAlign",
     "StringConcat",
     "StringSplit",
     "Unique",

@@ -40,6 +40,7 @@ mod recurrent;
 mod reduce;
 mod registry;
 mod resize;
+mod roi_align;
 mod rule;
 mod sequences;
 mod slice;

@@ -6,7 +6,7 @@ use super::{
     activation::{self, activation},
     attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, gemm,
     grid_sample, lookup, non_max_suppression, normalize, packed_product, pad, power, prelu, quantize,
-    quantized_pair, random, recurrent, reduce, resize,
+    quantized_pair, random, recurrent, reduce, resize, roi_align,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -477,6 +477,17 @@ pub(super) static RULES: &[Rule] = &[
         .since(10)
         .takes(&["batch_axis", "time_axis"])
         .own(sequences::reverse_sequence),
+    op("RoiAlign")
+        .since(10)
+        .takes(&[
+            "coordinate_transformation_mode",
+            "mode",
+            "output_height",
+            "output_width",
+            "sampling_ratio",
+            "spatial_scale",
+        ])
+        .own(roi_align::roi_align),
     op("Round")
         .since(11)
         .of(FLOATS)
