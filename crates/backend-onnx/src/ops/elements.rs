@@ -2,9 +2,22 @@
 
 use tract_onnx::tract_hir::internal::*;
 
+use crate::faults::BadInput;
+
 /// A tensor's elements in row-major order.
 pub(crate) fn elements<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {
     tensor.try_as_plain_ram()?.as_slice::<T>()
+}
+
+/// The only number of a tensor, or its first one.
+///
+/// # Errors
+/// [`BadInput`] if there is none; tract's own functions read past the end of a tensor without elements.
+pub(crate) fn scalar<T: Datum + Copy>(tensor: &Tensor) -> TractResult<T> {
+    if tensor.len() == 0 {
+        bail!(BadInput("no number stands where one is needed".to_owned()));
+    }
+    tensor.cast_to_scalar::<T>()
 }
 
 /// A tensor of elements in row-major order.

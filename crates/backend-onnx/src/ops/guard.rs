@@ -57,11 +57,16 @@ pub(crate) struct Guarded {
     pub(crate) instead: Option<(Types, Box<dyn InferenceOp>)>,
     /// Whether that also computes it for inputs of different types.
     pub(crate) instead_if_mixed: bool,
+    /// The inputs that are single numbers.
+    pub(crate) scalars: Vec<usize>,
 }
 
 impl Guarded {
     fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
         let guard = &self.guard;
+        for &place in &self.scalars {
+            has_number(inputs.get(place).map_or(&[], |fact| &*fact.shape))?;
+        }
         if let Some(input) = inputs.get(guard.typed_input)
             && !guard.types.contains(input.datum_type)
         {
@@ -89,6 +94,14 @@ impl Guarded {
         };
         let is_mixed = types.windows(2).any(|pair| pair[0] != pair[1]);
         self.instead.as_ref().is_some_and(is_in) || (self.instead_if_mixed && is_mixed)
+    }
+}
+
+/// Refuses what has no elements where a number is read.
+fn has_number(shape: &[TDim]) -> Result<(), Limit> {
+    match shape.iter().any(|dim| *dim == TDim::Val(0)) {
+        true => Err(Limit("has no number where one is needed".to_owned())),
+        false => Ok(()),
     }
 }
 
@@ -192,6 +205,10 @@ impl InferenceOp for Guarded {
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
         time_limit::check()?;
+        for &place in &self.scalars {
+            let shape = inputs.get(place).and_then(|fact| fact.shape.concretize());
+            has_number(shape.as_deref().unwrap_or(&[]))?;
+        }
         let facts = inputs.iter().map(|fact| known(fact)).collect::<Option<Vec<_>>>();
         if facts.is_none() && self.instead.is_some() {
             // The two may give different types: nothing can be said until it is known which it is.

@@ -57,7 +57,7 @@ impl Fact {
 
     /// The value as one number, if it is a constant.
     pub(crate) fn number(&self) -> Option<f64> {
-        self.constant.as_ref()?.cast_to_scalar::<f64>().ok()
+        super::elements::scalar::<f64>(self.constant.as_ref()?).ok()
     }
 
     /// The value as FP32, if it is a constant of that type.

@@ -42,6 +42,8 @@ pub(crate) struct Rule {
     pub(super) own: Option<Build>,
     /// What computes it for some types.
     pub(super) instead: Option<(Types, Build)>,
+    /// The inputs that tract reads one number of; it reads past the end of those without any.
+    pub(super) scalars: &'static [usize],
     /// Whether that also computes it where inputs have different types.
     pub(super) instead_if_mixed: bool,
 }
@@ -63,6 +65,7 @@ pub(super) const fn op(name: &'static str) -> Rule {
         },
         own: None,
         instead: None,
+        scalars: &[],
         instead_if_mixed: false,
     }
 }
@@ -134,6 +137,12 @@ impl Rule {
     /// FP32 is computed in FP64.
     pub(super) const fn single(mut self) -> Self {
         self.guard.widening = Widening::Single;
+        self
+    }
+
+    /// These inputs are single numbers.
+    pub(super) const fn scalars(mut self, places: &'static [usize]) -> Self {
+        self.scalars = places;
         self
     }
 

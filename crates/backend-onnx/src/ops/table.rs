@@ -109,7 +109,7 @@ pub(super) static RULES: &[Rule] = &[
     op("BitwiseNot").since(18).of(Types::INTEGERS),
     op("BitwiseOr").since(18).of(Types::INTEGERS),
     op("BitwiseXor").since(18).of(Types::INTEGERS),
-    op("BlackmanWindow").since(17).takes(WINDOW),
+    op("BlackmanWindow").scalars(&[0]).since(17).takes(WINDOW),
     // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
     op("Cast").takes(&["saturate", "to"]).instead(ALL, cast::cast),
     op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
@@ -163,10 +163,12 @@ pub(super) static RULES: &[Rule] = &[
     op("Cos").of(FLOATS).wide(),
     op("Cosh").since(9).of(FLOATS).wide(),
     op("CumSum")
+        .scalars(&[1])
         .since(11)
         .takes(&["exclusive", "reverse"])
         .of(NUMBERS),
     op("DFT")
+        .scalars(&[1, 2])
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
         .of(FLOATS)
@@ -180,6 +182,7 @@ pub(super) static RULES: &[Rule] = &[
         .own(quantize::dequantize),
     op("Div").takes(LEGACY).of(NUMBERS),
     op("Dropout")
+        .scalars(&[1, 2])
         .gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
@@ -254,8 +257,8 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(Types::F32, normalize::normalize),
-    op("HammingWindow").since(17).takes(WINDOW),
-    op("HannWindow").since(17).takes(WINDOW),
+    op("HammingWindow").scalars(&[0]).since(17).takes(WINDOW),
+    op("HannWindow").scalars(&[0]).since(17).takes(WINDOW),
     op("HardSigmoid")
         .takes(&["alpha", "beta"])
         .of(FLOATS)
@@ -346,7 +349,10 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(Types::F32, normalize::normalize),
-    op("MelWeightMatrix").since(17).takes(&["output_datatype"]),
+    op("MelWeightMatrix")
+        .scalars(&[0, 1, 2, 3, 4])
+        .since(17)
+        .takes(&["output_datatype"]),
     op("Min")
         .of(NUMBERS)
         .wide()
@@ -492,7 +498,12 @@ pub(super) static RULES: &[Rule] = &[
         .since(11)
         .of(FLOATS)
         .instead(activation::TYPES, activation),
-    op("STFT").since(17).takes(&["onesided"]).of(FLOATS).single(),
+    op("STFT")
+        .scalars(&[1, 3])
+        .since(17)
+        .takes(&["onesided"])
+        .of(FLOATS)
+        .single(),
     op("Scan").since(9).gives(Outputs::AsNamed).takes(&[
         "body",
         "num_scan_inputs",
@@ -586,6 +597,7 @@ pub(super) static RULES: &[Rule] = &[
     op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
     op("Tile").since(6).of(FIXED),
     op("TopK")
+        .scalars(&[1])
         .gives(Outputs::Exactly(2))
         .since(10)
         .takes(&["axis", "largest", "sorted"])
