@@ -41,3 +41,21 @@ macro_rules! with_number {
     };
 }
 pub(crate) use with_number;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_no_number() {
+        assert_eq!(scalar::<i64>(&tensor1(&[7.0f32, 8.0])).unwrap(), 7);
+        for nothing in [
+            Tensor::zero::<f64>(&[0]).unwrap(),
+            Tensor::zero::<i64>(&[3, 0]).unwrap(),
+        ] {
+            assert!(scalar::<f64>(&nothing).unwrap_err().is::<BadInput>());
+        }
+    }
+}

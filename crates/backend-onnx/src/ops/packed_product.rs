@@ -139,7 +139,7 @@ impl PackedProduct {
                 // Those of each column begin with a byte of their own.
                 let row = (blocks * self.bits).div_ceil(8);
                 let rows = elements::<u8>(given)?.chunks_exact(row);
-                rows.flat_map(|row| (0..blocks).map(|block| f32::from(self.number(row, block))))
+                rows.flat_map(|row| (0..blocks).map(move |block| f32::from(self.number(row, block))))
                     .collect()
             }
         };

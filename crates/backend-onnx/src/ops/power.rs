@@ -166,7 +166,7 @@ impl Kernel for BitShift {
         let (value, count) = (inputs[0].cast_to::<u64>()?, inputs[1].cast_to::<u64>()?);
         let shifted = broadcast(&value, &count, |value: u64, count: u64| match self.goes_left {
             _ if count >= bits => 0,
-            true => value << count & (u64::MAX >> (64 - bits)),
+            true => (value << count) & (u64::MAX >> (64 - bits)),
             false => value >> count,
         })?;
         Ok(tvec![shifted.cast_to_dt(datum_type)?.into_owned()])

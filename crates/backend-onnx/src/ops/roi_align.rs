@@ -14,6 +14,9 @@ use crate::faults::{BadInput, Limit};
 /// Samples of all regions together: how many there are of one may follow from its corners, which a request can say.
 const MAX_SAMPLES: f64 = (1u64 << 33) as f64;
 
+/// Samples of one region along one axis.
+const MAX_PLACES: f64 = (1u64 << 20) as f64;
+
 pub(crate) fn roi_align(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> TractResult<usize> {
@@ -107,7 +110,8 @@ impl Kernel for RoiAlign {
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
             budget -= lines.total() * columns.total() * channels as f64;
-            if budget < 0.0 || budget.is_nan() {
+            let most = lines.total().max(columns.total());
+            if !(budget >= 0.0 && most <= MAX_PLACES) {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
             let (lines, columns) = (lines.weights(), columns.weights());
