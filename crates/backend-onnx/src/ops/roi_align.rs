@@ -111,7 +111,7 @@ impl Kernel for RoiAlign {
             let lines = self.places(y, y_end, self.height, height);
             budget -= lines.total() * columns.total() * channels as f64;
             let most = lines.total().max(columns.total());
-            if !(budget >= 0.0 && most <= MAX_PLACES) {
+            if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
             let (lines, columns) = (lines.weights(), columns.weights());
