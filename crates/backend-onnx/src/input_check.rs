@@ -7,7 +7,10 @@ use tract_onnx::{
     tract_hir::internal::*,
 };
 
-use crate::faults::{BadInput, Refusal};
+use crate::{
+    faults::{BadInput, Refusal},
+    ops::elements::scalar,
+};
 
 /// What is looked at before a node runs.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +94,7 @@ impl InputCheck {
                     .into_tvalue();
             }
             (Self::Count(axis), [data, count]) => {
-                let count = count.cast_to_scalar::<i64>()?;
+                let count = scalar::<i64>(count)?;
                 let dim = data.shape().get(axis).copied().unwrap_or(0);
                 if usize::try_from(count).is_ok_and(|count| count <= dim) {
                     return Ok(inputs);
@@ -99,7 +102,7 @@ impl InputCheck {
                 bail!(BadInput(format!("{count} elements are wanted of {dim}")));
             }
             (Self::Range, [start, limit, step]) if start.datum_type() != DatumType::TDim => {
-                let number = |tensor: &TValue| tensor.cast_to_scalar::<f64>();
+                let number = |tensor: &TValue| scalar::<f64>(tensor);
                 range_fits(number(start)?, number(limit)?, number(step)?).map_err(BadInput::from)?;
             }
             (Self::Divisor, [_, divisor])

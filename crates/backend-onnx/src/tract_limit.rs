@@ -69,7 +69,7 @@ pub(crate) fn with_ways_out(
                       rewrote it"
         }
         (Some(_), false) => "; or export the model with fixed sizes",
-        (None, false) => "; or export the model with other operators, or for an operator set from 11 to 23",
+        (None, false) => "; or export the model with other operators, or for an operator set from 11 to 25",
     });
     ServiceError::invalid(message).caused_by(error)
 }
@@ -156,8 +156,6 @@ const NEWEST_OPSET: i64 = 26;
 /// ONNX's operators that ONNX Runtime computes and tract is not used for, in order.
 const OPERATORS: &[&str] = &[
     "AffineGrid",
-    "BitShift",
-    "Col2Im",
     "DeformConv",
     "Det",
     "GlobalLpPool",
@@ -166,7 +164,6 @@ const OPERATORS: &[&str] = &[
     "MaxUnpool",
     "Multinomial",
     "RegexFullMatch",
-    "RoiAlign",
     "StringConcat",
     "StringSplit",
     "Unique",

@@ -33,6 +33,7 @@ fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
         // Its optimizer writes the latter two under ONNX's name, which ONNX does not have, or not in the set that the model uses.
         "RMSNormalization" | "SimplifiedLayerNormalization" => true,
         "LayerNormalization" => opset < 17,
+        "Swish" => opset >= 24,
         _ => false,
     };
     node.domain == DOMAIN || (is_meant && canonical_domain(&node.domain).is_empty())
@@ -123,9 +124,10 @@ impl Replacement<'_> {
                 let y = self.newer("Gelu", &[x], vec![by_tanh]);
                 self.give(0, y)
             }
-            "QuickGelu" => {
+            name @ ("QuickGelu" | "Swish") => {
+                let alpha = if name == "Swish" { 1.0 } else { 1.702 };
                 let x = self.input(0)?;
-                let scaled = self.scaled(x.clone(), self.float("alpha", 1.702));
+                let scaled = self.scaled(x.clone(), self.float("alpha", alpha));
                 let gate = self.op("Sigmoid", &[scaled], vec![]);
                 let y = self.op("Mul", &[x, gate], vec![]);
                 self.give(0, y)
@@ -142,6 +144,7 @@ impl Replacement<'_> {
             }
             "Attention" if self.node.domain == DOMAIN => self.attention(),
             "QAttention" => self.quantized_attention(),
+            "MultiHeadAttention" => self.multi_head_attention(),
             "EmbedLayerNormalization" => self.embed_layer_normalization(),
             "SimplifiedLayerNormalization" | "RMSNormalization" => {
                 // Normalized over several dimensions by one that is counted from the start: their number is not known here.
@@ -178,8 +181,12 @@ impl Replacement<'_> {
                 let y = self.newer(&self.node.op_type.clone(), &inputs, attributes);
                 self.give(0, y)
             }
-            "QLinearAdd" => self.quantized_pair("Add"),
-            "QLinearMul" => self.quantized_pair("Mul"),
+            "QLinearWhere" => {
+                let (a, b) = (self.dequantized([1, 2, 3])?, self.dequantized([4, 5, 6])?);
+                let y = self.op("Where", &[self.input(0)?, a, b], vec![]);
+                self.give_quantized(y, [7, 8])
+            }
+            "NhwcMaxPool" => self.channels_last_pool(),
             "QLinearSigmoid" => self.quantized_one("Sigmoid", vec![]),
             "QLinearLeakyRelu" => {
                 self.quantized_one("LeakyRelu", vec![float("alpha", self.float("alpha", 0.01))])
@@ -332,9 +339,7 @@ impl Replacement<'_> {
     /// From queries, keys and values beside each other to what attention makes of them, given the places of the inputs that
     /// are a mask and what else is added to the scores.
     fn attended(&mut self, product: String, mask: usize, bias: usize) -> Option<()> {
-        let is_plain = self.int("unidirectional", 0) == 0
-            && self.int("do_rotary", 0) == 0
-            && self.attribute("qkv_hidden_sizes").is_none();
+        let is_plain = self.int("do_rotary", 0) == 0 && self.attribute("qkv_hidden_sizes").is_none();
         let (heads, weights) = (self.int("num_heads", 0), self.dims.get(&self.input(1)?)?);
         let [_, columns] = weights[..] else {
             return None;
@@ -362,7 +367,16 @@ impl Replacement<'_> {
             0.0 => 1.0 / (width as f32).sqrt(),
             given => given,
         };
-        let mut scores = self.scaled(scores, scale);
+        let scores = self.scaled(scores, scale);
+        let y = self.weighted(scores, values, mask, bias);
+        let joined = self.indices(&[0, 0, heads * width]);
+        let y = self.newer("Reshape", &[y, joined], vec![]);
+        self.give(0, y)
+    }
+
+    /// Values weighted by scores, the heads beside each other, given the places of the inputs that are a mask and what else is
+    /// added to the scores.
+    fn weighted(&mut self, mut scores: String, values: String, mask: usize, bias: usize) -> String {
         if let Some(mask) = self.input(mask) {
             let filter = vec![float(
                 "mask_filter_value",
@@ -372,11 +386,55 @@ impl Replacement<'_> {
             scores = self.op("Add", &[scores, added], vec![]);
         }
         scores = self.with_bias(scores, bias);
+        if self.int("unidirectional", 0) != 0 {
+            let mask = self.newer("CausalMask", std::slice::from_ref(&scores), vec![]);
+            scores = self.op("Add", &[scores, mask], vec![]);
+        }
         let weights = self.newer("Softmax", &[scores], vec![int("axis", -1)]);
         let y = self.op("MatMul", &[weights, values], vec![]);
-        let y = self.op("Transpose", &[y], vec![ints("perm", &[0, 2, 1, 3])]);
-        let joined = self.indices(&[0, 0, heads * width]);
+        self.op("Transpose", &[y], vec![ints("perm", &[0, 2, 1, 3])])
+    }
+
+    /// Attention of queries to keys and values that come apart from each other, with those of earlier steps before them.
+    fn multi_head_attention(&mut self) -> Option<()> {
+        let heads = self.int("num_heads", 0);
+        if self.input(8).is_some() || self.wants(3) || !(1..1 << 24).contains(&heads) {
+            return None;
+        }
+        let mut parts = [self.input(0)?, self.input(1)?, self.input(2)?];
+        if let Some(bias) = self.input(3) {
+            let first = self.newer("Split", &[bias], vec![int("axis", 0), int("num_outputs", 3)]);
+            let others = [self.fresh(), self.fresh()];
+            if let Some(split) = self.made.last_mut() {
+                split.output.extend(others.clone());
+            }
+            let [second, third] = others;
+            for (part, bias) in parts.iter_mut().zip([first, second, third]) {
+                *part = self.op("Add", &[part.clone(), bias], vec![]);
+            }
+        }
+        let [queries, keys, values] = parts;
+        let scale = self.float("scale", 0.0);
+        let queries = self.newer(
+            "SplitHeads",
+            &[queries],
+            vec![int("num_heads", heads), int("is_query", 1), float("scale", scale)],
+        );
+        let mut split = |part: String, past: usize| {
+            let part = self.newer("SplitHeads", &[part], vec![int("num_heads", heads)]);
+            match self.input(past) {
+                Some(past) => self.op("Concat", &[past, part], vec![int("axis", 2)]),
+                None => part,
+            }
+        };
+        let (keys, values) = (split(keys, 6), split(values, 7));
+        let turned = self.newer("TransposeLast", std::slice::from_ref(&keys), vec![]);
+        let scores = self.op("MatMul", &[queries, turned], vec![]);
+        let y = self.weighted(scores, values.clone(), 4, 5);
+        let joined = self.indices(&[0, 0, -1]);
         let y = self.newer("Reshape", &[y, joined], vec![]);
+        self.give(1, keys);
+        self.give(2, values);
         self.give(0, y)
     }
 
@@ -469,11 +527,16 @@ impl Replacement<'_> {
         self.with_bias(y, bias)
     }
 
-    fn quantized_pair(&mut self, op_type: &str) -> Option<()> {
-        let a = self.dequantized([0, 1, 2])?;
-        let b = self.dequantized([3, 4, 5])?;
-        let y = self.op(op_type, &[a, b], vec![]);
-        self.give_quantized(y, [6, 7])
+    /// A pool of images whose channels stand beside each other.
+    fn channels_last_pool(&mut self) -> Option<()> {
+        let spatial = self.attribute("kernel_shape")?.ints.len() as i64;
+        let to_front: Vec<i64> = [0, spatial + 1].into_iter().chain(1..=spatial).collect();
+        let to_back: Vec<i64> = std::iter::once(0).chain(2..=spatial + 1).chain([1]).collect();
+        let x = self.op("Transpose", &[self.input(0)?], vec![ints("perm", &to_front)]);
+        let attributes = self.node.attribute.clone();
+        let y = self.newer("MaxPool", &[x], attributes);
+        let y = self.op("Transpose", &[y], vec![ints("perm", &to_back)]);
+        self.give(0, y)
     }
 
     fn quantized_one(&mut self, op_type: &str, attributes: Vec<AttributeProto>) -> Option<()> {

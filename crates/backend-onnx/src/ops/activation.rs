@@ -317,7 +317,7 @@ impl Kernel for ComputedClip {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let bound = |place: Option<usize>, default: f64| match place {
             None => Ok(default),
-            Some(place) => inputs[place].cast_to_scalar::<f64>(),
+            Some(place) => super::elements::scalar::<f64>(&inputs[place]),
         };
         let function = Function::Clip {
             low: bound(self.0.low, -self.1)?,

@@ -81,3 +81,39 @@ impl Kernel for AttentionMask {
         Ok(tvec![tensor(&shape, values)?])
     }
 }
+
+/// What is added to scores so that no row sees columns that come after it; the last row sees all.
+pub(crate) fn causal_mask(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(CausalMask))
+}
+
+#[derive(Debug)]
+struct CausalMask;
+
+impl Kernel for CausalMask {
+    fn name(&self) -> &'static str {
+        "CausalMask"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [_, _, rows, columns] = &*inputs[0].shape else {
+            bail!("scores of {} dimensions", inputs[0].rank());
+        };
+        Ok(vec![Fact::new(
+            DatumType::F32,
+            [1.into(), 1.into(), rows.clone(), columns.clone()],
+        )])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let &[_, _, rows, columns] = inputs[0].shape() else {
+            bail!("scores of {} dimensions", inputs[0].rank());
+        };
+        let mut values = vec![0.0; rows * columns];
+        for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate() {
+            let seen = (row + 1 + columns).saturating_sub(rows).min(columns);
+            values[seen..].fill(f32::MIN);
+        }
+        Ok(tvec![tensor(&[1, 1, rows, columns], values)?])
+    }
+}

@@ -58,6 +58,11 @@ impl<'a> Attributes<'a> {
             .then(|| before.iter().filter(|name| !name.is_empty()).count())
     }
 
+    /// Where those of these inputs stand that are given.
+    pub(crate) fn positions(self, indices: &[usize]) -> Vec<usize> {
+        indices.iter().filter_map(|&index| self.position(index)).collect()
+    }
+
     /// Whether an output is wanted.
     pub(crate) fn has_output(self, index: usize) -> bool {
         self.0.output.get(index).is_some_and(|name| !name.is_empty())

@@ -32,7 +32,7 @@ pub(super) fn quicken(model: &mut TypedModel) -> TractResult<()> {
             Ok::<_, TractError>(is_same && datum_type? == output)
         })?;
         let is_known = match output {
-            DatumType::F32 => true,
+            DatumType::F32 | DatumType::F64 => true,
             DatumType::I32 => function != Arithmetic::Quotient,
             _ => false,
         };
@@ -119,6 +119,10 @@ impl EvalOp for Binary {
             (DatumType::F32, Arithmetic::Difference) => function!(f32, |a, b| a - b),
             (DatumType::F32, Arithmetic::Product) => function!(f32, |a, b| a * b),
             (DatumType::F32, Arithmetic::Quotient) => function!(f32, |a, b| a / b),
+            (DatumType::F64, Arithmetic::Sum) => function!(f64, |a, b| a + b),
+            (DatumType::F64, Arithmetic::Difference) => function!(f64, |a, b| a - b),
+            (DatumType::F64, Arithmetic::Product) => function!(f64, |a, b| a * b),
+            (DatumType::F64, Arithmetic::Quotient) => function!(f64, |a, b| a / b),
             (DatumType::I32, Arithmetic::Sum) => function!(i32, i32::wrapping_add),
             (DatumType::I32, Arithmetic::Difference) => function!(i32, i32::wrapping_sub),
             (DatumType::I32, Arithmetic::Product) => function!(i32, i32::wrapping_mul),

@@ -93,7 +93,7 @@ impl If {
     fn choices(condition: Option<&Tensor>) -> TractResult<std::ops::Range<usize>> {
         match condition {
             Some(condition) => {
-                let choice = usize::from(condition.cast_to_scalar::<bool>()?);
+                let choice = usize::from(super::elements::scalar::<bool>(condition)?);
                 Ok(choice..choice + 1)
             }
             None => Ok(0..2),

@@ -116,6 +116,25 @@ where
             from.iter().map(|&x| AsPrimitive::<f64>::as_(x) != 0.0).collect(),
         ),
         DatumType::String => tensor(shape, from.iter().map(F::text).collect()),
+        // What is too large for a few bits loses the others, as in ONNX Runtime and in NumPy.
+        DatumType::U8 | DatumType::U16 | DatumType::I8 | DatumType::I16 if F::datum_type().is_float() => {
+            let whole = |x: &F| {
+                let wide = AsPrimitive::<i64>::as_(*x);
+                i32::try_from(wide).unwrap_or(0)
+            };
+            with_number!(to, T => tensor(shape, from.iter().map(|x| AsPrimitive::<T>::as_(whole(x))).collect()))
+        }
+        DatumType::U32 if F::datum_type().is_float() => {
+            let whole = |x: &F| AsPrimitive::<i64>::as_(*x) as u32;
+            tensor(shape, from.iter().map(whole).collect())
+        }
+        DatumType::U64 if F::datum_type().is_float() => {
+            let whole = |x: &F| match AsPrimitive::<f64>::as_(*x) < 0.0 {
+                true => AsPrimitive::<i64>::as_(*x) as u64,
+                false => AsPrimitive::<u64>::as_(*x),
+            };
+            tensor(shape, from.iter().map(whole).collect())
+        }
         to => with_number!(to, T => tensor(shape, from.iter().map(|&x| AsPrimitive::<T>::as_(x)).collect())),
     }
 }

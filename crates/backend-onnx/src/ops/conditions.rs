@@ -70,26 +70,40 @@ pub(super) fn dropout_inputs(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     }
 }
 
-/// tract takes an equation without an output for one with all of the inputs' indices in it.
+/// tract takes an equation whose output has no index for one with all of the inputs' indices in it.
 pub(super) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
-    if !node.text("equation", "").contains("->") {
-        return refuse("an equation without '->' is not supported");
+    match einsum_output(node.text("equation", "")) {
+        Some(output) if !output.is_empty() => Ok(()),
+        Some(_) => refuse("an equation whose output has no index is not supported"),
+        None => refuse("an equation without '->' and with capital letters is not supported"),
     }
-    Ok(())
+}
+
+/// The indices of an equation's output. Those that it does not tell are the ones that stand only once, in the order of letters;
+/// implementations disagree where capital letters stand.
+pub(super) fn einsum_output(equation: &str) -> Option<String> {
+    let equation = equation.replace(' ', "");
+    if let Some((_, output)) = equation.split_once("->") {
+        return Some(output.to_owned());
+    }
+    if equation.contains(|letter: char| letter.is_ascii_uppercase()) {
+        return None;
+    }
+    let letters = |letter: &char| equation.matches(*letter).count() == 1;
+    let mut once: Vec<char> = equation
+        .chars()
+        .filter(char::is_ascii_lowercase)
+        .filter(letters)
+        .collect();
+    once.sort_unstable();
+    let others = if equation.contains("...") { "..." } else { "" };
+    Some(others.chars().chain(once).collect())
 }
 
 /// Windows of even size reach further to one side; tract takes the other.
 pub(super) fn lrn(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("size", 0) % 2 == 0 {
         return refuse("an even size is not supported");
-    }
-    Ok(())
-}
-
-/// Without a limit ONNX selects nothing, tract everything.
-pub(super) fn non_max_suppression(node: Attributes<'_>, _: i64) -> Verdict {
-    if !node.has_input(2) {
-        return refuse("the input 'max_output_boxes_per_class' is needed");
     }
     Ok(())
 }
@@ -125,15 +139,6 @@ pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
         }
     }
     Ok(())
-}
-
-/// tract computes powers in the base's type.
-pub(super) fn pow(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
-    match inputs {
-        [base, exponent] if base.datum_type == exponent.datum_type => Ok(()),
-        [base, exponent] if base.datum_type.is_float() && exponent.constant.is_some() => Ok(()),
-        _ => refuse("a base and an exponent of different types are not supported"),
-    }
 }
 
 /// tract mixes up the signs.
@@ -193,6 +198,13 @@ pub(super) fn squeeze(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
         return refuse("without axes, dimensions must be fixed");
     }
     Ok(())
+}
+
+/// Whether an order names each axis once. tract looks without end, and takes all memory, for the swaps that make another one.
+pub(super) fn is_order(perm: &[i64]) -> bool {
+    let mut order = perm.to_vec();
+    order.sort_unstable();
+    order.iter().zip(0..).all(|(&axis, place)| axis == place)
 }
 
 /// tract takes sizes that are not known for different from every number. What a comparison says for some sizes only must

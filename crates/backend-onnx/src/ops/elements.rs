@@ -2,9 +2,22 @@
 
 use tract_onnx::tract_hir::internal::*;
 
+use crate::faults::BadInput;
+
 /// A tensor's elements in row-major order.
 pub(crate) fn elements<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {
     tensor.try_as_plain_ram()?.as_slice::<T>()
+}
+
+/// The only number of a tensor, or its first one.
+///
+/// # Errors
+/// [`BadInput`] if there is none; tract's own functions read past the end of a tensor without elements.
+pub(crate) fn scalar<T: Datum + Copy>(tensor: &Tensor) -> TractResult<T> {
+    if tensor.len() == 0 {
+        bail!(BadInput("no number stands where one is needed".to_owned()));
+    }
+    tensor.cast_to_scalar::<T>()
 }
 
 /// A tensor of elements in row-major order.
@@ -28,3 +41,21 @@ macro_rules! with_number {
     };
 }
 pub(crate) use with_number;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_no_number() {
+        assert_eq!(scalar::<i64>(&tensor1(&[7.0f32, 8.0])).unwrap(), 7);
+        for nothing in [
+            Tensor::zero::<f64>(&[0]).unwrap(),
+            Tensor::zero::<i64>(&[3, 0]).unwrap(),
+        ] {
+            assert!(scalar::<f64>(&nothing).unwrap_err().is::<BadInput>());
+        }
+    }
+}

@@ -31,6 +31,8 @@ pub(crate) enum Widening {
     Half,
     /// FP16 and FP32 in FP64.
     Single,
+    /// BOOL in UINT8.
+    Truth,
 }
 
 impl Widening {
@@ -39,6 +41,7 @@ impl Widening {
         match (self, datum_type) {
             (Self::Half, DatumType::F16) => Some(DatumType::F32),
             (Self::Single, DatumType::F16 | DatumType::F32) => Some(DatumType::F64),
+            (Self::Truth, DatumType::Bool) => Some(DatumType::U8),
             _ => None,
         }
     }
@@ -52,11 +55,18 @@ pub(crate) struct Guarded {
     pub(crate) check: Option<(Check, Arc<NodeProto>)>,
     /// What computes the node instead, for some types.
     pub(crate) instead: Option<(Types, Box<dyn InferenceOp>)>,
+    /// Whether that also computes it for inputs of different types.
+    pub(crate) instead_if_mixed: bool,
+    /// The inputs that are single numbers.
+    pub(crate) scalars: Vec<usize>,
 }
 
 impl Guarded {
     fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
         let guard = &self.guard;
+        for &place in &self.scalars {
+            has_number(inputs.get(place).map_or(&[], |fact| &*fact.shape))?;
+        }
         if let Some(input) = inputs.get(guard.typed_input)
             && !guard.types.contains(input.datum_type)
         {
@@ -72,9 +82,26 @@ impl Guarded {
 
     /// What computes a node whose inputs have these types.
     fn instead(&self, types: &[DatumType]) -> Option<&dyn InferenceOp> {
-        let (set, op) = self.instead.as_ref()?;
-        let datum_type = *types.get(self.guard.typed_input)?;
-        set.contains(datum_type).then_some(&**op)
+        let (_, op) = self.instead.as_ref().filter(|_| self.is_for(types))?;
+        Some(&**op)
+    }
+
+    fn is_for(&self, types: &[DatumType]) -> bool {
+        let is_in = |(set, _): &(Types, _)| {
+            types
+                .get(self.guard.typed_input)
+                .is_some_and(|&datum_type| set.contains(datum_type))
+        };
+        let is_mixed = types.windows(2).any(|pair| pair[0] != pair[1]);
+        self.instead.as_ref().is_some_and(is_in) || (self.instead_if_mixed && is_mixed)
+    }
+}
+
+/// Refuses what has no elements where a number is read.
+fn has_number(shape: &[TDim]) -> Result<(), Limit> {
+    match shape.iter().any(|dim| *dim == TDim::Val(0)) {
+        true => Err(Limit("has no number where one is needed".to_owned())),
+        false => Ok(()),
     }
 }
 
@@ -178,6 +205,10 @@ impl InferenceOp for Guarded {
         observed: TVec<&InferenceFact>,
     ) -> TractResult<(TVec<InferenceFact>, TVec<InferenceFact>, TVec<InferenceFact>)> {
         time_limit::check()?;
+        for &place in &self.scalars {
+            let shape = inputs.get(place).and_then(|fact| fact.shape.concretize());
+            has_number(shape.as_deref().unwrap_or(&[]))?;
+        }
         let facts = inputs.iter().map(|fact| known(fact)).collect::<Option<Vec<_>>>();
         if facts.is_none() && self.instead.is_some() {
             // The two may give different types: nothing can be said until it is known which it is.
@@ -186,12 +217,9 @@ impl InferenceOp for Guarded {
         }
         if let Some(facts) = facts {
             self.admit(&facts)?;
-            let is_instead = |(types, _): &(Types, _)| {
-                facts
-                    .get(self.guard.typed_input)
-                    .is_some_and(|fact| types.contains(fact.datum_type))
-            };
-            if let Some((_, instead)) = self.instead.as_mut().filter(|instead| is_instead(instead)) {
+            let types: Vec<DatumType> = facts.iter().map(|fact| fact.datum_type).collect();
+            let is_for = self.is_for(&types);
+            if let Some((_, instead)) = self.instead.as_mut().filter(|_| is_for) {
                 return instead.infer_facts(inputs, outputs, observed);
             }
         }

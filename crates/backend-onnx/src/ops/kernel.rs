@@ -57,7 +57,7 @@ impl Fact {
 
     /// The value as one number, if it is a constant.
     pub(crate) fn number(&self) -> Option<f64> {
-        self.constant.as_ref()?.cast_to_scalar::<f64>().ok()
+        super::elements::scalar::<f64>(self.constant.as_ref()?).ok()
     }
 
     /// The value as FP32, if it is a constant of that type.
@@ -82,6 +82,11 @@ pub(crate) trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Whether the same inputs give the same outputs.
     fn is_pure(&self) -> bool {
         true
+    }
+
+    /// Whether outputs have sizes that are known by name only until the operator ran.
+    fn names_sizes(&self) -> bool {
+        false
     }
 
     /// What comes out for what goes in, or why it can't be computed.
@@ -136,6 +141,10 @@ impl KernelOp {
 impl Op for KernelOp {
     fn name(&self) -> StaticName {
         self.0.name().into()
+    }
+
+    fn mints_runtime_symbols(&self) -> bool {
+        self.0.names_sizes()
     }
 
     op_as_typed_op!();

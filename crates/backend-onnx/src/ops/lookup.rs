@@ -6,7 +6,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
-    elements::elements,
+    elements::{elements, scalar},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::Limit;
@@ -59,7 +59,7 @@ impl Kernel for OneHot {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let (indices, values) = (&inputs[0], &inputs[2]);
-        let depth = inputs[1].cast_to_scalar::<i64>()?;
+        let depth = scalar::<i64>(&inputs[1])?;
         let axis = self.axis(indices.rank())?;
         let places: Vec<Option<usize>> = floored(indices)?
             .into_iter()

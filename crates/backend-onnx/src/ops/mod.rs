@@ -24,17 +24,23 @@ mod integer_factors;
 mod kernel;
 mod lookup;
 mod matrix_product;
+mod max_pool;
+mod non_max_suppression;
 mod normalize;
 mod output;
+mod packed_product;
 mod pad;
+mod power;
 mod prelu;
 mod products;
 mod quantize;
+mod quantized_pair;
 mod random;
 mod recurrent;
 mod reduce;
 mod registry;
 mod resize;
+mod roi_align;
 mod rule;
 mod sequences;
 mod slice;
@@ -65,5 +71,6 @@ pub(crate) fn keep_order(
 /// Puts faster operators in the place of tract's, after it has made a plan.
 pub(crate) fn quicken(model: &mut tract_onnx::prelude::TypedModel) -> tract_onnx::prelude::TractResult<()> {
     pad::quicken(model);
+    max_pool::quicken(model)?;
     binary::quicken(model)
 }

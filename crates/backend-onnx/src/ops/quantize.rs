@@ -67,9 +67,10 @@ impl Kernel for Quantize {
                     let (scale, zero_point) = (scales[channel], zero_points[channel] as f32);
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
                     each_to(from, to, |x| {
-                        let rounded = (x / scale).round_ties_even();
-                        let rounded = if rounded.is_nan() { 0.0 } else { rounded };
-                        (rounded + zero_point).clamp(least, most) as i32 as $T
+                        let shifted = (x / scale).round_ties_even() + zero_point;
+                        // NaN is the least number to ONNX Runtime.
+                        let shifted = if shifted.is_nan() { least } else { shifted };
+                        shifted.clamp(least, most) as i32 as $T
                     });
                 }
                 tensor(shape, made)

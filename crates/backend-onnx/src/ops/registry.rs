@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 use tract_onnx::{
     Onnx,
     model::{OnnxOpRegister, ParsingContext},
-    pb::NodeProto,
+    pb::{AttributeProto, NodeProto, TensorProto, attribute_proto, tensor_proto},
     tract_hir::internal::*,
 };
 
@@ -20,7 +20,7 @@ use crate::tract_limit::{self, TractLimit};
 
 use super::{
     attributes::Attributes,
-    branch, columns,
+    branch, columns, conditions,
     guard::Guarded,
     output::Output,
     rule::{NEWEST, Outputs, Rule},
@@ -28,7 +28,7 @@ use super::{
 };
 
 /// The versions of ONNX's own operator set that models may use.
-pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=23;
+pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=25;
 
 /// The table by registered name.
 static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
@@ -130,6 +130,9 @@ pub(crate) fn check(
             return Err(limit(format!("the attribute {name} is not supported")));
         }
     }
+    if rule.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
+        return Err(refused("'perm' must name each axis once".to_owned()));
+    }
     rule.condition.map_or(Ok(()), |condition| {
         condition(Attributes(node), opset).map_err(|error| limit(error.0))
     })
@@ -149,6 +152,8 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
         return Ok((columns::conv_transpose(context, node)?, vec![]));
     }
     let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
+    let completed = completed(node);
+    let node = completed.as_ref().unwrap_or(node);
     // Without axes it takes all dimensions of 1, in every operator set; tract knows that only of the later ones.
     let is_bare = rule.name == "Squeeze" && !Attributes(node).has("axes");
     let (inner, closures) = match is_bare && context.onnx_operator_set_version < 13 {
@@ -168,10 +173,43 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
     let guarded = Guarded {
         inner,
         guard: rule.guard,
+        instead_if_mixed: rule.instead_if_mixed,
+        scalars: Attributes(node).positions(rule.scalars),
         check: rule.check.map(|check| (check, Arc::new(node.clone()))),
         instead: instead.transpose().map_err(|error: TractError| error)?,
     };
     Ok((Box::new(guarded), closures))
+}
+
+/// A node with what tract takes otherwise where it is not written out: the zeros of `ConstantOfShape`, which are FP64 there and
+/// not FP32, and the output of an `Einsum`.
+fn completed(node: &NodeProto) -> Option<NodeProto> {
+    if node.op_type == "Einsum" {
+        let equation = Attributes(node).text("equation", "");
+        let output = conditions::einsum_output(equation).filter(|_| !equation.contains("->"))?;
+        let complete = format!("{equation}->{output}");
+        let mut node = node.clone();
+        let mut attributes = node.attribute.iter_mut();
+        attributes.find(|attribute| attribute.name == "equation")?.s = complete.into_bytes();
+        return Some(node);
+    }
+    let is_bare = node.op_type == "ConstantOfShape" && !Attributes(node).has("value");
+    is_bare.then(|| {
+        let zero = TensorProto {
+            data_type: tensor_proto::DataType::Float.into(),
+            dims: vec![1],
+            float_data: vec![0.0],
+            ..TensorProto::default()
+        };
+        let mut node = node.clone();
+        node.attribute.push(AttributeProto {
+            name: "value".to_owned(),
+            r#type: attribute_proto::AttributeType::Tensor.into(),
+            t: Some(zero),
+            ..AttributeProto::default()
+        });
+        node
+    })
 }
 
 #[cfg(test)]

@@ -42,6 +42,10 @@ pub(crate) struct Rule {
     pub(super) own: Option<Build>,
     /// What computes it for some types.
     pub(super) instead: Option<(Types, Build)>,
+    /// The inputs that tract reads one number of; it reads past the end of those without any.
+    pub(super) scalars: &'static [usize],
+    /// Whether that also computes it where inputs have different types.
+    pub(super) instead_if_mixed: bool,
 }
 
 /// An operator that tract computes for any type.
@@ -61,6 +65,8 @@ pub(super) const fn op(name: &'static str) -> Rule {
         },
         own: None,
         instead: None,
+        scalars: &[],
+        instead_if_mixed: false,
     }
 }
 
@@ -131,6 +137,24 @@ impl Rule {
     /// FP32 is computed in FP64.
     pub(super) const fn single(mut self) -> Self {
         self.guard.widening = Widening::Single;
+        self
+    }
+
+    /// These inputs are single numbers.
+    pub(super) const fn scalars(mut self, places: &'static [usize]) -> Self {
+        self.scalars = places;
+        self
+    }
+
+    /// BOOL is computed as bytes.
+    pub(super) const fn as_bytes(mut self) -> Self {
+        self.guard.widening = Widening::Truth;
+        self
+    }
+
+    /// What computes it instead for some types does so too where inputs have different types.
+    pub(super) const fn also_if_mixed(mut self) -> Self {
+        self.instead_if_mixed = true;
         self
     }
 

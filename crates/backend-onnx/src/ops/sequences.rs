@@ -131,6 +131,10 @@ impl Kernel for Compress {
         "Compress"
     }
 
+    fn names_sizes(&self) -> bool {
+        true
+    }
+
     fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
         let [input, condition] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());

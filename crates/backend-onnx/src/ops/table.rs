@@ -5,7 +5,8 @@
 use super::{
     activation::{self, activation},
     attention_mask, cast, columns, concat, conditions as when, contrib, counting, elementwise, gemm,
-    grid_sample, lookup, normalize, pad, prelu, quantize, random, recurrent, reduce, resize,
+    grid_sample, lookup, non_max_suppression, normalize, packed_product, pad, power, prelu, quantize,
+    quantized_pair, random, recurrent, reduce, resize, roi_align,
     rule::{Outputs, Rule, contributed, inner, ml, op},
     sequences, slice, softmax,
     steps::stepwise,
@@ -21,6 +22,8 @@ const FIXED: Types = Types::FIXED;
 const ALL: Types = Types::ALL;
 /// What matrix products are computed for.
 const FACTORS: Types = FLOATS.and(Types::I32);
+/// Whole numbers that powers are computed of.
+const POWERS: Types = Types::I32.and(Types::I64);
 /// What a reduction of integers is computed for here.
 const WHOLE: Types = Types::INTEGERS.and(Types::BOOL);
 
@@ -98,11 +101,15 @@ pub(super) static RULES: &[Rule] = &[
         .since(15)
         .takes(&["dtype", "seed"])
         .own(random::random),
+    op("BitShift")
+        .since(11)
+        .takes(&["direction"])
+        .own(power::bit_shift),
     op("BitwiseAnd").since(18).of(Types::INTEGERS),
     op("BitwiseNot").since(18).of(Types::INTEGERS),
     op("BitwiseOr").since(18).of(Types::INTEGERS),
     op("BitwiseXor").since(18).of(Types::INTEGERS),
-    op("BlackmanWindow").since(17).takes(WINDOW),
+    op("BlackmanWindow").scalars(&[0]).since(17).takes(WINDOW),
     // tract turns INT64 into symbolic dimensions, by way of 32 bits. Dimensions stay symbolic.
     op("Cast").takes(&["saturate", "to"]).instead(ALL, cast::cast),
     op("CastLike").since(15).takes(&["saturate"]).own(cast::cast_like),
@@ -156,10 +163,12 @@ pub(super) static RULES: &[Rule] = &[
     op("Cos").of(FLOATS).wide(),
     op("Cosh").since(9).of(FLOATS).wide(),
     op("CumSum")
+        .scalars(&[1])
         .since(11)
         .takes(&["exclusive", "reverse"])
         .of(NUMBERS),
     op("DFT")
+        .scalars(&[1, 2])
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
         .of(FLOATS)
@@ -173,6 +182,7 @@ pub(super) static RULES: &[Rule] = &[
         .own(quantize::dequantize),
     op("Div").takes(LEGACY).of(NUMBERS),
     op("Dropout")
+        .scalars(&[1, 2])
         .gives(Outputs::Optional)
         .takes(&["is_test", "ratio", "seed"])
         .when(when::dropout)
@@ -194,8 +204,9 @@ pub(super) static RULES: &[Rule] = &[
         .instead(activation::TYPES, activation),
     op("Equal")
         .takes(LEGACY)
-        .of(NUMBERS.and(Types::STRING))
-        .given(when::comparison),
+        .of(ALL)
+        .given(when::comparison)
+        .instead(Types::BOOL, power::equal),
     op("Erf")
         .since(9)
         .of(SHORT_FLOATS)
@@ -246,8 +257,8 @@ pub(super) static RULES: &[Rule] = &[
         .of(FLOATS)
         .wide()
         .instead(Types::F32, normalize::normalize),
-    op("HammingWindow").since(17).takes(WINDOW),
-    op("HannWindow").since(17).takes(WINDOW),
+    op("HammingWindow").scalars(&[0]).since(17).takes(WINDOW),
+    op("HannWindow").scalars(&[0]).since(17).takes(WINDOW),
     op("HardSigmoid")
         .takes(&["alpha", "beta"])
         .of(FLOATS)
@@ -328,14 +339,20 @@ pub(super) static RULES: &[Rule] = &[
         ])
         .of(FLOATS.and(Types::I8).and(Types::U8))
         .when(when::pool),
-    op("Mean").of(FLOATS).wide(),
+    op("Mean")
+        .of(FLOATS)
+        .wide()
+        .instead(activation::TYPES, power::mean),
     op("MeanVarianceNormalization")
         .since(9)
         .takes(&["axes"])
         .of(FLOATS)
         .wide()
         .instead(Types::F32, normalize::normalize),
-    op("MelWeightMatrix").since(17).takes(&["output_datatype"]),
+    op("MelWeightMatrix")
+        .scalars(&[0, 1, 2, 3, 4])
+        .since(17)
+        .takes(&["output_datatype"]),
     op("Min")
         .of(NUMBERS)
         .wide()
@@ -351,7 +368,7 @@ pub(super) static RULES: &[Rule] = &[
     op("NonMaxSuppression")
         .since(10)
         .takes(&["center_point_box"])
-        .when(when::non_max_suppression),
+        .own(non_max_suppression::non_max_suppression),
     op("NonZero").since(9).of(FIXED).given(when::not_scalar),
     op("Not").of(Types::BOOL),
     op("OneHot").since(9).takes(AXIS).own(lookup::one_hot),
@@ -363,7 +380,12 @@ pub(super) static RULES: &[Rule] = &[
     op("Pad")
         .takes(&["mode", "pads", "paddings", "value"])
         .own(pad::pad),
-    op("Pow").takes(LEGACY).of(FLOATS).wide().given(when::pow),
+    op("Pow")
+        .takes(LEGACY)
+        .of(FLOATS.and(POWERS))
+        .wide()
+        .instead(POWERS, power::power)
+        .also_if_mixed(),
     op("QLinearConv").since(10).takes(CONV).given(when::q_linear_conv),
     op("QLinearMatMul").since(10).given(when::q_linear_mat_mul),
     op("QuantizeLinear")
@@ -461,11 +483,27 @@ pub(super) static RULES: &[Rule] = &[
         .since(10)
         .takes(&["batch_axis", "time_axis"])
         .own(sequences::reverse_sequence),
+    op("RoiAlign")
+        .since(10)
+        .takes(&[
+            "coordinate_transformation_mode",
+            "mode",
+            "output_height",
+            "output_width",
+            "sampling_ratio",
+            "spatial_scale",
+        ])
+        .own(roi_align::roi_align),
     op("Round")
         .since(11)
         .of(FLOATS)
         .instead(activation::TYPES, activation),
-    op("STFT").since(17).takes(&["onesided"]).of(FLOATS).single(),
+    op("STFT")
+        .scalars(&[1, 3])
+        .since(17)
+        .takes(&["onesided"])
+        .of(FLOATS)
+        .single(),
     op("Scan").since(9).gives(Outputs::AsNamed).takes(&[
         "body",
         "num_scan_inputs",
@@ -474,12 +512,17 @@ pub(super) static RULES: &[Rule] = &[
         "scan_output_axes",
         "scan_output_directions",
     ]),
-    op("Scatter").takes(AXIS).of(NUMBERS),
+    op("Scatter").takes(AXIS).of(FIXED).as_bytes(),
     op("ScatterElements")
         .since(11)
         .takes(&["axis", "reduction"])
-        .of(NUMBERS),
-    op("ScatterND").since(11).takes(&["reduction"]).of(NUMBERS),
+        .of(FIXED)
+        .as_bytes(),
+    op("ScatterND")
+        .since(11)
+        .takes(&["reduction"])
+        .of(FIXED)
+        .as_bytes(),
     op("Selu")
         .takes(&["alpha", "gamma"])
         .of(FLOATS)
@@ -554,6 +597,7 @@ pub(super) static RULES: &[Rule] = &[
     op("ThresholdedRelu").since(10).takes(ALPHA).of(FLOATS).wide(),
     op("Tile").since(6).of(FIXED).given(when::tile),
     op("TopK")
+        .scalars(&[1])
         .gives(Outputs::Exactly(2))
         .since(10)
         .takes(&["axis", "largest", "sorted"])
@@ -687,6 +731,16 @@ pub(super) static RULES: &[Rule] = &[
         .gives(Outputs::Optional)
         .takes(LSTM)
         .when(when::recurrent),
+    contributed("MatMulNBits", packed_product::packed_product).takes(&[
+        "K",
+        "N",
+        "accuracy_level",
+        "bits",
+        "block_size",
+        "weight_prepacked",
+    ]),
+    contributed("QLinearAdd", quantized_pair::quantized_pair),
+    contributed("QLinearMul", quantized_pair::quantized_pair),
     contributed("Tokenizer", tokenizer::tokenizer).takes(&[
         "mark",
         "mincharnum",
@@ -696,5 +750,7 @@ pub(super) static RULES: &[Rule] = &[
         "tokenexp",
     ]),
     inner("AttentionMask", attention_mask::attention_mask).takes(&["mask_filter_value"]),
+    inner("CausalMask", attention_mask::causal_mask),
+    inner("SplitHeads", contrib::split_heads).takes(&["is_query", "num_heads", "scale"]),
     inner("TransposeLast", contrib::transpose_last),
 ];

@@ -12,7 +12,7 @@ use super::{
     rows::{Rows, place},
     values::{Failure, Slot, Value, Values},
 };
-use crate::{faults::BadInput, plan};
+use crate::{faults::BadInput, ops::elements::scalar, plan};
 
 /// Iterations of one loop; its time is limited by the request's deadline.
 const MAX_ITERATIONS: i64 = 1 << 20;
@@ -69,7 +69,7 @@ impl Run<'_> {
 
     fn looped(&mut self, node: &ControlNode, body: &Body) -> Result<(), Failure> {
         let limit = match node.wires.input(0) {
-            Some(slot) => Some(self.values.tensor(slot)?.cast_to_scalar::<i64>()?),
+            Some(slot) => Some(scalar::<i64>(&*self.values.tensor(slot)?)?),
             None => None,
         };
         let mut goes_on = match node.wires.input(1) {

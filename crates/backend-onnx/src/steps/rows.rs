@@ -8,10 +8,10 @@ use tract_onnx::{
 };
 
 use super::values::Failure;
-use crate::{
-    faults::BadInput,
-    size::{self, MAX_BYTES},
-};
+use crate::{faults::BadInput, size};
+
+/// Bytes of what the iterations of a loop give. They are in memory twice while they are joined.
+const MAX_BYTES: u64 = 2 << 30;
 
 /// What each iteration gives of some outputs.
 pub(super) struct Rows {
@@ -62,13 +62,36 @@ impl Rows {
         match rows.first() {
             Some(first) => {
                 let axis = place(axis, first.rank() + 1)?;
-                let mut shape = first.shape().to_vec();
-                shape.insert(axis, 1);
-                stacked(&rows, axis, &shape)
+                joined(rows, axis)
             }
             None => empty(declared),
         }
     }
+}
+
+/// Rows of one size beside each other, along a new axis. A row that is copied is given up.
+fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> TractResult<Tensor> {
+    let first = &rows[0];
+    let mut shape = first.shape().to_vec();
+    if !first.datum_type().is_copy() {
+        shape.insert(axis, 1);
+        return stacked(&rows, axis, &shape);
+    }
+    let width = shape[axis..].iter().product::<usize>() * first.datum_type().size_of();
+    let count = rows.len();
+    shape.insert(axis, count);
+    let mut whole = Tensor::zero_dt(first.datum_type(), &shape)?;
+    if whole.len() == 0 {
+        return Ok(whole);
+    }
+    let bytes = whole.as_bytes_mut();
+    for (index, row) in rows.into_iter().enumerate() {
+        let parts = row.as_bytes().chunks_exact(width);
+        for (block, part) in bytes.chunks_exact_mut(width * count).zip(parts) {
+            block[index * width..][..width].copy_from_slice(part);
+        }
+    }
+    Ok(whole)
 }
 
 /// Tensors in one, each with a shape that has the axis already.
@@ -99,5 +122,36 @@ pub(super) fn place(axis: i64, rank: usize) -> TractResult<usize> {
     match usize::try_from(from_start) {
         Ok(place) if place < rank => Ok(place),
         _ => bail!("axis {axis} of {rank} dimensions"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::ops::elements;
+
+    #[test]
+    fn rows_are_joined_along_any_axis() {
+        let numbers =
+            |start: i64| Tensor::from_shape(&[2, 3], &[start, start + 1, start + 2, 7, 8, 9]).unwrap();
+        let words = |word: &str| elements::tensor(&[2, 1], vec![word.to_owned(), "b".to_owned()]).unwrap();
+        let truths = |first: bool| Tensor::from_shape(&[1, 2], &[first, false]).unwrap();
+        for rows in [
+            [numbers(0), numbers(50)],
+            [words("x"), words("y")],
+            [truths(true), truths(false)],
+        ] {
+            let rows: Vec<Arc<Tensor>> = rows.into_iter().map(Arc::new).collect();
+            for axis in 0..3 {
+                let mut shape = rows[0].shape().to_vec();
+                shape.insert(axis, 1);
+                let wanted = stacked(&rows, axis, &shape).unwrap();
+                assert_eq!(joined(rows.clone(), axis).unwrap(), wanted);
+            }
+        }
+        let nothing = vec![Arc::new(Tensor::zero::<f32>(&[2, 0]).unwrap()); 3];
+        assert_eq!(joined(nothing, 1).unwrap().shape(), [2, 3, 0]);
     }
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     faults::BadInput,
-    ops::Attributes,
+    ops::{Attributes, elements::scalar},
     size::{self, MAX_BYTES},
 };
 
@@ -138,7 +138,7 @@ fn position(
     places: usize,
 ) -> Result<usize, Failure> {
     let at = match wires.input(index) {
-        Some(slot) => values.tensor(slot)?.cast_to_scalar::<i64>()?,
+        Some(slot) => scalar::<i64>(&*values.tensor(slot)?)?,
         None => default as i64,
     };
     // Behind the last one is a place for insertion, but not the end to count from.

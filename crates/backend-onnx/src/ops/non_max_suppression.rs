@@ -1,0 +1,170 @@
+//! `NonMaxSuppression`. tract's takes a limit of 0 for none, cannot be planned where there are no boxes, which is what a detector
+//! has for most images, and sorts NaN as it comes.
+
+use std::sync::{Arc, OnceLock};
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+use crate::faults::BadInput;
+
+pub(crate) fn non_max_suppression(
+    context: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    Ok(kernel(NonMaxSuppression {
+        has_centers: attributes.int("center_point_box", 0) != 0,
+        optional: [2, 3, 4].map(|index| attributes.position(index)),
+        scope: context.template.symbols.clone(),
+        count: OnceLock::new(),
+    }))
+}
+
+#[derive(Debug)]
+struct NonMaxSuppression {
+    /// Whether a box is its centre, width and height, rather than two corners.
+    has_centers: bool,
+    /// Which inputs are the limit for each class, the overlap and the score.
+    optional: [Option<usize>; 3],
+    scope: SymbolScope,
+    /// What the number of boxes is called.
+    count: OnceLock<Symbol>,
+}
+
+impl Kernel for NonMaxSuppression {
+    fn name(&self) -> &'static str {
+        "NonMaxSuppression"
+    }
+
+    /// A plan knows the number of boxes by name only, even where nothing stands to choose from.
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    fn names_sizes(&self) -> bool {
+        true
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [boxes, scores, ..] = inputs else {
+            bail!("expected boxes and scores, found {} inputs", inputs.len());
+        };
+        for input in [boxes, scores] {
+            ensure!(
+                input.rank() == 3 && input.datum_type == DatumType::F32,
+                "expected three dimensions of FP32"
+            );
+        }
+        let count = self.count.get_or_init(|| self.scope.new_with_prefix("boxes"));
+        Ok(vec![Fact::new(DatumType::I64, [count.to_dim(), 3.into()])])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (&[batch, count, corners], &[images, classes, scored]) = (inputs[0].shape(), inputs[1].shape())
+        else {
+            bail!("expected three dimensions");
+        };
+        if corners != 4 || batch != images || count != scored {
+            bail!(BadInput(format!(
+                "boxes {:?} and scores {:?} do not belong together",
+                inputs[0].shape(),
+                inputs[1].shape()
+            )));
+        }
+        let given = |index: usize| self.optional[index].map(|place| &inputs[place]);
+        let most = match given(0) {
+            Some(limit) => first::<i64>(limit)?,
+            None => 0,
+        };
+        let most = usize::try_from(most).unwrap_or(0).min(count);
+        let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
+        let least = given(2).map(|value| first::<f32>(value)).transpose()?;
+        let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
+        let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
+        let scores = elements::<f32>(&inputs[1])?;
+        let mut chosen = Vec::new();
+        let mut kept: Vec<usize> = Vec::new();
+        for (group, scores) in scores.chunks_exact(count.max(1)).enumerate() {
+            let (image, class) = (group / classes, group % classes);
+            let boxes = &boxes[image * count..][..count];
+            let is_enough = |&(_, score): &(usize, &f32)| least.is_none_or(|least| *score > least);
+            let mut order: Vec<(usize, f32)> = scores
+                .iter()
+                .enumerate()
+                .filter(is_enough)
+                .map(|(index, &score)| {
+                    (
+                        index,
+                        if score.is_nan() {
+                            f32::NEG_INFINITY
+                        } else {
+                            score + 0.0
+                        },
+                    )
+                })
+                .collect();
+            order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+            kept.clear();
+            for (index, _) in order {
+                if kept.len() >= most {
+                    break;
+                }
+                if !kept
+                    .iter()
+                    .any(|&other| boxes[index].hides(&boxes[other], overlap))
+                {
+                    kept.push(index);
+                    chosen.extend([image, class, index].map(|index| index as i64));
+                }
+            }
+        }
+        Ok(tvec![tensor(&[chosen.len() / 3, 3], chosen)?])
+    }
+}
+
+/// The only element of a scalar, or of a list of one.
+fn first<T: Datum + Copy>(value: &Tensor) -> TractResult<T> {
+    let element = elements::<T>(value)?.first().copied();
+    element.with_context(|| "a limit without a value")
+}
+
+impl NonMaxSuppression {
+    fn area(&self, [first, second, third, fourth]: [f32; 4]) -> Area {
+        let sorted = |a: f32, b: f32| if a >= b { [b, a] } else { [a, b] };
+        let around = |center: f32, size: f32| [center - size / 2.0, center + size / 2.0];
+        match self.has_centers {
+            true => Area([around(first, third), around(second, fourth)]),
+            false => Area([sorted(second, fourth), sorted(first, third)]),
+        }
+    }
+}
+
+/// Where a box begins and ends along both axes.
+#[derive(Clone, Copy)]
+struct Area([[f32; 2]; 2]);
+
+impl Area {
+    fn size(&self) -> f32 {
+        self.0.iter().map(|[start, end]| end - start).product()
+    }
+
+    /// Whether two boxes share more than this part of what they cover together.
+    fn hides(&self, other: &Self, part: f32) -> bool {
+        let mut shared = 1.0;
+        for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {
+            let (start, end) = (start.max(*other_start), end.min(*other_end));
+            if end <= start {
+                return false;
+            }
+            shared *= end - start;
+        }
+        let (size, other) = (self.size(), other.size());
+        let together = size + other - shared;
+        shared > 0.0 && size > 0.0 && other > 0.0 && together > 0.0 && shared / together > part
+    }
+}

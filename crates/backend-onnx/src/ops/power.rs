@@ -1,0 +1,228 @@
+//! Of two tensors, element by element, what tract has for some types only: `Pow`, `Mean`, `Equal` and `BitShift`.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    binary::broadcast,
+    elements::{elements, tensor},
+    kernel::{Fact, Kernel, kernel},
+};
+
+/// `Pow` of whole numbers, or with an exponent of another type than the base.
+pub(crate) fn power(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Pow))
+}
+
+fn broadcast_shape(inputs: &[Fact]) -> TractResult<TVec<TDim>> {
+    let shapes: Vec<_> = inputs.iter().map(|input| &input.shape).collect();
+    tract_core::broadcast::multi_broadcast(&shapes)
+}
+
+#[derive(Debug)]
+struct Pow;
+
+impl Kernel for Pow {
+    fn name(&self) -> &'static str {
+        "Pow"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [base, exponent] = inputs else {
+            bail!("expected 2 inputs, found {}", inputs.len());
+        };
+        ensure!(exponent.datum_type.is_number(), "an exponent that is no number");
+        Ok(vec![Fact::new(base.datum_type, broadcast_shape(inputs)?)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (base, exponent) = (&inputs[0], &inputs[1]);
+        let datum_type = base.datum_type();
+        let power = if datum_type.is_integer() && exponent.datum_type().is_integer() {
+            broadcast(
+                &*base.cast_to::<i64>()?,
+                &*exponent.cast_to::<i64>()?,
+                whole_power,
+            )?
+        } else {
+            let (base, exponent) = (base.cast_to::<f64>()?, exponent.cast_to::<f64>()?);
+            broadcast(&base, &exponent, |base: f64, exponent: f64| {
+                match exponent == 2.0 {
+                    true => base * base,
+                    false => base.powf(exponent),
+                }
+            })?
+        };
+        Ok(tvec![power.cast_to_dt(datum_type)?.into_owned()])
+    }
+}
+
+/// A whole power; what is beyond all numbers, or between two of them, as a float would be cast.
+fn whole_power(base: i64, exponent: i64) -> i64 {
+    let exact = u32::try_from(exponent)
+        .ok()
+        .and_then(|exponent| base.checked_pow(exponent));
+    exact.unwrap_or_else(|| (base as f64).powf(exponent as f64) as i64)
+}
+
+/// `Mean` of any number of tensors.
+pub(crate) fn mean(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Mean))
+}
+
+#[derive(Debug)]
+struct Mean;
+
+impl Kernel for Mean {
+    fn name(&self) -> &'static str {
+        "Mean"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let datum_type = inputs[0].datum_type;
+        let is_same = inputs.iter().all(|input| input.datum_type == datum_type);
+        ensure!(is_same, "the inputs have different types");
+        Ok(vec![Fact::new(datum_type, broadcast_shape(inputs)?)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        macro_rules! mean {
+            ($T:ty) => {{
+                let mut sum = (*inputs[0]).clone();
+                for other in &inputs[1..] {
+                    sum = broadcast::<$T>(&sum, other, |a, b| a + b)?;
+                }
+                let count = inputs.len() as $T;
+                let values = elements::<$T>(&sum)?.iter().map(|sum| sum / count);
+                tensor(sum.shape(), values.collect())?
+            }};
+        }
+        Ok(tvec![match inputs[0].datum_type() {
+            DatumType::F64 => mean!(f64),
+            _ => mean!(f32),
+        }])
+    }
+}
+
+/// `Equal` of BOOL.
+pub(crate) fn equal(_: &ParsingContext<'_>, _: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    Ok(kernel(Equal))
+}
+
+#[derive(Debug)]
+struct Equal;
+
+impl Kernel for Equal {
+    fn name(&self) -> &'static str {
+        "Equal"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let is_bool = inputs.iter().all(|input| input.datum_type == DatumType::Bool);
+        ensure!(is_bool, "the inputs have different types");
+        Ok(vec![Fact::new(DatumType::Bool, broadcast_shape(inputs)?)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        Ok(tvec![broadcast::<bool>(&inputs[0], &inputs[1], |a, b| a == b)?])
+    }
+}
+
+/// `BitShift`, which ONNX has for unsigned numbers only.
+pub(crate) fn bit_shift(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let goes_left = match Attributes(node).text("direction", "") {
+        "LEFT" => true,
+        "RIGHT" => false,
+        other => bail!("a direction of {other:?}"),
+    };
+    Ok(kernel(BitShift { goes_left }))
+}
+
+#[derive(Debug)]
+struct BitShift {
+    goes_left: bool,
+}
+
+impl Kernel for BitShift {
+    fn name(&self) -> &'static str {
+        "BitShift"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let datum_type = inputs[0].datum_type;
+        let is_same = inputs.iter().all(|input| input.datum_type == datum_type);
+        ensure!(
+            datum_type.is_unsigned() && is_same,
+            "expected unsigned numbers of one type"
+        );
+        Ok(vec![Fact::new(datum_type, broadcast_shape(inputs)?)])
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let datum_type = inputs[0].datum_type();
+        let bits = 8 * datum_type.size_of() as u64;
+        let (value, count) = (inputs[0].cast_to::<u64>()?, inputs[1].cast_to::<u64>()?);
+        let shifted = broadcast(&value, &count, |value: u64, count: u64| match self.goes_left {
+            _ if count >= bits => 0,
+            true => (value << count) & (u64::MAX >> (64 - bits)),
+            false => value >> count,
+        })?;
+        Ok(tvec![shifted.cast_to_dt(datum_type)?.into_owned()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn run<T: Datum + Copy>(kernel: &dyn Kernel, inputs: Vec<Tensor>) -> Vec<T> {
+        let inputs: Vec<Arc<Tensor>> = inputs.into_iter().map(Arc::new).collect();
+        let outputs = kernel.run(&inputs).unwrap();
+        elements::<T>(&outputs[0]).unwrap().to_vec()
+    }
+
+    #[test]
+    fn powers_have_the_type_of_their_base() {
+        let whole = run::<i64>(
+            &Pow,
+            vec![tensor1(&[2i64, -3, 0, 2, 10]), tensor1(&[62i64, 3, 0, -1, 40])],
+        );
+        assert_eq!(whole, [1 << 62, -27, 1, 0, i64::MAX]);
+        assert_eq!(
+            run::<i32>(&Pow, vec![tensor1(&[2i32, 9]), tensor1(&[0.5f32])]),
+            [1, 3]
+        );
+        assert_eq!(
+            run::<f32>(&Pow, vec![tensor1(&[1.5f32, -2.0]), tensor1(&[2i64, 3])]),
+            [2.25, -8.0]
+        );
+    }
+
+    #[test]
+    fn means_are_of_all_that_is_repeated() {
+        let inputs = vec![
+            tensor2(&[[1.0f32], [3.0]]),
+            tensor1(&[3.0f32, 5.0]),
+            tensor1(&[2.0f32]),
+        ];
+        assert_eq!(run::<f32>(&Mean, inputs), [2.0, 8.0 / 3.0, 8.0 / 3.0, 10.0 / 3.0]);
+    }
+
+    #[test]
+    fn what_is_shifted_out_is_gone() {
+        let left = BitShift { goes_left: true };
+        assert_eq!(
+            run::<u8>(&left, vec![tensor1(&[255u8, 1, 7]), tensor1(&[1u8, 8, 200])]),
+            [254, 0, 0]
+        );
+        let right = BitShift { goes_left: false };
+        assert_eq!(
+            run::<u64>(&right, vec![tensor1(&[1u64 << 63]), tensor1(&[63u64, 64])]),
+            [1, 0]
+        );
+    }
+}
