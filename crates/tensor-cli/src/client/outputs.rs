@@ -453,7 +453,7 @@ mod tests {
     /// A CSV file can be read back without a difference.
     #[test]
     fn numbers_in_csv_keep_their_digits() {
-        let halves = [1.848_701_4e-29_f32, -0.1, f32::NAN, f32::INFINITY];
+        let singles = [1.848_701_4e-29_f32, -0.1, f32::NAN, f32::INFINITY];
         let doubles = [5.886_890_400_000_000_5e-30_f64, 0.1 + 0.2, 1e300, -0.0];
         let large = [i64::MAX, i64::MIN, 0, 1];
         let tensor = |shape: &[u64]| Shape::new(shape).unwrap();
@@ -463,7 +463,7 @@ mod tests {
             id: Some("\"data\":[7]".to_owned()),
             parameters: Parameters::new(),
             outputs: vec![
-                InferOutput::new("f", Tensor::from_vec(tensor(&[2, 2]), halves.to_vec()).unwrap()),
+                InferOutput::new("f", Tensor::from_vec(tensor(&[2, 2]), singles.to_vec()).unwrap()),
                 InferOutput::new("d", Tensor::from_vec(tensor(&[2, 2]), doubles.to_vec()).unwrap()),
                 InferOutput::new("i", Tensor::from_vec(tensor(&[2, 2]), large.to_vec()).unwrap()),
                 InferOutput::new(
@@ -479,7 +479,7 @@ mod tests {
             .records()
             .map(|row| row.unwrap().iter().map(str::to_owned).collect())
             .collect();
-        assert_eq!(rows[0][0].parse::<f32>().unwrap(), halves[0]);
+        assert_eq!(rows[0][0].parse::<f32>().unwrap(), singles[0]);
         assert_eq!(rows[0][0], "1.8487014e-29");
         assert!(rows[1][0].parse::<f32>().unwrap().is_nan());
         assert_eq!(rows[1][1].parse::<f32>().unwrap(), f32::INFINITY);
