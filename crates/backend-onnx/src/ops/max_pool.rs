@@ -338,14 +338,15 @@ mod tests {
         for stride in 1..4 {
             for dilation in 1..3 {
                 for pad in 0..2 {
-                    for (format, kernel, shape) in [
-                        (DataFormat::NCHW, &[2, 3][..], &[2, 2, 7, 9][..]),
+                    let cases: [(DataFormat, &[usize], &[usize]); 6] = [
+                        (DataFormat::NCHW, &[2, 3], &[2, 2, 7, 9]),
                         (DataFormat::NCHW, &[3], &[2, 2, 9]),
                         (DataFormat::NCHW, &[2, 2, 2], &[1, 2, 5, 4, 6]),
                         (DataFormat::NHWC, &[2, 3], &[2, 7, 9, 2]),
                         (DataFormat::CHW, &[2, 2], &[2, 5, 6]),
                         (DataFormat::HWC, &[2, 2], &[5, 6, 2]),
-                    ] {
+                    ];
+                    for (format, kernel, shape) in cases {
                         let spec = spec(format, kernel, stride, dilation, pad);
                         let [tract, ours] = both(&spec, shape);
                         assert_eq!(tract, ours, "{spec:?}");
