@@ -68,7 +68,7 @@ impl Kernel for MaxPool {
 impl MaxPool {
     fn pool<T: Datum + Copy + PartialOrd>(&self, input: &Tensor, least: T) -> TractResult<TVec<Tensor>> {
         let spec = &self.spec;
-        let shape = spec.data_format.shape(input.shape())?;
+        let shape = spec.data_format.shape::<usize, _>(input.shape())?;
         let output_shape = spec.output_shape(input.shape())?.shape;
         // What stands beside each other at one place.
         let depth = if spec.data_format.c_is_last() {
