@@ -6,7 +6,7 @@ use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
 
 use super::{
     attributes::Attributes,
-    elements::{elements, scalar, tensor, with_number},
+    elements::{elements, tensor, with_number},
     kernel::{Fact, Kernel, kernel},
 };
 use crate::faults::{BadInput, Limit, Refusal};
@@ -64,7 +64,7 @@ impl Kernel for Range {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
-        let number = |index: usize| -> TractResult<f64> { scalar::<f64>(&inputs[index]) };
+        let number = |index: usize| -> TractResult<f64> { super::elements::scalar::<f64>(&inputs[index]) };
         let (start, limit, step) = (number(0)?, number(1)?, number(2)?);
         input_check::range_fits(start, limit, step).map_err(BadInput::from)?;
         let length = length(start, limit, step);
@@ -149,7 +149,7 @@ impl Kernel for Trilu {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let diagonal = match inputs.get(1) {
-            Some(diagonal) => scalar::<i64>(diagonal)?,
+            Some(diagonal) => super::elements::scalar::<i64>(diagonal)?,
             None => 0,
         };
         dispatch_datum!(triangles(inputs[0].datum_type())(

@@ -65,7 +65,7 @@ impl Guarded {
     fn admit(&self, inputs: &[Fact]) -> TractResult<()> {
         let guard = &self.guard;
         for &place in &self.scalars {
-            has_number(inputs.get(place).map_or(&[], |fact| &*fact.shape))?;
+            has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
         }
         if let Some(input) = inputs.get(guard.typed_input)
             && !guard.types.contains(input.datum_type)

@@ -68,7 +68,7 @@ impl Kernel for MaxPool {
 impl MaxPool {
     fn pool<T: Datum + Copy + PartialOrd>(&self, input: &Tensor, least: T) -> TractResult<TVec<Tensor>> {
         let spec = &self.spec;
-        let shape = spec.data_format.shape(input.shape())?;
+        let shape = spec.data_format.shape::<usize, _>(input.shape())?;
         let output_shape = spec.output_shape(input.shape())?.shape;
         // What stands beside each other at one place.
         let depth = if spec.data_format.c_is_last() {
@@ -338,14 +338,15 @@ mod tests {
         for stride in 1..4 {
             for dilation in 1..3 {
                 for pad in 0..2 {
-                    for (format, kernel, shape) in [
-                        (DataFormat::NCHW, &[2, 3][..], &[2, 2, 7, 9][..]),
+                    let cases: [(DataFormat, &[usize], &[usize]); 6] = [
+                        (DataFormat::NCHW, &[2, 3], &[2, 2, 7, 9]),
                         (DataFormat::NCHW, &[3], &[2, 2, 9]),
                         (DataFormat::NCHW, &[2, 2, 2], &[1, 2, 5, 4, 6]),
                         (DataFormat::NHWC, &[2, 3], &[2, 7, 9, 2]),
                         (DataFormat::CHW, &[2, 2], &[2, 5, 6]),
                         (DataFormat::HWC, &[2, 2], &[5, 6, 2]),
-                    ] {
+                    ];
+                    for (format, kernel, shape) in cases {
                         let spec = spec(format, kernel, stride, dilation, pad);
                         let [tract, ours] = both(&spec, shape);
                         assert_eq!(tract, ours, "{spec:?}");

@@ -147,7 +147,7 @@ impl Rule {
     }
 
     /// BOOL is computed as bytes.
-    pub(super) const fn as_bytes(mut self) -> Self {
+    pub(super) const fn bytes(mut self) -> Self {
         self.guard.widening = Widening::Truth;
         self
     }

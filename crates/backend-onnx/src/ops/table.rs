@@ -512,17 +512,13 @@ pub(super) static RULES: &[Rule] = &[
         "scan_output_axes",
         "scan_output_directions",
     ]),
-    op("Scatter").takes(AXIS).of(FIXED).as_bytes(),
+    op("Scatter").takes(AXIS).of(FIXED).bytes(),
     op("ScatterElements")
         .since(11)
         .takes(&["axis", "reduction"])
         .of(FIXED)
-        .as_bytes(),
-    op("ScatterND")
-        .since(11)
-        .takes(&["reduction"])
-        .of(FIXED)
-        .as_bytes(),
+        .bytes(),
+    op("ScatterND").since(11).takes(&["reduction"]).of(FIXED).bytes(),
     op("Selu")
         .takes(&["alpha", "gamma"])
         .of(FLOATS)

@@ -151,7 +151,7 @@ mod tests {
                 assert_eq!(joined(rows.clone(), axis).unwrap(), wanted);
             }
         }
-        let nothing = vec![Arc::new(Tensor::zero::<f32>(&[2, 0]).unwrap()); 3];
-        assert_eq!(joined(nothing, 1).unwrap().shape(), [2, 3, 0]);
+        let nothing = (0..3).map(|_| Arc::new(Tensor::zero::<f32>(&[2, 0]).unwrap()));
+        assert_eq!(joined(nothing.collect(), 1).unwrap().shape(), [2, 3, 0]);
     }
 }
