@@ -86,7 +86,10 @@ pub(crate) fn bench(subjects: &[String]) -> Result<()> {
     let subjects = if subjects.is_empty() { &all[..] } else { subjects };
     let figures = workspace::root().join(PACKAGE).join("benches/figures.py");
     for subject in subjects {
-        run(Command::new(&python).arg(&figures).arg(subject).current_dir(&folder))?;
+        run(Command::new(&python)
+            .arg(&figures)
+            .arg(subject)
+            .current_dir(&folder))?;
     }
     Ok(())
 }
@@ -154,7 +157,7 @@ fn build(options: &Options) -> Result<PathBuf> {
         false => (dist::PROFILE, dist::PROFILE),
     };
     let program = ["--package", PROGRAM, "--features", "tool"];
-    cargo::run(&[&["build", "--profile", profile], &program[..]].concat(), &[])?;
+    cargo::run(&[&["build", "--profile", profile][..], &program].concat(), &[])?;
 
     let bare = fresh(&folder.join("bare"))?;
     let mut maturin = Command::new(python.with_file_name("maturin"));
