@@ -43,7 +43,7 @@ use crate::{
 /// arguments, `--help` and `--version` end the process at once.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let options = Options::parse_from(arguments.into_iter());
+    let options = Options::parse_from(arguments);
     let mut out = BufWriter::new(io::stdout());
     files::read_with(options.reading.options());
     #[cfg(feature = "remote")]

@@ -300,7 +300,8 @@ impl Connection {
             let take = self.unread().len().min(body.room());
             body.bytes.extend_from_slice(&self.unread()[..take]);
             self.at += take;
-            if !self.unread().is_empty() {
+            let is_full = body.room() == 0 && body.most.is_err();
+            if is_full || !self.unread().is_empty() {
                 return body.most.map_or(Ok(false), |limit| Err(too_large(limit)));
             }
             match self.receive(wait)? {

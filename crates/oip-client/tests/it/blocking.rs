@@ -255,7 +255,7 @@ async fn answers_have_a_largest_size() {
         .await
         .0
         .unwrap();
-    let chunk = [b"1000\r\n", &[b' '; 0x1000][..], b"\r\n"].concat().repeat(4);
+    let chunk = [&b"1000\r\n"[..], &[b' '; 0x1000], b"\r\n"].concat().repeat(4);
     let endless = [
         &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..],
         &chunk,
@@ -264,7 +264,7 @@ async fn answers_have_a_largest_size() {
     let open = [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &json(20_000)].concat();
     let lines = [
         &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"[..],
-        &[b'x'; 300 << 10],
+        "x".repeat(300 << 10).as_bytes(),
     ]
     .concat();
     for (bytes, kind) in [
@@ -277,7 +277,7 @@ async fn answers_have_a_largest_size() {
         ),
         (lines, ErrorKind::Protocol),
         (
-            [&b"HTTP/1.1 200 OK\r\nx: "[..], &[b'x'; 300 << 10]].concat(),
+            [&b"HTTP/1.1 200 OK\r\nx: "[..], "x".repeat(300 << 10).as_bytes()].concat(),
             ErrorKind::Protocol,
         ),
     ] {
