@@ -5,7 +5,7 @@ use std::{env, fs, path::PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::{cargo, workspace};
+use crate::{cargo, python, workspace};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -18,6 +18,9 @@ pub(crate) enum Subject {
     Models,
     /// The server as a process.
     Serve,
+    /// The Python package as installed: files beside safetensors, the client beside tritonclient, the import. Fetches both from
+    /// the package index; `-- files`, `-- import` or `-- client` for one of them
+    Python,
     /// What TLS, identities, logs, traces and recordings add to the cost of a request.
     Options,
 }
@@ -37,7 +40,7 @@ impl Subject {
             Self::Json => &[("oip-types", "json")],
             Self::Models => &[("backend-onnx", "models")],
             Self::Serve => &[("oip-server", "serve")],
-            Self::Options => &[],
+            Self::Options | Self::Python => &[],
         }
     }
 }
@@ -50,6 +53,7 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     match subject {
         Subject::Serve => cost_of_requests(true, more),
         Subject::Options => cost_of_requests(false, &with_defaults(more)),
+        Subject::Python => python::bench(more),
         Subject::Files | Subject::Json | Subject::Models => Ok(()),
     }
 }

@@ -24,8 +24,14 @@ pub(crate) struct Options {
 
 /// The crate whose sources the package has.
 const PACKAGE: &str = "crates/tensorferry-python";
-/// The programs that the wheel carries, with the packages they come from.
-const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
+/// The program that the wheel carries. It is `tensor` as well: most of that is in the server anyway.
+const PROGRAM: &str = "oip-server";
+/// What is installed as `tensor`. Links to it may stand in a folder without the program.
+const TENSOR: &str = r#"#!/bin/sh
+folder=${0%/*}
+[ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
+exec "$folder/oip-server" --tensor "$@"
+"#;
 /// What builds the wheel, and puts the programs into it.
 const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
 /// What the tests need besides the wheel.
@@ -42,6 +48,9 @@ const TEST_REQUIREMENTS: &[&str] = &[
     "mypy",
     "pyright[nodejs]",
 ];
+
+/// What the benchmarks measure beside the wheel.
+const BENCH_REQUIREMENTS: &[&str] = &["safetensors", "tritonclient[grpc,http]"];
 
 /// Builds the wheel with the programs in it, and says where it is.
 pub(crate) fn wheel(options: &Options) -> Result<()> {
@@ -66,6 +75,23 @@ pub(crate) fn install(python: &str, into: &Path) -> Result<()> {
         "--force-reinstall",
     ];
     run(Command::new(into).args(reinstall).arg(&wheel))
+}
+
+/// Builds the wheel, installs it into an environment, and measures it there.
+pub(crate) fn bench(subjects: &[String]) -> Result<()> {
+    let folder = workspace::root().join("target/python/bench");
+    let python = environment("python3", &folder, BENCH_REQUIREMENTS)?;
+    install("python3", &python)?;
+    let all = ["import", "files", "client"].map(str::to_owned);
+    let subjects = if subjects.is_empty() { &all[..] } else { subjects };
+    let figures = workspace::root().join(PACKAGE).join("benches/figures.py");
+    for subject in subjects {
+        run(Command::new(&python)
+            .arg(&figures)
+            .arg(subject)
+            .current_dir(&folder))?;
+    }
+    Ok(())
 }
 
 /// Builds the wheel, installs it into a new environment, and runs its tests there.
@@ -130,11 +156,8 @@ fn build(options: &Options) -> Result<PathBuf> {
         true => ("dev", "debug"),
         false => (dist::PROFILE, dist::PROFILE),
     };
-    let mut arguments = vec!["build", "--profile", profile];
-    for (package, _) in PROGRAMS {
-        arguments.extend(["--package", package]);
-    }
-    cargo::run(&arguments, &[])?;
+    let program = ["--package", PROGRAM, "--features", "tool"];
+    cargo::run(&[&["build", "--profile", profile][..], &program].concat(), &[])?;
 
     let bare = fresh(&folder.join("bare"))?;
     let mut maturin = Command::new(python.with_file_name("maturin"));
@@ -161,11 +184,13 @@ fn build(options: &Options) -> Result<PathBuf> {
         .context("the wheel has no name")?;
     let scripts = tree.join(format!("{name}.data/scripts"));
     fs::create_dir_all(&scripts)?;
-    for (_, program) in PROGRAMS {
-        // The profile strips symbols.
-        let built = workspace::built(built_in).join(program);
-        fs::copy(&built, scripts.join(program)).with_context(|| format!("copying {}", built.display()))?;
-    }
+    // The profile strips symbols.
+    let built = workspace::built(built_in).join(PROGRAM);
+    let server = scripts.join(PROGRAM);
+    fs::copy(&built, &server).with_context(|| format!("copying {}", built.display()))?;
+    let tensor = scripts.join("tensor");
+    fs::write(&tensor, TENSOR)?;
+    fs::set_permissions(&tensor, fs::metadata(&server)?.permissions())?;
     let wheels = fresh(&folder.join("wheels"))?;
     tool(&[Path::new("pack"), &tree, Path::new("--dest-dir"), &wheels])?;
     only_entry(&wheels)

@@ -11,7 +11,7 @@ use oip_types::causes;
 use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, settings::Settings, tls};
 
 /// Connections that nobody uses are closed after this long, before most servers would.
-const IDLE: Duration = Duration::from_secs(30);
+pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
 /// How long nothing may come of a connection before its host is asked whether it is there.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -72,15 +72,9 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
         };
         (kind, format!("TLS: {reason}"))
     } else if is_connect && hyper().next().is_none() {
-        let message = match io_kind {
-            Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),
-            Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
-            _ => format!("no connection: {deepest}"),
-        };
-        (ErrorKind::Connect, message)
+        (ErrorKind::Connect, no_connection(io_kind, &deepest))
     } else if hyper().any(hyper::Error::is_parse) || speaks_first(&deepest) || is_no_http2(&*error) {
-        let message = format!("the answer cannot be read ({deepest}); {hint}");
-        (ErrorKind::Protocol, message)
+        (ErrorKind::Protocol, unreadable(&deepest, hint))
     } else if is_refused_stream(&*error) {
         let message = "the server did not take the request on".to_owned();
         (ErrorKind::Connect, message)
@@ -88,10 +82,30 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
         let message = "the connection was closed before the request was sent".to_owned();
         (ErrorKind::Connect, message)
     } else {
-        let message = format!("the connection broke ({deepest}); {hint}");
-        (ErrorKind::Broken, message)
+        (ErrorKind::Broken, broke(&deepest, hint))
     };
     ClientError::new(kind, message).caused_by(error)
+}
+
+/// Why there is no connection.
+pub(crate) fn no_connection(kind: Option<io::ErrorKind>, deepest: &str) -> String {
+    match kind {
+        Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),
+        Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
+        _ => format!("no connection: {deepest}"),
+    }
+}
+
+pub(crate) fn unreadable(what: &str, hint: &str) -> String {
+    format!("the answer cannot be read ({what}); {hint}")
+}
+
+pub(crate) fn broke(why: &str, hint: &str) -> String {
+    format!("the connection broke ({why}); {hint}")
+}
+
+pub(crate) fn incomplete(place: &str, why: &str) -> String {
+    format!("the answer is incomplete: it broke off{place} ({why})")
 }
 
 /// What is wrong with the encryption, if that is it.
@@ -114,8 +128,7 @@ pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
         false => ErrorKind::Broken,
     };
     let why = causes(&error).last().map(ToString::to_string).unwrap_or_default();
-    let message = format!("the answer is incomplete: it broke off{place} ({why})");
-    ClientError::new(kind, message).caused_by(error)
+    ClientError::new(kind, incomplete(place, &why)).caused_by(error)
 }
 
 /// HTTP servers wait for a request, gRPC servers do not; hyper says so in no other way.

@@ -50,6 +50,8 @@ pub enum ErrorKind {
     Protocol,
     /// The answer is larger than the client takes.
     TooLarge,
+    /// The caller of a blocking call ended it: see [`Patience::unless`](crate::Patience::unless).
+    Interrupted,
 }
 
 impl fmt::Display for ErrorKind {
@@ -123,6 +125,11 @@ impl ClientError {
         let mut error = Self::new(ErrorKind::Refused, message);
         (error.0.code, error.0.status) = (code, Some(status));
         error
+    }
+
+    /// A call took as long as it may.
+    pub(crate) fn out_of_time(timeout: Duration) -> Self {
+        Self::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))
     }
 
     /// Says which server it is about.

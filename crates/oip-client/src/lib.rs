@@ -35,7 +35,8 @@
 //! # }
 //! ```
 //!
-//! It needs a Tokio runtime with timers and I/O. `https://` and `grpcs://` are TLS 1.2 and 1.3 by rustls.
+//! It needs a Tokio runtime with timers and I/O; `BlockingClient` does without, for programs that wait for each answer anyway.
+//! `https://` and `grpcs://` are TLS 1.2 and 1.3 by rustls.
 //!
 //! # What is safe to try again
 //!
@@ -61,10 +62,14 @@ mod error;
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(all(feature = "http", unix))]
+mod patience;
 mod retry;
 mod settings;
 mod tls;
 
+#[cfg(all(feature = "http", unix))]
+pub use self::http::BlockingClient;
 #[cfg(feature = "http")]
 pub use self::http::HttpClient;
 pub use builder::Builder;
@@ -72,6 +77,8 @@ pub use client::{BoxFuture, BoxStream, InferenceClient, Result};
 pub use error::{ClientError, ErrorKind, Status};
 #[cfg(feature = "grpc")]
 pub use grpc::GrpcClient;
+#[cfg(all(feature = "http", unix))]
+pub use patience::Patience;
 pub use retry::{RetryOn, RetryPolicy};
 pub use settings::{Compression, TensorForm};
 

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
+#[cfg(all(feature = "http", unix))]
+use crate::patience::{Patience, Wait};
 use crate::{ClientError, ErrorKind};
 
 /// When a call is tried again, how often and for how long.
@@ -133,7 +135,7 @@ impl Call<'_> {
             let result = match deadline {
                 None => attempt(left).await,
                 Some(deadline) => {
-                    let over = |_| Err(self.time_is_over());
+                    let over = |_| Err(ClientError::out_of_time(self.timeout.unwrap_or_default()));
                     timeout_at(deadline, attempt(left)).await.unwrap_or_else(over)
                 }
             };
@@ -141,22 +143,44 @@ impl Call<'_> {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
-            let Some(pause) = self.policy.pause(&error, count, self.is_read, start.elapsed()) else {
+            let Some(pause) = self.pause(&error, count, start.elapsed()) else {
                 return Err(error);
             };
-            // Rather the error that is known now than a timeout later.
-            let until = Instant::now().checked_add(pause);
-            let Some(until) = until.filter(|until| deadline.is_none_or(|deadline| *until < deadline)) else {
-                return Err(error);
-            };
-            sleep_until(until).await;
+            sleep(pause).await;
             count += 1;
         }
     }
 
-    fn time_is_over(&self) -> ClientError {
-        let timeout = self.timeout.unwrap_or_default();
-        ClientError::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))
+    /// The same by the calling thread.
+    #[cfg(all(feature = "http", unix))]
+    pub(crate) fn run_here<T>(
+        &self,
+        patience: &Patience,
+        mut attempt: impl FnMut(&Wait<'_>) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let start = Instant::now();
+        let wait = patience.until(self.timeout);
+        let mut count = 1;
+        loop {
+            let error = match attempt(&wait) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let Some(pause) = self.pause(&error, count, start.elapsed()) else {
+                return Err(error);
+            };
+            wait.pause(pause)?;
+            count += 1;
+        }
+    }
+
+    /// The pause before the next attempt, if there is to be one. Rather the error that is known now than a timeout later.
+    fn pause(&self, error: &ClientError, attempt: u32, elapsed: Duration) -> Option<Duration> {
+        let pause = self.policy.pause(error, attempt, self.is_read, elapsed)?;
+        // A server may ask for more time than there is.
+        Instant::now().checked_add(pause)?;
+        let ends = elapsed.checked_add(pause)?;
+        self.timeout.is_none_or(|timeout| ends < timeout).then_some(pause)
     }
 }
 

@@ -58,6 +58,10 @@ fn main() -> ExitCode {
         allocator::give_back_what_is_unused();
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
     }
+    #[cfg(feature = "tool")]
+    if first == "--tensor" {
+        return tensor_cli::run(std::iter::once("tensor".into()).chain(arguments));
+    }
     descriptors::raise_limit();
     descriptors::make_room();
     allocator::give_back_what_is_unused();

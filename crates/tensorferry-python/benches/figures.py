@@ -1,4 +1,4 @@
-"""The figures of docs/python.md: files beside safetensors, the client beside tritonclient, and what a model in Python costs.
+"""The figures of docs/package.md and docs/benchmarks.md: files beside safetensors, the client beside tritonclient, and what a model in Python costs.
 
     python figures.py files|import|client
     python figures.py models [URL PID]
@@ -231,17 +231,18 @@ def one_client(setup, at, rows, count):
 def client():
     server = Server()
     for label, rows, count in (("1x16", 16, 2000), ("16 MiB", 4 << 20, 30)):
-        for name, (transport, setup) in CLIENTS.items():
-            found = []
-            for _ in range(2):
+        found = {name: [] for name in CLIENTS}
+        for _ in range(3):
+            for name, (transport, setup) in CLIENTS.items():
                 command = [sys.executable, __file__, "one", setup, server.at[transport], str(rows), str(count)]
                 shown = subprocess.run(command, capture_output=True, text=True)
                 if shown.returncode:
-                    print(f"{label:7} {name:18} {shown.stderr.strip().splitlines()[-1]}")
-                    break
-                found.append(float(shown.stdout))
-            if found:
-                print(f"{label:7} {name:18} {statistics.median(found):9.0f} us of processor time per call")
+                    sys.exit(f"{label} {name}: {shown.stderr.strip().splitlines()[-1]}")
+                found[name].append(float(shown.stdout))
+        for name, (transport, _) in CLIENTS.items():
+            spent = statistics.median(found[name])
+            ratio = spent / statistics.median(found[f"tritonclient {transport}"])
+            print(f"{label:7} {name:18} {spent:9.0f} us of processor time per call, {ratio:.2f} of tritonclient's")
     server.stop()
 
 

@@ -1,11 +1,17 @@
 //! How a call runs: its caller waits for it, or a callback is told.
 
-use std::{future::Future, time::Duration};
+use std::{
+    error::Error,
+    future::Future,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
 
+use oip_client::{BlockingClient, ClientError, ErrorKind, InferenceClient, Patience};
 use pyo3::{IntoPyObjectExt, prelude::*};
 use tokio::runtime::Runtime;
 
-use crate::error;
+use crate::{error, runtime::Drives};
 
 /// What is called when a call has ended: with an exception and None, or with None and the result.
 pub(crate) type Callback = Option<Py<PyAny>>;
@@ -24,7 +30,7 @@ impl Call {
 
 /// Why a call failed.
 pub(crate) enum Failure {
-    Call(oip_client::ClientError),
+    Call(ClientError),
     Timeout(Duration),
 }
 
@@ -40,7 +46,68 @@ impl Failure {
 /// How long a call is waited for before Python looks for signals.
 const SIGNALS: Duration = Duration::from_millis(100);
 
-/// Waits for a call without the interpreter's lock, or spawns it.
+/// Makes a call on this thread, without the interpreter's lock.
+pub(crate) fn wait_here<T, F>(
+    py: Python<'_>,
+    client: &BlockingClient,
+    timeout: Option<Duration>,
+    call: impl FnOnce(Arc<dyn InferenceClient>) -> F + Send,
+) -> PyResult<Py<PyAny>>
+where
+    T: Send + for<'py> IntoPyObject<'py>,
+    F: Future<Output = oip_client::Result<T>>,
+{
+    static UNTIL_A_SIGNAL: LazyLock<Patience> = LazyLock::new(|| {
+        // None when the interpreter is ending: there is nobody to tell then.
+        Patience::default().unless(|| match Python::try_attach(|py| py.check_signals()) {
+            Some(Err(signal)) => Err(signal.into()),
+            Some(Ok(())) | None => Ok(()),
+        })
+    });
+    let mut patience = UNTIL_A_SIGNAL.clone();
+    if let Some(timeout) = timeout {
+        patience = patience.within(timeout);
+    }
+    let start = Instant::now();
+    let outcome = py.detach(|| client.call(patience, |client| call(Arc::new(client))));
+    let error = match outcome {
+        Ok(value) => return value.into_py_any(py),
+        Err(error) => error,
+    };
+    if let Some(signal) = error.source().and_then(|cause| cause.downcast_ref::<PyErr>()) {
+        // Ctrl-C ended the call.
+        return Err(signal.clone_ref(py));
+    }
+    match timeout.filter(|limit| error.kind() == ErrorKind::Timeout && start.elapsed() >= *limit) {
+        Some(limit) => Err(Failure::Timeout(limit).into_py(py)),
+        None => Err(Failure::Call(error).into_py(py)),
+    }
+}
+
+/// Waits for a call without the interpreter's lock.
+pub(crate) fn wait<T>(
+    py: Python<'_>,
+    with: &impl Drives,
+    call: impl Future<Output = Result<T, Failure>> + Send,
+) -> PyResult<Py<PyAny>>
+where
+    T: Send + for<'py> IntoPyObject<'py>,
+{
+    let mut call = std::pin::pin!(call);
+    loop {
+        let waiting = async { tokio::time::timeout(SIGNALS, call.as_mut()).await };
+        match py.detach(|| with.block_on(waiting)) {
+            Ok(outcome) => {
+                let value = outcome.map_err(|failure| failure.into_py(py))?;
+                return value.into_py_any(py);
+            }
+            // Ctrl-C ends the call.
+            Err(_) => py.check_signals()?,
+        }
+    }
+}
+
+/// Waits for a call that a runtime drives, or spawns it.
 pub(crate) fn run<T>(
     py: Python<'_>,
     runtime: &'static Runtime,
@@ -51,18 +118,7 @@ where
     T: Send + 'static + for<'py> IntoPyObject<'py>,
 {
     let Some(callback) = callback else {
-        let mut call = std::pin::pin!(call);
-        loop {
-            let waiting = async { tokio::time::timeout(SIGNALS, call.as_mut()).await };
-            match py.detach(|| runtime.block_on(waiting)) {
-                Ok(outcome) => {
-                    let value = outcome.map_err(|failure| failure.into_py(py))?;
-                    return value.into_py_any(py);
-                }
-                // Ctrl-C ends the call.
-                Err(_) => py.check_signals()?,
-            }
-        }
+        return wait(py, runtime, call);
     };
     let task = runtime.spawn(async move {
         let outcome = call.await;

@@ -1,27 +1,44 @@
 //! A client of inference servers. Each call either blocks the calling thread only, or tells a callback when it has ended.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use oip_client::{Compression, InferenceClient, RetryPolicy, TensorForm};
+use oip_client::{BlockingClient, Compression, InferenceClient, RetryPolicy, TensorForm};
 use oip_types::{InferRequest, LoadOptions, LogSettings, SharedMemoryRegion, UnloadOptions, rest::json_body};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tokio::runtime::Runtime;
 
 use crate::{
-    call::{Callback, Failure, run},
+    call::{Callback, Failure, run, wait, wait_here},
     error,
-    runtime::runtime,
+    runtime::{Shared, let_connections_notice, runtime, shared},
     stream::Stream,
     wire::{Given, answer, named},
 };
 
-/// A connection pool to a server, over whichever transport its URL names.
+/// Connections to a server, over whichever transport its URL names.
+///
+/// The thread that waits for a call does its input and output, which saves two switches of threads: by itself over plain HTTP, else by
+/// driving a runtime. Calls that tell a callback and streams go on while nobody waits, so a thread drives theirs.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Client {
-    client: Arc<dyn InferenceClient>,
-    runtime: &'static Runtime,
+    waiting: Waiting,
+    driven: OnceLock<Driven>,
+    make: Box<dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync>,
     process: u32,
 }
+
+/// What callers use that wait.
+enum Waiting {
+    Blocking(BlockingClient),
+    Shared(Arc<dyn InferenceClient>, &'static Shared),
+}
+
+/// A client and the runtime with its connections.
+type Driven = (Arc<dyn InferenceClient>, &'static Runtime);
 
 /// What connections are made with.
 #[derive(FromPyObject)]
@@ -47,7 +64,9 @@ struct Settings {
 impl Client {
     #[new]
     fn new(py: Python<'_>, url: String, settings: Settings) -> PyResult<Self> {
-        let runtime = runtime()?;
+        let may_block = ["http://", "http+unix://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme));
         let mut builder = oip_client::builder(url)
             .connect_timeout(seconds("connect_timeout", settings.connect_timeout)?)
             .max_answer_bytes(settings.max_response_bytes)
@@ -81,27 +100,41 @@ impl Client {
         for (name, value) in settings.headers {
             builder = builder.header(name, value);
         }
-        let client = {
-            let _entered = runtime.enter();
-            builder.build().map_err(|error| error::of_call(py, &error))?
+        let waiting = match may_block {
+            true => builder.clone().build_blocking().map(Waiting::Blocking),
+            false => {
+                let shared = shared()?;
+                let _entered = shared.runtime().enter();
+                let built = builder.clone().build();
+                built.map(|client| Waiting::Shared(client.into(), shared))
+            }
         };
         Ok(Self {
-            client: client.into(),
-            runtime,
+            waiting: waiting.map_err(|error| error::of_call(py, &error))?,
+            driven: OnceLock::new(),
+            make: Box::new(move || builder.clone().build()),
             process: std::process::id(),
         })
     }
 
     #[pyo3(signature = (callback=None))]
     fn server_live(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
-        self.call(py, callback, None, async move { client.server_live().await })
+        self.call(
+            py,
+            callback,
+            None,
+            |client| async move { client.server_live().await },
+        )
     }
 
     #[pyo3(signature = (callback=None))]
     fn server_ready(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
-        self.call(py, callback, None, async move { client.server_ready().await })
+        self.call(
+            py,
+            callback,
+            None,
+            |client| async move { client.server_ready().await },
+        )
     }
 
     #[pyo3(signature = (name, version, callback=None))]
@@ -112,9 +145,8 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
         let named = named(&name, version.as_deref())?;
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.model_ready(named.model()).await
         })
     }
@@ -122,8 +154,7 @@ impl Client {
     /// JSON, as over HTTP.
     #[pyo3(signature = (callback=None))]
     fn server_metadata(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.server_metadata().await.map(|found| json(&found))
         })
     }
@@ -137,9 +168,8 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
         let named = named(&name, version.as_deref())?;
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             let found = client.model_metadata(named.model()).await;
             found.map(|found| json(&found))
         })
@@ -154,9 +184,8 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
         let named = named(&name, version.as_deref())?;
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             let found = client.model_config(named.model()).await;
             found.map(|found| json(&found))
         })
@@ -171,9 +200,8 @@ impl Client {
         version: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
         let name = name.map(|name| named(&name, version.as_deref())).transpose()?;
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             let model = name.as_ref().map(InferRequest::model);
             client.statistics(model).await.map(|found| json(&found))
         })
@@ -182,8 +210,7 @@ impl Client {
     /// JSON: an array.
     #[pyo3(signature = (callback=None))]
     fn repository_index(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.repository_index(false).await.map(|found| json(&found))
         })
     }
@@ -196,9 +223,8 @@ impl Client {
         config: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
         let options = LoadOptions::default().with(|options| options.config = config);
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.load_model(&name, &options).await
         })
     }
@@ -211,9 +237,8 @@ impl Client {
         with_dependents: bool,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
         let options = UnloadOptions::default().with(|options| options.unload_dependents = with_dependents);
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.unload_model(&name, options).await
         })
     }
@@ -223,8 +248,7 @@ impl Client {
     fn log_settings(&self, py: Python<'_>, changes: &str, callback: Callback) -> PyResult<Py<PyAny>> {
         let changes = oip_types::rest::decode_log_settings(changes.as_bytes(), &oip_types::Limits::default());
         let changes: LogSettings = changes.map_err(|error| error::usage(error.message()))?;
-        let client = self.client.clone();
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.log_settings(&changes).await.map(|found| json(&found))
         })
     }
@@ -237,8 +261,7 @@ impl Client {
         name: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             let found = client.shared_memory_status(name.as_deref()).await;
             found.map(|found| json(&found))
         })
@@ -260,8 +283,7 @@ impl Client {
             offset,
             byte_size,
         };
-        let client = self.client.clone();
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.register_shared_memory(&region).await
         })
     }
@@ -273,8 +295,7 @@ impl Client {
         name: Option<String>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let client = self.client.clone();
-        self.call(py, callback, None, async move {
+        self.call(py, callback, None, |client| async move {
             client.unregister_shared_memory(name.as_deref()).await
         })
     }
@@ -289,38 +310,52 @@ impl Client {
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
         let request = request.into_request()?;
-        let client = self.client.clone();
-        self.call(py, callback, timeout, async move {
+        self.call(py, callback, timeout, |client| async move {
             client.infer(&request).await.map(answer)
         })
     }
 
     /// Opens a stream of requests and answers.
-    fn stream(&self) -> PyResult<Stream> {
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
         self.check_process()?;
-        Ok(Stream::open(self.client.clone(), self.runtime))
+        let (client, runtime) = self.driven(py)?;
+        Ok(Stream::open(client, runtime))
     }
 }
 
 impl Client {
-    /// What it calls with, and what drives that.
-    pub(crate) fn parts(&self) -> (Arc<dyn InferenceClient>, &'static Runtime) {
-        (self.client.clone(), self.runtime)
+    /// What is driven by a thread; made when it is first needed.
+    pub(crate) fn driven(&self, py: Python<'_>) -> PyResult<Driven> {
+        if let Some(driven) = self.driven.get() {
+            return Ok(driven.clone());
+        }
+        let runtime = runtime()?;
+        let _entered = runtime.enter();
+        let made = (self.make)().map_err(|error| error::of_call(py, &error))?;
+        // Another thread may have been quicker.
+        Ok(self.driven.get_or_init(|| (made.into(), runtime)).clone())
     }
 
     /// Makes a call: waits for its end without the interpreter's lock, or gives back a [`Call`] and tells the callback.
-    fn call<T>(
+    fn call<T, F>(
         &self,
         py: Python<'_>,
         callback: Callback,
         timeout: Option<f64>,
-        call: impl Future<Output = oip_client::Result<T>> + Send + 'static,
+        call: impl FnOnce(Arc<dyn InferenceClient>) -> F + Send,
     ) -> PyResult<Py<PyAny>>
     where
         T: Send + 'static + for<'py> IntoPyObject<'py>,
+        F: Future<Output = oip_client::Result<T>> + Send + 'static,
     {
         self.check_process()?;
         let timeout = timeout.map(|timeout| seconds("timeout", timeout)).transpose()?;
+        let client = match (&self.waiting, &callback) {
+            (Waiting::Blocking(client), None) => return wait_here(py, client, timeout, call),
+            (Waiting::Shared(client, _), None) => client.clone(),
+            (_, Some(_)) => self.driven(py)?.0,
+        };
+        let call = call(client);
         let call = async move {
             match timeout {
                 None => call.await.map_err(Failure::Call),
@@ -330,7 +365,13 @@ impl Client {
                 },
             }
         };
-        run(py, self.runtime, callback, call)
+        match (&self.waiting, callback) {
+            (Waiting::Shared(_, shared), None) => wait(py, *shared, async {
+                let_connections_notice().await;
+                call.await
+            }),
+            (_, callback) => run(py, self.driven(py)?.1, callback, call),
+        }
     }
 
     /// Threads do not come along when a process forks, and connections cannot be shared.

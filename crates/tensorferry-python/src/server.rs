@@ -68,7 +68,7 @@ impl Server {
             });
         }
         for (name, client) in others {
-            let (client, runtime) = client.get().parts();
+            let (client, runtime) = client.get().driven(py)?;
             let metadata = py.detach(|| runtime.block_on(described_by(&*client, &name)));
             let mut metadata =
                 metadata.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;

@@ -326,3 +326,74 @@ def test_wrong_uses_say_what():
         Client("http://localhost", headers={"a b": "c"})
     assert repr(AsyncClient("http://localhost")) == "AsyncClient('http://localhost')"
     assert tensorferry.InferenceError is InferenceError
+
+
+def test_a_connection_that_the_server_has_closed_meanwhile_is_not_used_again():
+    """Nobody reads from a client's connections between two calls, and an inference that was sent is not repeated."""
+    body = json.dumps({"model_name": "m", "outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "data": [7]}]}).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections = 0
+
+    def answer_one_request_of_each_connection():
+        nonlocal connections
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections += 1
+            with connection:
+                received = b""
+                while b"\r\n\r\n" not in received:
+                    received += connection.recv(1 << 16)
+                length = int(received.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                while len(received.split(b"\r\n\r\n", 1)[1]) < length:
+                    received += connection.recv(1 << 16)
+                connection.sendall(head + body)
+
+    threading.Thread(target=answer_one_request_of_each_connection, daemon=True).start()
+    client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", attempts=1)
+    for _ in range(20):
+        assert client.infer("m", {"x": np.zeros(1, np.float32)})["y"].tolist() == [7]
+        time.sleep(0.02)
+    assert connections == 20
+    listener.close()
+
+
+def test_threads_that_share_a_client_wait_for_their_own_answers(addresses):
+    client = Client("http://" + addresses["http"])
+    grpc = Client("grpc://" + addresses["grpc"])
+    images = np.random.default_rng(3).random((8, 64), dtype=np.float32)
+    expected = [client.infer("digits", {"X": image[None]}) for image in images]
+    wrong = []
+
+    def ask(which):
+        for turn in range(50):
+            answer = (client, grpc)[turn % 2].infer("digits", {"X": images[which][None]})
+            if any(not np.allclose(answer[key], expected[which][key], atol=1e-5) for key in expected[which]):
+                wrong.append((which, turn))
+
+    threads = [threading.Thread(target=ask, args=(which,)) for which in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+def test_clients_that_do_nothing_do_not_hold_up_a_server_that_stops(image):
+    """Over HTTP/2 a server waits until its clients have heard that it closes; somebody must read that."""
+    process, at = serve("--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0")
+    clients = [Client(f"{name}://{at[name]}") for name in ("http", "grpc") for _ in range(3)]
+    for pause in (0, 0.5):
+        # At once after a call, and after callers have been away for a while.
+        time.sleep(pause)
+        assert all(client.infer("digits", {"X": image})["label"].tolist() == [7] for client in clients)
+    start = time.monotonic()
+    stop(process)
+    assert time.monotonic() - start < 3
+    for client in clients:
+        with pytest.raises(InferenceError) as error:
+            client.is_live()
+        assert error.value.kind == "Connect"

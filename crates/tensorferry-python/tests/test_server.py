@@ -86,7 +86,13 @@ def test_the_tool_is_there(tmp_path):
         [sys.executable, "-m", "tensorferry", "inspect", str(tmp_path / "a.zt")], capture_output=True, text=True
     )
     assert shown.returncode == 0 and "float32  [2, 3]" in shown.stdout, shown
-    assert Path(program("tensor")).is_file()
+    # One program is both; links to its second name may stand anywhere.
+    link = tmp_path / "tensor"
+    link.symlink_to(program("tensor"))
+    for tool in (program("tensor"), str(link)):
+        assert subprocess.run([tool, "--version"], capture_output=True, text=True).stdout.startswith("tensor ")
+    wrong = subprocess.run([program("tensor"), "no-such-command"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "Usage: tensor" in wrong.stderr, wrong
 
 
 def test_arguments_of_serve(monkeypatch):

@@ -26,6 +26,10 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
+/// Bytes of a refusal that are read.
+pub(super) const MAX_REFUSAL: usize = 64 << 10;
+/// What else may speak there, where no answer of this protocol comes.
+pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";
 /// Characters of a foreign answer that are shown.
 const SHOWN: usize = 200;
 

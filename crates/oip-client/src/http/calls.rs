@@ -7,7 +7,7 @@ use oip_types::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{HttpClient, Message, answer, encoded, json, model_path};
+use super::{HttpClient, answer, encoded, json, message::Message, model_path};
 use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result};
 
 impl HttpClient {

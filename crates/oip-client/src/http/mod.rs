@@ -1,10 +1,17 @@
 //! The protocol over HTTP/1.1.
 
 mod answer;
+#[cfg(unix)]
+mod blocking;
 mod body;
 mod calls;
+#[cfg(unix)]
+mod connection;
+#[cfg(unix)]
+mod direct;
 mod encoding;
 mod json;
+mod message;
 
 use std::sync::Arc;
 
@@ -18,7 +25,17 @@ use oip_types::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::task::spawn_blocking;
 
-use self::{answer::Answer, body::Parts};
+#[cfg(unix)]
+pub use self::blocking::BlockingClient;
+#[cfg(unix)]
+use self::direct::Pool;
+use self::{
+    answer::{Answer, HINT, MAX_REFUSAL},
+    body::Parts,
+    message::Message,
+};
+#[cfg(unix)]
+use crate::patience::Patience;
 use crate::{
     Builder, ClientError, ErrorKind, Result, TensorForm, connect,
     connector::Connector,
@@ -32,8 +49,18 @@ use crate::{
 /// Paths are the protocol's and Triton's; model names may have any characters.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
-    client: Client<Connector, Parts>,
+    way: Way,
     shared: Arc<Shared>,
+}
+
+/// How requests get to the server.
+#[derive(Clone, Debug)]
+enum Way {
+    /// By tasks of a runtime.
+    Driven(Client<Connector, Parts>),
+    /// By the thread that polls: it waits where it would give the thread back.
+    #[cfg(unix)]
+    Direct(Arc<Pool>, Patience),
 }
 
 #[derive(Debug)]
@@ -42,58 +69,9 @@ struct Shared {
     settings: Settings,
 }
 
-/// What a request is made of, again for each attempt.
-#[derive(Clone)]
-struct Message {
-    method: Method,
-    path: String,
-    headers: HeaderMap,
-    body: EncodedBody,
-    /// Whether statuses that else are failures are what is asked for.
-    is_health: bool,
-}
-
-impl Message {
-    fn get(path: impl Into<String>) -> Self {
-        Self {
-            method: Method::GET,
-            path: path.into(),
-            headers: HeaderMap::new(),
-            is_health: false,
-            body: EncodedBody {
-                json: Bytes::new(),
-                binary: Vec::new(),
-            },
-        }
-    }
-
-    fn health(path: impl Into<String>) -> Self {
-        Self {
-            is_health: true,
-            ..Self::get(path)
-        }
-    }
-
-    fn post(path: impl Into<String>, body: &serde_json::Value) -> Self {
-        let content_type = HeaderValue::from_static("application/json");
-        Self {
-            method: Method::POST,
-            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, content_type)]),
-            body: EncodedBody {
-                json: body.to_string().into(),
-                binary: Vec::new(),
-            },
-            ..Self::get(path)
-        }
-    }
-}
-
 /// Bytes of JSON above which printing and parsing leave the reactor's thread: at a nanosecond or so per byte, that is
 /// when other calls would begin to notice.
 const LARGE: usize = 64 << 10;
-
-/// Bytes of a refusal that are read.
-const MAX_REFUSAL: usize = 64 << 10;
 
 /// What may stand in a path as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
@@ -109,15 +87,39 @@ impl HttpClient {
     }
 
     pub(crate) fn new(endpoint: Endpoint, settings: Settings) -> Result<Self> {
-        if endpoint.transport == Transport::Grpc {
-            let message = "expected http://, since this is a client for HTTP";
-            return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
-        }
+        check_transport(&endpoint)?;
         let (builder, connector) = connect::pool(&endpoint, &settings, b"http/1.1")?;
         Ok(Self {
-            client: builder.build(connector),
+            way: Way::Driven(builder.build(connector)),
             shared: Arc::new(Shared { endpoint, settings }),
         })
+    }
+
+    /// One whose calls block.
+    #[cfg(unix)]
+    fn blocking(endpoint: Endpoint, settings: Settings) -> Result<Self> {
+        check_transport(&endpoint)?;
+        if endpoint.is_encrypted {
+            let message = "blocking calls are not encrypted: expected http://, or a client with a runtime";
+            return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
+        }
+        let pool = Pool::new(&endpoint, &settings);
+        Ok(Self {
+            way: Way::Direct(Arc::new(pool), Patience::default()),
+            shared: Arc::new(Shared { endpoint, settings }),
+        })
+    }
+
+    #[cfg(unix)]
+    fn with_patience(&self, patience: Patience) -> Self {
+        let way = match &self.way {
+            Way::Driven(_) => self.way.clone(),
+            Way::Direct(pool, _) => Way::Direct(pool.clone(), patience),
+        };
+        Self {
+            way,
+            shared: self.shared.clone(),
+        }
     }
 
     fn settings(&self) -> &Settings {
@@ -130,23 +132,35 @@ impl HttpClient {
 
     /// Makes a call, with as many attempts as are safe.
     async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
-        let call = Call {
+        let timeout = self.settings().request_timeout;
+        let call = |timeout| Call {
             policy: &self.settings().retry,
-            timeout: self.settings().request_timeout,
+            timeout,
             is_read,
         };
-        let attempt = |_| async {
-            let answer = self.send(message.clone()).await?;
-            match message.is_health {
-                true => Ok(answer),
-                false => answer.success(),
+        let checked = |answer: Answer| match message.is_health {
+            true => Ok(answer),
+            false => answer.success(),
+        };
+        let outcome = match &self.way {
+            Way::Driven(client) => {
+                let attempt = |_| async { checked(self.send(client, message.clone()).await?) };
+                call(timeout).run(attempt).await
+            }
+            #[cfg(unix)]
+            Way::Direct(pool, patience) => {
+                let shorter = [timeout, patience.timeout].into_iter().flatten().min();
+                let Shared { endpoint, settings } = &*self.shared;
+                call(shorter).run_here(patience, |wait| {
+                    checked(pool.send(endpoint, settings, message, wait)?)
+                })
             }
         };
-        call.run(attempt).await.map_err(|error| error.at(self.url()))
+        outcome.map_err(|error| error.at(self.url()))
     }
 
     /// One attempt: sends a request and reads all of its answer, whatever its status.
-    async fn send(&self, message: Message) -> Result<Answer> {
+    async fn send(&self, client: &Client<Connector, Parts>, message: Message) -> Result<Answer> {
         let Shared { endpoint, settings } = &*self.shared;
         let uri = Uri::builder()
             .scheme(endpoint.scheme())
@@ -160,9 +174,8 @@ impl HttpClient {
         let headers = request.headers_mut();
         headers.extend(settings.headers.clone());
         headers.extend(message.headers);
-        let response = self.client.request(request).await.map_err(|error| {
-            connect::failed(error, "if this is a gRPC port, it wants grpc:// for http://")
-        })?;
+        let response = client.request(request).await;
+        let response = response.map_err(|error| connect::failed(error, HINT))?;
         let (head, body) = response.into_parts();
         // A refusal is a message; of a page that somebody else answers with, its beginning will do.
         let body = match head.status.is_success() {
@@ -242,7 +255,7 @@ impl HttpClient {
             let compressed = compression.map(|compression| encoding::compress(compression, &body));
             Ok((body, compressed))
         };
-        offload(is_large, encode).await
+        self.offload(is_large, encode).await
     }
 
     async fn decode(&self, answer: Answer, settings: &Settings) -> Result<InferResponse> {
@@ -257,21 +270,32 @@ impl HttpClient {
             answer.expect_json()?;
             decode_response(&answer.body, header_length, &limits).map_err(answer::broken)
         };
-        offload(is_large, decode).await
+        self.offload(is_large, decode).await
+    }
+
+    /// Does work where it disturbs nobody.
+    async fn offload<T: Send + 'static>(
+        &self,
+        is_large: bool,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if !is_large || !matches!(self.way, Way::Driven(_)) {
+            return work();
+        }
+        // Only a panic or the end of the runtime keeps it from coming back.
+        let lost =
+            |error| ClientError::new(ErrorKind::Request, "the work on the body was lost").caused_by(error);
+        spawn_blocking(work).await.map_err(lost)?
     }
 }
 
-/// Does work where it disturbs nobody.
-async fn offload<T: Send + 'static>(
-    is_large: bool,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    if !is_large {
-        return work();
+/// Whether the URL is for this transport.
+fn check_transport(endpoint: &Endpoint) -> Result<()> {
+    if endpoint.transport == Transport::Grpc {
+        let message = "expected http://, since this is a client for HTTP";
+        return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
     }
-    // Only a panic or the end of the runtime keeps it from coming back.
-    let lost = |error| ClientError::new(ErrorKind::Request, "the work on the body was lost").caused_by(error);
-    spawn_blocking(work).await.map_err(lost)?
+    Ok(())
 }
 
 /// The path of a model, percent-encoded.

@@ -2,6 +2,8 @@
 //! hostile ones. All of them on real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(unix)]
+mod blocking;
 mod extensions;
 mod failing;
 mod hostile;

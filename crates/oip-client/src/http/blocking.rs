@@ -1,0 +1,63 @@
+//! Calls whose thread does their input and output.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use super::HttpClient;
+use crate::{Builder, ClientError, ErrorKind, Patience, Result};
+
+/// A client over HTTP/1.1 without a runtime: the thread that calls sends the request and waits for the answer, which saves the
+/// switches to a thread that drives connections. Clones share connections. For `http://` and `http+unix://` on Unix.
+///
+/// Nothing reads from a connection between two calls. One that the server has closed meanwhile is found when it is to be used again,
+/// and replaced before anything is sent.
+///
+/// ```no_run
+/// use oip_client::{HttpClient, InferenceClient, Patience};
+/// use oip_types::{InferRequest, ModelRef};
+/// use tensor_core::{Shape, Tensor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = HttpClient::builder("http://localhost:8080").build_blocking()?;
+/// let pixels = Tensor::from_vec(Shape::new(&[1, 64])?, vec![0.0f32; 64])?;
+/// let request = InferRequest::new(ModelRef::new("digits", None)?).with_input("X", pixels);
+/// let response = client.call(Patience::default(), |client| async move { client.infer(&request).await })?;
+/// println!("{:?}", response.output("label"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct BlockingClient(HttpClient);
+
+impl BlockingClient {
+    /// Makes a call, or several, with a client whose futures are ready when they are first polled.
+    ///
+    /// # Errors
+    /// Those of the call; [`ErrorKind::Usage`] when it waits for anything else.
+    pub fn call<T, F>(&self, patience: Patience, call: impl FnOnce(HttpClient) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let call = pin!(call(self.0.with_patience(patience)));
+        match call.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => Err(ClientError::new(
+                ErrorKind::Usage,
+                "expected a future of the given client only: nothing drives others",
+            )),
+        }
+    }
+}
+
+impl<C> Builder<C> {
+    /// A client that needs no runtime, for `http://` and `http+unix://`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for URLs of other schemes, and what [`Builder::build`] refuses.
+    pub fn build_blocking(self) -> Result<BlockingClient> {
+        let (endpoint, settings) = self.finish()?;
+        HttpClient::blocking(endpoint, settings).map(BlockingClient)
+    }
+}

@@ -1,0 +1,462 @@
+//! One connection over which requests go one by one, and answers as HTTP/1.1 frames them.
+
+use std::{
+    io::{self, IoSlice},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING},
+};
+use httparse::Status;
+use rustix::{
+    buffer::spare_capacity,
+    io::Errno,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt},
+};
+
+use super::{
+    answer::{Answer, HINT},
+    body::too_large,
+};
+use crate::{ClientError, ErrorKind, Result, connect, patience::Wait};
+
+/// An open connection and what was read from it beforehand.
+pub(super) struct Connection {
+    socket: OwnedFd,
+    /// How long the socket waits at once.
+    slice: Duration,
+    buffer: Vec<u8>,
+    /// How much of the buffer is used up.
+    at: usize,
+}
+
+/// Bytes that are read at once, unless a body is known to have more.
+const READ: usize = 16 << 10;
+/// Bytes that the lines before a body, between its chunks or behind it may have.
+const MAX_HEAD: usize = 256 << 10;
+const MAX_HEADERS: usize = 100;
+/// Pieces that the system takes at once.
+const MAX_PIECES: usize = 1024;
+
+/// How much of a request was sent.
+pub(super) enum Sent {
+    Whole,
+    /// The server took no more; where nothing went wrong, it has answered already.
+    Partly {
+        bytes: usize,
+        why: Option<io::Error>,
+    },
+}
+
+/// How a body ends.
+enum Length {
+    Known(u64),
+    Chunked,
+    /// With the connection.
+    Open,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            slice: Duration::ZERO,
+            buffer: Vec::with_capacity(READ),
+            at: 0,
+        }
+    }
+
+    /// Whether the server has neither closed it nor sent what nobody asked for.
+    pub(super) fn is_open(&self) -> bool {
+        let mut byte = [0; 1];
+        let found = recv(&self.socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(found, Err(Errno::AGAIN))
+    }
+
+    /// Sends a request, and leaves in `parts` what was not sent.
+    pub(super) fn send(&mut self, parts: &mut &mut [IoSlice<'_>], wait: &Wait<'_>) -> Result<Sent> {
+        let mut bytes = 0;
+        self.wait_in_slices(wait)?;
+        while !parts.is_empty() {
+            let some = &parts[..parts.len().min(MAX_PIECES)];
+            match sendmsg(
+                &self.socket,
+                some,
+                &mut SendAncillaryBuffer::default(),
+                no_signal(),
+            ) {
+                Ok(count) => {
+                    bytes += count;
+                    IoSlice::advance_slices(parts, count);
+                }
+                Err(Errno::INTR) => self.look_around(wait)?,
+                Err(Errno::AGAIN) => {
+                    self.look_around(wait)?;
+                    if !self.is_open() {
+                        return Ok(Sent::Partly { bytes, why: None });
+                    }
+                }
+                Err(error) => {
+                    let why = Some(error.into());
+                    return Ok(Sent::Partly { bytes, why });
+                }
+            }
+        }
+        Ok(Sent::Whole)
+    }
+
+    /// Reads an answer to its end, and says whether the connection can be used again. `most` gives how many bytes the body may have,
+    /// or as an error how many of them to read.
+    pub(super) fn answer(
+        &mut self,
+        wait: &Wait<'_>,
+        most: impl FnOnce(StatusCode) -> std::result::Result<usize, usize>,
+    ) -> Result<(Answer, bool)> {
+        let (status, headers, is_kept) = self.head(wait)?;
+        let length = length(status, &headers)?;
+        let most = most(status);
+        if let (Length::Known(announced), Ok(limit)) = (&length, most)
+            && *announced > limit as u64
+        {
+            return Err(too_large(limit));
+        }
+        let may_stay = is_kept && !matches!(length, Length::Open);
+        let mut body = Body {
+            bytes: Vec::new(),
+            announced: match length {
+                Length::Known(length) => Some(length),
+                Length::Chunked | Length::Open => None,
+            },
+            most,
+        };
+        let is_whole = match length {
+            Length::Known(length) => self.read_body(&mut body, length, wait)?,
+            Length::Chunked => self.read_chunks(&mut body, wait)?,
+            Length::Open => self.read_rest(&mut body, wait)?,
+        };
+        let is_at_end = self.unread().is_empty();
+        let answer = Answer {
+            status,
+            headers,
+            body: body.bytes.into(),
+        };
+        Ok((answer, may_stay && is_whole && is_at_end))
+    }
+
+    /// The head of an answer, and whether the connection goes on after it.
+    fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+            let mut head = httparse::Response::new(&mut headers);
+            let used = match head.parse(&self.buffer[self.at..]) {
+                Err(error) => return Err(unreadable(&error.to_string())),
+                Ok(Status::Complete(used)) => used,
+                Ok(Status::Partial) => {
+                    self.fill_up_to(MAX_HEAD, wait)?;
+                    continue;
+                }
+            };
+            let code = head.code.unwrap_or_default();
+            let status = StatusCode::from_u16(code).map_err(|error| unreadable(&error.to_string()))?;
+            if status.is_informational() {
+                if status == StatusCode::SWITCHING_PROTOCOLS {
+                    return Err(unreadable("it changes to another protocol"));
+                }
+                self.at += used;
+                continue;
+            }
+            let mut map = HeaderMap::with_capacity(head.headers.len());
+            for header in &*head.headers {
+                let name = HeaderName::from_bytes(header.name.as_bytes());
+                let value = HeaderValue::from_bytes(header.value);
+                let (Ok(name), Ok(value)) = (name, value) else {
+                    return Err(unreadable("a header is malformed"));
+                };
+                map.append(name, value);
+            }
+            let is_closed = words(&map, &CONNECTION).any(|word| word.eq_ignore_ascii_case(b"close"));
+            let is_kept = head.version == Some(1) && !is_closed;
+            self.at += used;
+            return Ok((status, map, is_kept));
+        }
+    }
+
+    /// Reads a body of known length. Whether all of it was read.
+    fn read_body(&mut self, body: &mut Body, length: u64, wait: &Wait<'_>) -> Result<bool> {
+        let wanted = usize::try_from(length).unwrap_or(usize::MAX);
+        let wanted = match body.most {
+            Ok(_) => wanted,
+            Err(beginning) => wanted.min(beginning),
+        };
+        self.read_into(body, wanted, wait)?;
+        Ok(wanted as u64 == length)
+    }
+
+    /// Adds so many bytes to a body.
+    fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
+        let bytes = &mut body.bytes;
+        // What is announced is within the limit, and memory that is not written to costs nothing.
+        let reserved = match bytes.is_empty() {
+            true => bytes.try_reserve_exact(wanted),
+            false => bytes.try_reserve(wanted),
+        };
+        if reserved.is_err() {
+            let message = format!("there is no memory for {wanted} more bytes of an answer");
+            return Err(ClientError::new(ErrorKind::TooLarge, message));
+        }
+        let end = body.bytes.len() + wanted;
+        loop {
+            let left = end - body.bytes.len();
+            let take = self.unread().len().min(left);
+            body.bytes.extend_from_slice(&self.unread()[..take]);
+            self.at += take;
+            if take == left {
+                return Ok(());
+            }
+            let room = body.bytes.capacity() - body.bytes.len();
+            if left - take < READ || room != left - take {
+                self.receive_more(body, wait)?;
+                continue;
+            }
+            // Straight to where it is to be, for there is room for nothing else.
+            self.wait_in_slices(wait)?;
+            match recv(&self.socket, spare_capacity(&mut body.bytes), RecvFlags::WAITALL) {
+                Ok((_, 0)) => return Err(body.broken_off(closed())),
+                Ok(_) => {}
+                Err(Errno::INTR | Errno::AGAIN) => self.look_around(wait)?,
+                Err(error) => return Err(body.broken_off(error.into())),
+            }
+        }
+    }
+
+    /// Reads a body in chunks. Whether all of it was read.
+    fn read_chunks(&mut self, body: &mut Body, wait: &Wait<'_>) -> Result<bool> {
+        loop {
+            let size = self.chunk_size(body, wait)?;
+            if size == 0 {
+                // Behind the last chunk may stand headers, which nothing here needs.
+                for _ in 0..=MAX_HEADERS {
+                    if self.line(body, wait)? {
+                        return Ok(true);
+                    }
+                }
+                return Err(unreadable("there is no end behind the last chunk"));
+            }
+            let room = body.room();
+            let wanted = usize::try_from(size).unwrap_or(usize::MAX);
+            if wanted > room {
+                if let Ok(limit) = body.most {
+                    return Err(too_large(limit));
+                }
+                self.read_into(body, room, wait)?;
+                return Ok(false);
+            }
+            self.read_into(body, wanted, wait)?;
+            if !self.line(body, wait)? {
+                return Err(unreadable("a chunk is longer than it says"));
+            }
+        }
+    }
+
+    fn chunk_size(&mut self, body: &Body, wait: &Wait<'_>) -> Result<u64> {
+        loop {
+            match httparse::parse_chunk_size(self.unread()) {
+                Ok(Status::Complete((used, size))) => {
+                    self.at += used;
+                    return Ok(size);
+                }
+                Ok(Status::Partial) => self.more_of_lines(body, wait)?,
+                Err(_) => return Err(unreadable("the size of a chunk is malformed")),
+            }
+        }
+    }
+
+    /// Passes over a line. Whether it is empty.
+    fn line(&mut self, body: &Body, wait: &Wait<'_>) -> Result<bool> {
+        loop {
+            let unread = self.unread();
+            if let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+                let is_empty = unread[..end].trim_ascii().is_empty();
+                self.at += end + 1;
+                return Ok(is_empty);
+            }
+            self.more_of_lines(body, wait)?;
+        }
+    }
+
+    fn more_of_lines(&mut self, body: &Body, wait: &Wait<'_>) -> Result<()> {
+        if self.unread().len() > MAX_HEAD {
+            return Err(unreadable("a line between chunks is too long"));
+        }
+        self.receive_more(body, wait)
+    }
+
+    /// Reads a body that ends with the connection. Whether all of it was read.
+    fn read_rest(&mut self, body: &mut Body, wait: &Wait<'_>) -> Result<bool> {
+        loop {
+            let take = self.unread().len().min(body.room());
+            body.bytes.extend_from_slice(&self.unread()[..take]);
+            self.at += take;
+            let is_full = body.room() == 0 && body.most.is_err();
+            if is_full || !self.unread().is_empty() {
+                return body.most.map_or(Ok(false), |limit| Err(too_large(limit)));
+            }
+            match self.receive(wait)? {
+                Ok(0) => return Ok(true),
+                Ok(_) => {}
+                Err(error) => return Err(body.broken_off(error)),
+            }
+        }
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.at..]
+    }
+
+    /// Reads on in the head of an answer.
+    fn fill_up_to(&mut self, most: usize, wait: &Wait<'_>) -> Result<()> {
+        if self.unread().len() >= most {
+            return Err(unreadable("its head is too long"));
+        }
+        match self.receive(wait)? {
+            Ok(0) => Err(broken(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "connection closed before message completed",
+            ))),
+            Ok(_) => Ok(()),
+            Err(error) => Err(broken(error)),
+        }
+    }
+
+    /// Reads on in the body of an answer.
+    fn receive_more(&mut self, body: &Body, wait: &Wait<'_>) -> Result<()> {
+        match self.receive(wait)? {
+            Ok(0) => Err(body.broken_off(closed())),
+            Ok(_) => Ok(()),
+            Err(error) => Err(body.broken_off(error)),
+        }
+    }
+
+    /// Reads what there is, at least one byte; none at the end.
+    fn receive(&mut self, wait: &Wait<'_>) -> Result<io::Result<usize>> {
+        if self.unread().is_empty() {
+            self.buffer.clear();
+            self.at = 0;
+        }
+        if self.buffer.capacity() == self.buffer.len() {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+            self.buffer.reserve(READ);
+        }
+        self.wait_in_slices(wait)?;
+        loop {
+            match recv(&self.socket, spare_capacity(&mut self.buffer), RecvFlags::empty()) {
+                Ok((_, count)) => return Ok(Ok(count)),
+                Err(Errno::INTR | Errno::AGAIN) => self.look_around(wait)?,
+                Err(error) => return Ok(Err(error.into())),
+            }
+        }
+    }
+
+    fn look_around(&mut self, wait: &Wait<'_>) -> Result<()> {
+        wait.go_on()?;
+        self.wait_in_slices(wait)
+    }
+
+    /// Makes the socket wait no longer at once than the call may.
+    fn wait_in_slices(&mut self, wait: &Wait<'_>) -> Result<()> {
+        let slice = wait.slice()?;
+        if slice == self.slice {
+            return Ok(());
+        }
+        for which in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+            sockopt::set_socket_timeout(&self.socket, which, Some(slice.max(Duration::from_micros(1))))
+                .map_err(|error| broken(error.into()))?;
+        }
+        self.slice = slice;
+        Ok(())
+    }
+}
+
+/// A body as far as it was read.
+struct Body {
+    bytes: Vec<u8>,
+    announced: Option<u64>,
+    most: std::result::Result<usize, usize>,
+}
+
+impl Body {
+    /// How many more bytes it may have.
+    fn room(&self) -> usize {
+        let (Ok(most) | Err(most)) = self.most;
+        most - self.bytes.len()
+    }
+
+    /// It has no end.
+    fn broken_off(&self, error: io::Error) -> ClientError {
+        let of = self
+            .announced
+            .map_or(String::new(), |announced| format!(" of {announced}"));
+        let place = format!(" after {}{of} bytes", self.bytes.len());
+        let message = connect::incomplete(&place, &error.to_string());
+        ClientError::new(ErrorKind::Broken, message).caused_by(error)
+    }
+}
+
+/// What the headers say about the body.
+fn length(status: StatusCode, headers: &HeaderMap) -> Result<Length> {
+    if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        return Ok(Length::Known(0));
+    }
+    if let Some(last) = words(headers, &TRANSFER_ENCODING).last() {
+        return Ok(match last.eq_ignore_ascii_case(b"chunked") {
+            true => Length::Chunked,
+            false => Length::Open,
+        });
+    }
+    let mut lengths = words(headers, &CONTENT_LENGTH);
+    let Some(first) = lengths.next() else {
+        return Ok(Length::Open);
+    };
+    let is_number = first.iter().all(u8::is_ascii_digit) && lengths.all(|other| other == first);
+    let number = str::from_utf8(first).ok().filter(|_| is_number);
+    let number = number.and_then(|number| number.parse().ok());
+    number
+        .map(Length::Known)
+        .ok_or_else(|| unreadable("the content-length is malformed"))
+}
+
+/// The parts of a header that is a list.
+fn words<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> + use<'h> {
+    let values = headers.get_all(name).into_iter();
+    let parts = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    parts.map(<[u8]>::trim_ascii)
+}
+
+/// A write to a closed connection is an error, and no signal.
+fn no_signal() -> SendFlags {
+    // Elsewhere the standard library asks for that when it makes a socket.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    return SendFlags::NOSIGNAL;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    SendFlags::empty()
+}
+
+fn closed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "end of file before message length reached",
+    )
+}
+
+fn unreadable(what: &str) -> ClientError {
+    ClientError::new(ErrorKind::Protocol, connect::unreadable(what, HINT))
+}
+
+/// A connection ended before its answer began.
+pub(super) fn broken(error: io::Error) -> ClientError {
+    ClientError::new(ErrorKind::Broken, connect::broke(&error.to_string(), HINT)).caused_by(error)
+}

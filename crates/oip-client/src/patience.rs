@@ -1,0 +1,113 @@
+//! How long the thread of a blocking call waits, and what may end it earlier.
+
+use std::{
+    error::Error,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{ClientError, ErrorKind};
+
+/// How long a blocking call may wait: at most as long as the client's calls may take anyway.
+///
+/// ```
+/// use oip_client::Patience;
+/// use std::time::Duration;
+///
+/// let patience = Patience::default().within(Duration::from_millis(50));
+/// ```
+#[derive(Clone, Default)]
+#[must_use]
+pub struct Patience {
+    pub(crate) timeout: Option<Duration>,
+    check: Option<Check>,
+}
+
+/// Why a call is to end now.
+type Cause = Box<dyn Error + Send + Sync>;
+type Check = Arc<dyn Fn() -> Result<(), Cause> + Send + Sync>;
+
+impl Patience {
+    /// No longer than this.
+    pub fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Calls this every 100 ms while the thread waits, and when a signal wakes it. Its error ends the call: it becomes the source of
+    /// an error of the kind [`ErrorKind::Interrupted`].
+    pub fn unless(mut self, check: impl Fn() -> Result<(), Cause> + Send + Sync + 'static) -> Self {
+        self.check = Some(Arc::new(check));
+        self
+    }
+
+    /// For a call that begins now and may take so long.
+    pub(crate) fn until(&self, timeout: Option<Duration>) -> Wait<'_> {
+        Wait {
+            timeout,
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            check: self.check.as_ref(),
+        }
+    }
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patience")
+            .field("timeout", &self.timeout)
+            .field("is_checked", &self.check.is_some())
+            .finish()
+    }
+}
+
+/// The waiting of one call.
+pub(crate) struct Wait<'p> {
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    check: Option<&'p Check>,
+}
+
+/// How long a thread sleeps before it looks around.
+const SLICE: Duration = Duration::from_millis(100);
+
+impl Wait<'_> {
+    /// How long to sleep at once.
+    pub(crate) fn slice(&self) -> Result<Duration, ClientError> {
+        let Some(deadline) = self.deadline else {
+            return Ok(SLICE);
+        };
+        match deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(self.is_over()),
+            left => Ok(left.min(SLICE)),
+        }
+    }
+
+    /// After waking up without what was waited for: whether to go on.
+    pub(crate) fn go_on(&self) -> Result<(), ClientError> {
+        if let Some(check) = self.check {
+            check().map_err(|cause| {
+                ClientError::new(
+                    ErrorKind::Interrupted,
+                    format!("the call was interrupted: {cause}"),
+                )
+                .caused_by(cause)
+            })?;
+        }
+        self.slice().map(drop)
+    }
+
+    /// Sleeps so long, unless time is over before.
+    pub(crate) fn pause(&self, pause: Duration) -> Result<(), ClientError> {
+        let start = Instant::now();
+        while let Some(left) = pause.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+            std::thread::sleep(self.slice()?.min(left));
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> ClientError {
+        ClientError::out_of_time(self.timeout.unwrap_or_default())
+    }
+}

@@ -1,0 +1,467 @@
+//! Calls by the calling thread, without a runtime: the same answers, limits and failures as over driven connections.
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use oip_client::{
+    BlockingClient, Builder, ClientError, ErrorKind, HttpClient, InferenceClient, Patience, RetryOn,
+    RetryPolicy, TensorForm,
+};
+use oip_service::testing::datatypes;
+use oip_types::{DataType, ErrorCode, InferRequest, InferResponse, ModelRef, TensorValue};
+use tensor_core::{Shape, Tensor};
+
+use crate::support::{Scripted, Served, Step, answer, identity_request, ok, some_values, to_model};
+
+type Result<T> = oip_client::Result<T>;
+
+/// Does blocking work beside the servers of this test.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.unwrap()
+}
+
+fn made(builder: Builder<HttpClient>) -> BlockingClient {
+    builder.build_blocking().unwrap()
+}
+
+fn infer(client: &BlockingClient, request: &InferRequest) -> Result<InferResponse> {
+    client.call(Patience::default(), |client| async move {
+        client.infer(request).await
+    })
+}
+
+/// A call of a server with this script; limited to 10,000 bytes and one attempt.
+async fn scripted(steps: Vec<Step>) -> (Result<InferResponse>, usize) {
+    let server = Scripted::new(steps);
+    let url = server.url.clone();
+    let outcome = beside(move || {
+        let builder = HttpClient::builder(url).max_answer_bytes(10_000);
+        infer(&made(builder.retry(RetryPolicy::never())), &to_model("m"))
+    });
+    (outcome.await, server.requests().len())
+}
+
+async fn failure(steps: Vec<Step>) -> ClientError {
+    scripted(steps).await.0.unwrap_err()
+}
+
+/// A server of bare sockets: what it does with each connection, and how many there were.
+fn bare(serve: impl Fn(std::net::TcpStream) + Clone + Send + 'static) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = connections.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            count.fetch_add(1, Ordering::SeqCst);
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream.unwrap()));
+        }
+    });
+    (url, connections)
+}
+
+const BODY: &str = r#"{"model_name":"m","outputs":[]}"#;
+
+fn good() -> Vec<u8> {
+    answer("200 OK", &[("Content-Type", "application/json")], BODY)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_datatype_survives_in_every_form() {
+    let served = Served::new();
+    beside(move || {
+        for form in [TensorForm::Raw, TensorForm::Typed] {
+            let client = made(HttpClient::builder(&served.http).tensor_form(form));
+            for datatype in datatypes() {
+                for count in [0, 1, 3, 100_000] {
+                    let request = identity_request(some_values(datatype, count));
+                    let response = infer(&client, &request).unwrap();
+                    assert_eq!(
+                        response.output("y"),
+                        request.input("x"),
+                        "{datatype} {count} {form:?}"
+                    );
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_calls_and_refusals() {
+    let served = Served::new();
+    beside(move || {
+        let client = made(HttpClient::builder(&served.http));
+        let call = |call: fn(HttpClient) -> oip_client::BoxFuture<'static, Result<bool>>| {
+            client.call(Patience::default(), call).unwrap()
+        };
+        assert!(call(|client| Box::pin(async move { client.server_live().await })));
+        assert!(call(|client| Box::pin(
+            async move { client.server_ready().await }
+        )));
+        let metadata = client.call(Patience::default(), |client| async move {
+            client
+                .model_metadata(ModelRef::new("identity_fp32", None).unwrap())
+                .await
+        });
+        assert_eq!(metadata.unwrap().inputs[0].to_string(), "'x' (FP32[-1])");
+        let refused = infer(&client, &to_model("zz")).unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::NotFound));
+        assert_eq!(refused.message(), "model 'zz' does not exist");
+    })
+    .await;
+}
+
+#[test]
+fn only_plain_http_blocks() {
+    for url in ["https://localhost", "grpc://localhost", "grpcs://localhost"] {
+        let error = oip_client::builder(url).build_blocking().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+    }
+    let client = oip_client::builder("http://localhost:1")
+        .build_blocking()
+        .unwrap();
+    let error = client.call(Patience::default(), |_| std::future::pending::<Result<()>>());
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Usage);
+}
+
+/// Reads a request with a body of known length.
+fn read_request(stream: &mut std::net::TcpStream) -> bool {
+    let mut received = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&received).to_ascii_lowercase();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                return true;
+            }
+        }
+        match stream.read(&mut chunk) {
+            Ok(count @ 1..) => received.extend_from_slice(&chunk[..count]),
+            _ => return false,
+        }
+    }
+}
+
+#[test]
+fn connections_are_kept_and_those_that_the_server_closed_are_not_used() {
+    for (requests_each, connections) in [(usize::MAX, 1), (1, 20), (3, 7)] {
+        let (url, count) = bare(move |mut stream| {
+            for _ in 0..requests_each {
+                if !read_request(&mut stream) {
+                    return;
+                }
+                stream.write_all(&good()).unwrap();
+            }
+        });
+        let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
+        for _ in 0..20 {
+            infer(&client, &to_model("m")).unwrap();
+            // Time for the server to close it.
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(count.load(Ordering::SeqCst), connections);
+    }
+}
+
+#[test]
+fn a_server_that_says_that_it_closes_is_believed() {
+    for head in ["HTTP/1.1 200 OK\r\nconnection: Close", "HTTP/1.0 200 OK"] {
+        let (url, count) = bare(move |mut stream| {
+            while read_request(&mut stream) {
+                let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{BODY}", BODY.len());
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let client = made(HttpClient::builder(url));
+        for _ in 0..3 {
+            infer(&client, &to_model("m")).unwrap();
+        }
+        assert_eq!(count.load(Ordering::SeqCst), 3, "{head}");
+    }
+}
+
+/// However an answer is cut into packets and framed, it is the same.
+#[test]
+fn answers_come_in_pieces_of_any_size() {
+    let chunked = |sizes: &[usize]| {
+        let mut framed =
+            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        let mut rest = BODY.as_bytes();
+        for size in sizes.iter().cycle() {
+            let (chunk, after) = rest.split_at((*size).min(rest.len()));
+            write!(framed, "{:x};ext=1\r\n", chunk.len()).unwrap();
+            framed.extend_from_slice(chunk);
+            framed.extend_from_slice(b"\r\n");
+            rest = after;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        framed.extend_from_slice(b"0\r\ntrailer: x\r\n\r\n");
+        framed
+    };
+    let open = format!("HTTP/1.1 200 OK\r\n\r\n{BODY}").into_bytes();
+    for (framed, is_open) in [
+        (good(), false),
+        (chunked(&[100]), false),
+        (chunked(&[1, 2, 3]), false),
+        (open, true),
+    ] {
+        for piece in [1, 2, 7, 1000] {
+            let framed = framed.clone();
+            let (url, count) = bare(move |mut stream| {
+                stream.set_nodelay(true).unwrap();
+                while read_request(&mut stream) {
+                    for piece in framed.chunks(piece) {
+                        stream.write_all(piece).unwrap();
+                        thread::sleep(Duration::from_micros(if piece.len() < 100 { 200 } else { 0 }));
+                    }
+                    if is_open {
+                        return;
+                    }
+                }
+            });
+            let client = made(HttpClient::builder(url));
+            for _ in 0..2 {
+                assert_eq!(infer(&client, &to_model("m")).unwrap().model_name, "m");
+            }
+            assert_eq!(count.load(Ordering::SeqCst), if is_open { 2 } else { 1 });
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_have_a_largest_size() {
+    let json = |bytes: usize| {
+        let mut body = BODY.as_bytes().to_vec();
+        body.resize(bytes, b' ');
+        body
+    };
+    scripted(vec![Step::Send(answer("200 OK", &[], json(10_000)))])
+        .await
+        .0
+        .unwrap();
+    let chunk = [&b"1000\r\n"[..], &[b' '; 0x1000], b"\r\n"].concat().repeat(4);
+    let endless = [
+        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..],
+        &chunk,
+    ]
+    .concat();
+    let open = [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &json(20_000)].concat();
+    let lines = [
+        &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"[..],
+        "x".repeat(300 << 10).as_bytes(),
+    ]
+    .concat();
+    for (bytes, kind) in [
+        (answer("200 OK", &[], json(10_001)), ErrorKind::TooLarge),
+        (endless, ErrorKind::TooLarge),
+        (open, ErrorKind::TooLarge),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n{".to_vec(),
+            ErrorKind::TooLarge,
+        ),
+        (lines, ErrorKind::Protocol),
+        (
+            [&b"HTTP/1.1 200 OK\r\nx: "[..], "x".repeat(300 << 10).as_bytes()].concat(),
+            ErrorKind::Protocol,
+        ),
+    ] {
+        let error = failure(vec![Step::Send(bytes)]).await;
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+    // Of a refusal only the beginning is read, with and without an end.
+    let page = "no entry ".repeat(8 << 10);
+    for head in ["Content-Length: 100000000", "x: y"] {
+        let refusal = format!("HTTP/1.1 403 Forbidden\r\n{head}\r\n\r\n{page}");
+        let error = failure(vec![Step::Send(refusal.into_bytes())]).await;
+        assert_eq!(error.kind(), ErrorKind::Refused);
+        assert!(error.message().starts_with("no entry no entry"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_told() {
+    let many = (0..200)
+        .map(|index| format!("h{index}: x\r\n"))
+        .collect::<String>();
+    for head in [
+        "\0\0\0\0\0\0\0\0\0",
+        "HTTP/1.1 abc\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.6\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n[]",
+        "HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\n[]",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        &format!("HTTP/1.1 200 OK\r\n{many}\r\n"),
+    ] {
+        let error = failure(vec![Step::Cut(head.as_bytes().to_vec())]).await;
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{head:?}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_breaks_off_is_told_and_not_asked_for_again() {
+    let whole = good();
+    for (cut, message) in [
+        (0, "the connection broke ("),
+        (10, "the connection broke ("),
+        (whole.len() - 40, "the connection broke ("),
+        (
+            whole.len() - 10,
+            "the answer is incomplete: it broke off after 21 of 31 bytes",
+        ),
+    ] {
+        let (outcome, requests) = scripted(vec![Step::Cut(whole[..cut].to_vec())]).await;
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Broken, "{cut}: {error}");
+        assert!(error.message().starts_with(message), "{cut}: {error}");
+        assert_eq!(requests, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_for_now_are_tried_again() {
+    let server = Scripted::new(vec![
+        Step::Send(answer("503 Service Unavailable", &[], "")),
+        Step::Send(answer("429 Too Many Requests", &[], "")),
+        ok(BODY),
+    ]);
+    let policy = RetryPolicy::default().with(|policy| {
+        policy.on = RetryOn::Refused;
+        policy.first_delay = Duration::from_millis(1);
+    });
+    let client = made(HttpClient::builder(&server.url).retry(policy));
+    beside(move || infer(&client, &to_model("m")).unwrap()).await;
+    assert_eq!(server.requests().len(), 3);
+}
+
+#[test]
+fn time_is_over_and_callers_give_up() {
+    let (url, _) = bare(|mut stream| {
+        read_request(&mut stream);
+        thread::sleep(Duration::from_secs(30));
+    });
+    let hanging = |patience: Patience, builder: Builder<HttpClient>| {
+        let start = Instant::now();
+        let request = to_model("m");
+        let outcome = made(builder).call(patience, |client| async move { client.infer(&request).await });
+        (outcome.unwrap_err(), start.elapsed())
+    };
+    let builder = || HttpClient::builder(&url);
+    for (patience, builder) in [
+        (
+            Patience::default(),
+            builder().request_timeout(Duration::from_millis(150)),
+        ),
+        (Patience::default().within(Duration::from_millis(150)), builder()),
+    ] {
+        let (error, took) = hanging(patience, builder);
+        assert_eq!(
+            (error.kind(), error.message()),
+            (ErrorKind::Timeout, "no answer within 150ms")
+        );
+        assert!((150..1000).contains(&took.as_millis()), "{took:?}");
+    }
+    let asked = AtomicUsize::new(0);
+    let patience = Patience::default().unless(move || match asked.fetch_add(1, Ordering::SeqCst) {
+        0 | 1 => Ok(()),
+        _ => Err("enough".into()),
+    });
+    let (error, took) = hanging(patience, builder());
+    assert_eq!(
+        (error.kind(), error.message()),
+        (ErrorKind::Interrupted, "the call was interrupted: enough")
+    );
+    assert!((250..2000).contains(&took.as_millis()), "{took:?}");
+}
+
+/// A server may refuse a large request by its head and read no further, with or without closing the connection.
+#[test]
+fn an_answer_that_comes_before_the_request_is_sent() {
+    for keeps_open in [true, false] {
+        let (url, _) = bare(move |mut stream| {
+            let mut some = [0; 1000];
+            stream.read_exact(&mut some).unwrap();
+            stream
+                .write_all(&answer("413 Content Too Large", &[], "too large"))
+                .unwrap();
+            if keeps_open {
+                thread::sleep(Duration::from_secs(30));
+            }
+        });
+        let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
+        let large = Tensor::from_vec(Shape::vector(8 << 20), vec![0.0f32; 8 << 20]).unwrap();
+        let error = infer(&client, &identity_request(TensorValue::from(large))).unwrap_err();
+        if keeps_open {
+            assert_eq!(error.message(), "too large");
+        } else {
+            // The system may throw the answer away with the rest of the request.
+            assert!(
+                matches!(error.kind(), ErrorKind::Refused | ErrorKind::Broken),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn nobody_listens() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    for (url, message) in [
+        (
+            format!("http://127.0.0.1:{port}"),
+            "connection refused: nothing listens there",
+        ),
+        (
+            "http+unix:///no/such/socket".to_owned(),
+            "no connection: No such file",
+        ),
+        ("http://no-such-host.invalid".to_owned(), "no connection"),
+    ] {
+        let client = made(HttpClient::builder(&url).retry(RetryPolicy::never()));
+        let error = infer(&client, &to_model("m")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Connect);
+        assert!(error.message().starts_with(message), "{url}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_threads_share_a_client() {
+    let served = Served::new();
+    beside(move || {
+        let client = made(HttpClient::builder(&served.http));
+        thread::scope(|scope| {
+            for each in 0..8u64 {
+                let client = &client;
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let value = some_values(DataType::INT32, each * 1000 + round);
+                        let response = infer(client, &identity_request(value.clone())).unwrap();
+                        assert_eq!(response.output("y"), Some(&value));
+                    }
+                });
+            }
+        });
+    })
+    .await;
+}

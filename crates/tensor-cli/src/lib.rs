@@ -1,0 +1,111 @@
+//! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors, and moves them between files
+//! and models. As a library it can be a command of another program, which then shares code with it.
+
+mod choosing;
+#[cfg(feature = "client")]
+mod client;
+mod convert;
+mod diff;
+mod edit;
+mod extract;
+mod failure;
+mod files;
+mod heads;
+mod histogram;
+mod inspect;
+mod manifest;
+mod options;
+mod pieces;
+mod progress;
+#[cfg(feature = "remote")]
+mod remote;
+mod report;
+mod sources;
+mod stats;
+mod table;
+mod units;
+mod verify;
+
+use std::{
+    ffi::OsString,
+    io::{self, BufWriter, Write},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser};
+
+use crate::{
+    failure::Outcome,
+    options::{Command, Options},
+};
+
+/// Runs the program with these arguments, the first of which is its name, and says what the process is to end with. Wrong
+/// arguments, `--help` and `--version` end the process at once.
+#[must_use]
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let options = Options::parse_from(arguments);
+    let mut out = BufWriter::new(io::stdout());
+    files::read_with(options.reading.options());
+    #[cfg(feature = "remote")]
+    remote::read_with(options.servers);
+    let (is_diff, is_json) = (
+        matches!(options.command, Command::Diff(_)),
+        options.command.is_json(),
+    );
+    let outcome = progress::listen_for_interrupts()
+        .and_then(|()| execute(options.command, &mut out))
+        .and_then(|()| Ok(out.flush()?));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // What was found out before it failed is still worth seeing.
+            if is_json {
+                let _ = failure.to_json(&mut out);
+            }
+            let _ = out.flush();
+            failure.report();
+            failure.code(is_diff)
+        }
+    }
+}
+
+fn execute(command: Command, out: &mut (impl Write + Send)) -> Outcome {
+    match command {
+        Command::Inspect(options) => inspect::run(&options, out),
+        Command::Verify(options) => verify::run(&options, out),
+        Command::Convert(options) => convert::run(&options, out),
+        Command::Diff(options) => diff::run(&options, out),
+        Command::Merge(options) => convert::merge(&options, out),
+        Command::Split(options) => convert::split(&options, out),
+        Command::Manifest(options) => manifest::run(&options, out),
+        Command::Extract(options) => extract::run(&options, out),
+        Command::Rename(options) => edit::rename(&options, out),
+        Command::Set(options) => edit::set(&options, out),
+        #[cfg(feature = "client")]
+        Command::Infer(options) => client::infer::run(&options, out),
+        #[cfg(feature = "client")]
+        Command::Replay(options) => client::replay::run(&options, out),
+        #[cfg(feature = "client")]
+        Command::Bench(options) => client::bench::run(&options, out),
+        #[cfg(feature = "client")]
+        Command::Ls(options) => client::servers::list(&options, out),
+        #[cfg(feature = "client")]
+        Command::Show(options) => client::servers::show(&options, out),
+        #[cfg(feature = "client")]
+        Command::Status(options) => client::servers::status(&options, out),
+        #[cfg(feature = "client")]
+        Command::Load(options) => client::servers::load(&options, out),
+        #[cfg(feature = "client")]
+        Command::Unload(options) => client::servers::unload(&options, out),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
+            Ok(out.write_all(&script)?)
+        }
+        Command::Man { folder } => {
+            std::fs::create_dir_all(&folder)?;
+            clap_mangen::generate_to(Options::command(), &folder)?;
+            Ok(())
+        }
+    }
+}
