@@ -284,6 +284,8 @@ const ARROWS: &[Arrows] = &[
             "backend-onnx",
             "backend-python",
             "backend-tensors",
+            // One program that is both.
+            "tensor-cli",
         ],
         never: &[],
     },

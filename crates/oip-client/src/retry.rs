@@ -1,3 +1,5 @@
+//! When a call is tried again, and how long all of it may take.
+
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
