@@ -77,6 +77,25 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
     // Here quick models run too.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
+    let served = serve_on([&runtime, &work, &busy], config, repository, log, start);
+    // Neither a thread that hangs nor one that sleeps as a spare must keep the process, also where it cannot run.
+    for runtime in [runtime, work, busy] {
+        runtime.shutdown_background();
+    }
+    Ok(match served? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Serves until a signal; true when nothing had to be cut.
+fn serve_on(
+    [runtime, work, busy]: [&Runtime; 3],
+    mut config: Config,
+    repository: Repositories,
+    log: &Log,
+    start: Instant,
+) -> Result<bool, Failure> {
     let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
     runtime.spawn(lanes.clone().keep_awake());
     config.connections.lanes = Some(lanes);
@@ -106,16 +125,7 @@ fn serve_until_signal(mut config: Config, log: &Log, start: Instant) -> Result<E
         let _context = runtime.enter();
         App::start(config, doors, repository, log, work.handle(), start)?
     };
-    let is_clean = runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end));
-    // A thread that hangs must not keep the process.
-    for runtime in [runtime, work, busy] {
-        runtime.shutdown_background();
-    }
-    Ok(if is_clean {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end)))
 }
 
 /// A runtime for connections that have requests.

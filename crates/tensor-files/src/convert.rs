@@ -1,3 +1,5 @@
+//! A file written again in another format: what is planned, what would be lost, and how far it has come.
+
 use std::{collections::HashMap, fmt, io::Write, ops::ControlFlow, path::Path};
 
 #[cfg(feature = "btf")]

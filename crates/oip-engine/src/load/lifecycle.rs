@@ -141,7 +141,7 @@ impl Lifecycle {
         let folder = match self.repository.folder(name) {
             Ok(Some(folder)) => folder,
             Ok(None) => {
-                // Whoever sends a pipeline may name anything.
+                // A pipeline can name any model, so unknown names are not kept.
                 if cause == Cause::Step && !has_ready {
                     lock(&self.as_steps).remove(name);
                 }
