@@ -25,7 +25,7 @@ use crate::{
     lower::{self, Lowered},
     ops,
     signature::{Dim, Signature},
-    size::{Differences, OutputSizes},
+    size::{self, Differences, OutputSizes},
     time_limit,
     tract_limit::TractLimit,
 };
@@ -113,6 +113,7 @@ impl Planner {
 
 fn prepare(graph: InferenceModel) -> TractResult<(Arc<TypedRunnableModel>, Differences)> {
     let mut typed = graph.into_typed()?;
+    size::admit_expressions(&typed)?;
     let differences = Differences::of(&typed)?;
     ops::keep_order(&mut typed)?;
     time_limit::check()?;

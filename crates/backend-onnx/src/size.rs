@@ -6,7 +6,7 @@ use oip_service::available_memory;
 use oip_types::{ServiceError, TensorValue};
 use tract_onnx::tract_hir::internal::*;
 
-use crate::faults::{BadInput, NoRoom, Refusal, TooSmall};
+use crate::faults::{BadInput, Limit, NoRoom, Refusal, TooSmall};
 
 /// Bytes of a value: an input, an output or what flows between two operators.
 pub(crate) const MAX_BYTES: u64 = 4 << 30;
@@ -48,6 +48,32 @@ pub(crate) fn admit(datum_type: DatumType, dims: &[TDim]) -> TractResult<()> {
         ))
         .into()),
         _ => Ok(()),
+    }
+}
+
+/// Parts of the expression of a free dimension: a symbol, a number, or an operation. tract compares expressions in ways that
+/// take exponential time and memory; real models have 9 parts at most.
+const MAX_PARTS: usize = 24;
+
+/// Refuses a plan in which a size follows from free ones in too many steps.
+pub(crate) fn admit_expressions(model: &TypedModel) -> TractResult<()> {
+    let outputs = model.nodes().iter().flat_map(|node| &node.outputs);
+    let mut dims = outputs.flat_map(|output| output.fact.shape.iter());
+    match dims.find(|dim| parts(dim) > MAX_PARTS) {
+        None => Ok(()),
+        Some(_) => Err(Limit("a size follows from free ones in too many steps".to_owned()).into()),
+    }
+}
+
+fn parts(dim: &TDim) -> usize {
+    let all = |dims: &[TDim]| dims.iter().map(parts).sum::<usize>();
+    1 + match dim {
+        TDim::Val(_) | TDim::Sym(_) => 0,
+        TDim::Add(dims) | TDim::Mul(dims) | TDim::Broadcast(dims) | TDim::Min(dims) | TDim::Max(dims) => {
+            all(dims)
+        }
+        TDim::MulInt(_, dim) | TDim::Div(dim, _) => parts(dim),
+        TDim::Ge(a, b) | TDim::Eq(a, b) => parts(a) + parts(b),
     }
 }
 
@@ -208,6 +234,19 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+
+    #[test]
+    fn every_operation_is_a_part_of_an_expression() {
+        let scope = SymbolScope::default();
+        let size = scope.sym("n").to_dim();
+        assert_eq!(parts(&size), 1);
+        // Made by hand: tract's own arithmetic takes minutes for ten of these.
+        let halved = |dim: &TDim| TDim::Div(Box::new(TDim::Add(vec![dim.clone(), size.clone()])), 2);
+        let once = halved(&size);
+        assert_eq!(parts(&once), 4);
+        let often = (0..8).fold(once, |dim, _| halved(&dim));
+        assert_eq!(parts(&often), 28);
+    }
 
     #[test]
     fn what_costs_its_sender_nothing_is_small() {

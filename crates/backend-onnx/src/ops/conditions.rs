@@ -123,6 +123,38 @@ pub(super) fn not_scalar(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     Ok(())
 }
 
+/// tract gives nothing for an image that is smaller than the window; there is no such image to ONNX Runtime.
+pub(super) fn window(node: Attributes<'_>, inputs: &[Fact]) -> Verdict {
+    let [image, weights, ..] = inputs else {
+        return refuse("has too few inputs");
+    };
+    let (sizes, windows) = (image.shape.get(2..), weights.shape.get(2..));
+    let (Some(sizes), Some(windows)) = (sizes, windows) else {
+        return Ok(());
+    };
+    if node.text("auto_pad", "NOTSET").starts_with("SAME") {
+        return Ok(());
+    }
+    let pads = node.ints("pads");
+    for (axis, (size, window)) in sizes.iter().zip(windows).enumerate() {
+        let (Ok(size), Ok(window)) = (size.to_i64(), window.to_i64()) else {
+            continue;
+        };
+        let pad = |place: usize| pads.get(place).copied().unwrap_or(0);
+        let padded = size
+            .saturating_add(pad(axis))
+            .saturating_add(pad(axis + sizes.len()));
+        let dilation = node.ints("dilations").get(axis).copied().unwrap_or(1);
+        let reach = window.saturating_sub(1).saturating_mul(dilation);
+        if padded <= reach {
+            return refuse(format!(
+                "a window of {window} reaches beyond a dimension of {size}"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// tract multiplies sizes without looking whether the product fits: 4 times 2^62 would be nothing.
 pub(super) fn tile(_: Attributes<'_>, inputs: &[Fact]) -> Verdict {
     let [data, repeats, ..] = inputs else {

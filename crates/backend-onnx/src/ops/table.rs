@@ -145,7 +145,7 @@ pub(super) static RULES: &[Rule] = &[
         "value_strings",
     ]),
     op("ConstantOfShape").since(9).takes(&["value"]),
-    op("Conv").takes(CONV).of(FLOATS).wide(),
+    op("Conv").takes(CONV).of(FLOATS).wide().given(when::window),
     op("ConvInteger").since(10).takes(CONV),
     op("ConvTranspose")
         .takes(&[
