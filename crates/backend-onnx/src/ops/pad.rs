@@ -95,6 +95,17 @@ impl Pad {
 /// Sizes of all dimensions together: their places are listed.
 const MAX_PLACES: u64 = 1 << 26;
 
+/// Appends a value so many times, by whole blocks.
+fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize) {
+    let block = vec![value.clone(); count.min(4096)];
+    let mut left = count;
+    while left > 0 {
+        let part = left.min(block.len());
+        made.extend_from_slice(&block[..part]);
+        left -= part;
+    }
+}
+
 /// For each place of an axis, where it comes from; `None` for the value.
 fn places_of(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Option<usize>>> {
     let length = size as i64;
@@ -254,7 +265,7 @@ fn fill<T: Datum>(shape: &[usize], values: &[T], value: &T, axes: &[Vec<Piece>],
         .product();
     for piece in first {
         match piece {
-            Piece::Value(count) => made.extend(std::iter::repeat_n(value.clone(), count * filled)),
+            Piece::Value(count) => fill_up(made, value, count * filled),
             Piece::Places(places) if rest.is_empty() => made.extend_from_slice(&values[places.clone()]),
             Piece::Places(places) => {
                 for place in places.clone() {
