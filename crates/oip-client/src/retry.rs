@@ -1,3 +1,5 @@
+//! Calls that are tried again where that is safe.
+
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};

@@ -135,7 +135,7 @@ impl Keeper {
             return;
         }
         self.is_driving.store(true, Ordering::SeqCst);
-        // Whoever calls meanwhile is seen here, or sees the flag.
+        // A thread that calls meanwhile is seen here, or sees the flag.
         if self.callers.load(Ordering::SeqCst) == 0 {
             runtime.block_on(self.give_way.notified());
         }

@@ -57,7 +57,7 @@ pub struct HttpClient {
 #[derive(Clone, Debug)]
 enum Way {
     /// By tasks of a runtime.
-    Driven(Client<Connector, Parts>),
+    Driven(Box<Client<Connector, Parts>>),
     /// By the thread that polls: it waits where it would give the thread back.
     #[cfg(unix)]
     Direct(Arc<Pool>, Patience),
@@ -90,7 +90,7 @@ impl HttpClient {
         check_transport(&endpoint)?;
         let (builder, connector) = connect::pool(&endpoint, &settings, b"http/1.1")?;
         Ok(Self {
-            way: Way::Driven(builder.build(connector)),
+            way: Way::Driven(Box::new(builder.build(connector))),
             shared: Arc::new(Shared { endpoint, settings }),
         })
     }
