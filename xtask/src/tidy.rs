@@ -278,6 +278,8 @@ const ARROWS: &[Arrows] = &[
             "oip-http",
             "oip-grpc",
             "oip-engine",
+            // For the wheel, where one program is both (feature `tool`).
+            "tensor-cli",
             "tensor-mmap",
             "model-store",
             "backend-forest",

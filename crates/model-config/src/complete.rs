@@ -691,6 +691,6 @@ mod tests {
             &model(&[&[2]], &[&[2]]),
         );
         let expected = "instance_group stands for 1025 instances, the limit is 1024";
-        assert_eq!(error.unwrap_err().to_string(), expected);
+        assert_eq!(error.unwrap_err(), expected);
     }
 }
