@@ -191,14 +191,13 @@ impl Plan {
         cancel: &CancelToken,
     ) -> Result<TVec<TValue>, ServiceError> {
         let mut state = SimpleState::new(&self.runnable).map_err(failed)?;
-        let mut is_admitted = false;
+        let mut differences = self.differences.all();
         let outputs = state.run_plan_with_eval(inputs, |context, state, node, inputs| {
             if cancel.is_cancelled() {
                 bail!(Cancelled);
             }
-            if !is_admitted {
-                self.differences.check(context.symbols)?;
-                is_admitted = true;
+            if !differences.is_empty() {
+                Differences::check(&mut differences, context.symbols)?;
             }
             self.sizes[node.id].check(context.symbols)?;
             let inputs = match self.input_checks[node.id] {

@@ -179,19 +179,29 @@ impl Differences {
         Ok(Self(found))
     }
 
-    /// Looks whether one of them is below zero for this request.
+    /// All of them, to be held against the sizes of a request.
+    pub(crate) fn all(&self) -> Vec<&TDim> {
+        self.0.iter().collect()
+    }
+
+    /// Looks whether one of these is below zero for this request, and leaves those that cannot be told yet: they follow from
+    /// values that nodes are still to give.
     ///
     /// # Errors
     /// [`TooSmall`].
-    pub(crate) fn check(&self, symbols: &SymbolValues) -> TractResult<()> {
-        for dim in &self.0 {
-            if let Ok(dim) = dim.eval_to_i64(symbols)
-                && dim < 0
-            {
-                bail!(TooSmall(dim));
+    pub(crate) fn check(left: &mut Vec<&TDim>, symbols: &SymbolValues) -> TractResult<()> {
+        let mut below_zero = None;
+        left.retain(|dim| match dim.eval_to_i64(symbols) {
+            Ok(dim) => {
+                below_zero = below_zero.or((dim < 0).then_some(dim));
+                false
             }
+            Err(_) => true,
+        });
+        match below_zero {
+            Some(dim) => bail!(TooSmall(dim)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

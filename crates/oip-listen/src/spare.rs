@@ -31,6 +31,9 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
         let (awake, spare) = mpsc::channel::<()>();
         let (asleep, is_asleep) = oneshot::channel();
         runtime.spawn(async move {
+            // A thread that takes this from the runtime's common queue may keep the task that it runs next where no other thread
+            // finds it; after this turn it has none.
+            tokio::task::yield_now().await;
             let _ = asleep.send(());
             let _ = spare.recv();
         });

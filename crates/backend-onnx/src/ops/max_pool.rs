@@ -93,7 +93,7 @@ impl MaxPool {
             bail!("a pool without dimensions");
         };
         let windows = Windows {
-            lines: lines(outer),
+            outer,
             spans: last.spans(),
             width: last.size * depth,
             result: last.count * depth,
@@ -104,9 +104,10 @@ impl MaxPool {
         let count = output_shape.iter().product();
         let mut greatest = vec![least; count];
         let mut places = vec![-1; if self.places.is_some() { count } else { 0 }];
+        let result_lines: usize = outer.iter().map(|axis| axis.count).product();
         let (image, result) = (
             sizes.iter().product::<usize>() * depth,
-            windows.lines.len() * windows.result,
+            result_lines * windows.result,
         );
         if image > 0 && result > 0 {
             let images = input.chunks_exact(image);
@@ -181,25 +182,23 @@ struct Span {
     start: usize,
 }
 
-/// For each line of results, the lines of the image that its windows take in.
-fn lines(axes: &[Axis]) -> Vec<Vec<usize>> {
-    axes.iter().fold(vec![vec![0]], |lines, axis| {
-        let windows = lines
-            .iter()
-            .flat_map(|lines| (0..axis.count).map(move |at| (lines, at)));
-        let taken = |(lines, at): (&Vec<usize>, usize)| {
-            let places = lines
-                .iter()
-                .flat_map(|line| axis.taken(at).map(move |place| line * axis.size + place));
-            places.collect()
-        };
-        windows.map(taken).collect()
-    })
+/// Adds the lines of the image that the windows of a line of results take in. A list of them for all lines of results could
+/// be larger than the image.
+fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
+    let Some((axis, inner)) = axes.split_first() else {
+        lines.push(line);
+        return;
+    };
+    let below: usize = inner.iter().map(|axis| axis.count).product();
+    for place in axis.taken(result_line / below) {
+        add_lines(inner, result_line % below, line * axis.size + place, lines);
+    }
 }
 
 /// All windows of an image.
-struct Windows {
-    lines: Vec<Vec<usize>>,
+struct Windows<'a> {
+    /// All axes but the last one.
+    outer: &'a [Axis],
     spans: Vec<Span>,
     /// Elements in a line of the image and of the result.
     width: usize,
@@ -208,11 +207,19 @@ struct Windows {
     depth: usize,
 }
 
-impl Windows {
+impl Windows<'_> {
+    /// The lines of the image that a line of results is made of, in the place of those that `lines` had.
+    fn find_lines(&self, result_line: usize, lines: &mut Vec<usize>) {
+        lines.clear();
+        add_lines(self.outer, result_line, 0, lines);
+    }
+
     fn values<T: Copy + PartialOrd>(&self, image: &[T], greatest: &mut [T]) {
+        let mut lines = Vec::new();
         pulp::Arch::new().dispatch(|| {
-            for (result, lines) in greatest.chunks_exact_mut(self.result).zip(&self.lines) {
-                for line in lines {
+            for (at, result) in greatest.chunks_exact_mut(self.result).enumerate() {
+                self.find_lines(at, &mut lines);
+                for line in &lines {
                     let line = &image[line * self.width..][..self.width];
                     for span in &self.spans {
                         let result = &mut result[span.first * self.depth..span.end * self.depth];
@@ -229,7 +236,9 @@ impl Windows {
         let results = greatest
             .chunks_exact_mut(self.result)
             .zip(places.chunks_exact_mut(self.result));
-        for ((result, places), lines) in results.zip(&self.lines) {
+        let mut lines = Vec::new();
+        for (at, (result, places)) in results.enumerate() {
+            self.find_lines(at, &mut lines);
             for (line, span) in lines
                 .iter()
                 .flat_map(|line| self.spans.iter().map(move |span| (line, span)))
@@ -389,5 +398,12 @@ mod tests {
         let input = Tensor::zero::<f32>(&[0, 2, 4]).unwrap().into_arc_tensor();
         let outputs = MaxPool { spec, places: None }.run(&[input]).unwrap();
         assert_eq!(outputs[0].shape(), [0, 2, 3]);
+        // A list of the lines of each window would take terabytes.
+        let spec = self::spec(DataFormat::NCHW, &[3, 1], 1, 1, 0);
+        let input = Tensor::zero::<f32>(&[0, 2, 1 << 36, 1])
+            .unwrap()
+            .into_arc_tensor();
+        let outputs = MaxPool { spec, places: None }.run(&[input]).unwrap();
+        assert_eq!(outputs[0].shape(), [0, 2, (1 << 36) - 2, 1]);
     }
 }

@@ -174,6 +174,28 @@ fn images_smaller_than_a_window_are_refused() {
     }
 }
 
+/// The same where values of a request decide how large the image is.
+#[test]
+fn slices_smaller_than_a_window_are_refused() {
+    let model = Runtime::Tract.model("window_of_a_slice");
+    let part = |ends: [i64; 2]| {
+        let corner = |places: [i64; 2]| {
+            let shape = tensor_core::Shape::new(&[2]).unwrap();
+            tensor_core::Tensor::from_vec(shape, places.to_vec()).unwrap()
+        };
+        let request = image(8, 8).with_input("starts", corner([0, 0]));
+        request.with_input("ends", corner(ends))
+    };
+    for _ in 0..5 {
+        for ends in [[1, 1], [0, 0], [1, 8], [8, 2]] {
+            let error = infer(&*model, part(ends)).unwrap_err();
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
+        }
+        let outputs = infer(&*model, part([4, 8])).unwrap();
+        assert_eq!(outputs[0].value.shape().dims(), [1, 64, 2, 6]);
+    }
+}
+
 /// tract panics where a window has no pixels to look at.
 #[test]
 fn images_without_pixels_are_refused() {
