@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use oip_types::ServiceError;
+
 /// Why something is not computed, in words for the model's author.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) String);
@@ -66,3 +68,8 @@ impl fmt::Display for TooSmall {
 }
 
 impl std::error::Error for TooSmall {}
+
+/// Whether [`TooSmall`] is why a plan or a run failed.
+pub(crate) fn is_too_small(error: &ServiceError) -> bool {
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TooSmall>)
+}

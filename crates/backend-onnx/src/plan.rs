@@ -204,11 +204,15 @@ impl Plan {
                 Some(check) => check.apply(inputs)?,
                 None => inputs,
             };
+            let symbols = context.symbols;
             let outputs = tract_onnx::tract_core::plan::eval(context, state, node, inputs)?;
-            // Later nodes rely on what was found out when the plan was made.
+            // Later nodes rely on what was found out when the plan was made: where a size is another one, they reach beyond it.
             for (output, value) in node.outputs.iter().zip(&outputs) {
-                let fits = output.fact.datum_type == value.datum_type() && output.fact.rank() == value.rank();
-                ensure!(fits, "{node} gave {value:?}, expected {:?}", output.fact);
+                ensure!(
+                    fits(&output.fact, value, symbols),
+                    "{node} gave {value:?}, expected {:?}",
+                    output.fact
+                );
             }
             Ok(outputs)
         });
@@ -217,6 +221,24 @@ impl Plan {
             false => failed(error),
         })
     }
+}
+
+/// Whether a value is what the plan took it for, as far as that can be told.
+fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {
+    let has_size = |dim: &TDim, size: usize| match dim {
+        TDim::Val(dim) => *dim == size as i64,
+        dim => dim.eval_to_i64(symbols).map_or(true, |dim| dim == size as i64),
+    };
+    fact.datum_type == value.datum_type()
+        && fact.rank() == value.rank()
+        && match fact.shape.as_concrete() {
+            Some(dims) => dims == value.shape(),
+            None => fact
+                .shape
+                .iter()
+                .zip(value.shape())
+                .all(|(dim, &size)| has_size(dim, size)),
+        }
 }
 
 /// Why a run ended early.

@@ -10,7 +10,10 @@ use oip_service::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Shape;
 
-use crate::plan::{Plan, Planner, ended};
+use crate::{
+    faults::is_too_small,
+    plan::{Plan, Planner, ended},
+};
 
 /// Plans that are kept at a time.
 const MAX_PLANS: usize = 32;
@@ -60,7 +63,10 @@ struct Kept {
 
 /// Why no plan could be made; kept so that asking again costs nothing.
 #[derive(Clone)]
-struct Failure(String);
+struct Failure {
+    reason: String,
+    is_too_small: bool,
+}
 
 impl ShapePlans {
     /// With the time that making a plan takes, as far as it is known.
@@ -139,11 +145,14 @@ impl ShapePlans {
         shelf.made += 1;
         // A plan that is thrown out has to be worth it again.
         shelf.take_spent(shapes);
-        shelf.keep(Kept {
-            shapes: shapes.to_vec(),
-            bytes: plan.as_ref().map_or(0, |plan| plan.bytes()),
-            plan: plan.clone(),
-        });
+        // There are so many shapes that are too small that they would throw out the plans of all others.
+        if !matches!(&plan, Err(failure) if failure.is_too_small) {
+            shelf.keep(Kept {
+                shapes: shapes.to_vec(),
+                bytes: plan.as_ref().map_or(0, |plan| plan.bytes()),
+                plan: plan.clone(),
+            });
+        }
         drop(shelf);
         self.made.notify_all();
         plan.map_err(|failure| refused(shapes, &failure))
@@ -155,8 +164,14 @@ impl ShapePlans {
         let made = catch_unwind(AssertUnwindSafe(|| self.planner.concrete(shapes)));
         let plan = match made {
             Ok(Ok(plan)) => Ok(Arc::new(plan)),
-            Ok(Err(error)) => Err(Failure(error.message().to_owned())),
-            Err(_) => Err(Failure("the runtime cannot prepare them".to_owned())),
+            Ok(Err(error)) => Err(Failure {
+                reason: error.message().to_owned(),
+                is_too_small: is_too_small(&error),
+            }),
+            Err(_) => Err(Failure {
+                reason: "the runtime cannot prepare them".to_owned(),
+                is_too_small: false,
+            }),
         };
         let (milliseconds, is_made) = (started.elapsed().as_millis(), plan.is_ok());
         tracing::debug!(?shapes, milliseconds, is_made, "made a plan for shapes");
@@ -203,7 +218,7 @@ fn refused(shapes: &[Shape], failure: &Failure) -> ServiceError {
         format!(
             "the model cannot be run with inputs of the shapes {}: {}",
             shapes.join(", "),
-            failure.0
+            failure.reason
         ),
     )
 }

@@ -17,7 +17,7 @@ use crate::{
     configured_dims, convert,
     dims::NamedDims,
     dtype, expand,
-    faults::TooSmall,
+    faults::is_too_small,
     lower, output_metadata,
     plan::{Plan, Planner},
     proto::{self, GraphProto, ModelProto},
@@ -137,10 +137,6 @@ impl OnnxModel {
         };
         self.metadata.inputs.iter().map(shape).collect()
     }
-}
-
-fn is_too_small(error: &ServiceError) -> bool {
-    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<TooSmall>)
 }
 
 /// Runs the plan for these shapes if it is worth one, else the plan for all sizes.

@@ -21,6 +21,7 @@ const OPERATORS: &[(&str, u64)] = &[
     ("AveragePool", 1),
     ("BatchNormalization", 1),
     ("Bernoulli", 15),
+    ("BitShift", 11),
     ("BitwiseAnd", 18),
     ("BitwiseNot", 18),
     ("BitwiseOr", 18),
@@ -137,6 +138,7 @@ const OPERATORS: &[(&str, u64)] = &[
     ("Reshape", 5),
     ("Resize", 10),
     ("ReverseSequence", 10),
+    ("RoiAlign", 10),
     ("Round", 11),
     ("STFT", 17),
     ("Scan", 9),
@@ -196,6 +198,9 @@ const OPERATORS: &[(&str, u64)] = &[
     ("ai.onnx.ml/TreeEnsembleClassifier", 1),
     ("ai.onnx.ml/TreeEnsembleRegressor", 1),
     ("com.microsoft/DynamicQuantizeLSTM", 1),
+    ("com.microsoft/MatMulNBits", 1),
+    ("com.microsoft/QLinearAdd", 1),
+    ("com.microsoft/QLinearMul", 1),
     ("com.microsoft/Tokenizer", 1),
 ];
 

@@ -14,7 +14,10 @@ use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, se
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
 /// How long nothing may come of a connection before its host is asked whether it is there.
-const SILENCE: Duration = Duration::from_secs(15);
+pub(crate) const SILENCE: Duration = Duration::from_secs(15);
+
+/// How often it is asked, and does not answer, before the connection counts as broken.
+pub(crate) const PROBES: u32 = 2;
 
 /// What a pool of connections is made with.
 ///
@@ -33,13 +36,12 @@ pub(crate) fn pool(
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
-    // A host that is gone without a word is noticed, whether or not something is under way to it. (Pings of HTTP/2 would do it too,
-    // but servers of other makes hang up on who sends them more often than every five minutes.)
+    // A host that is gone without a word is noticed. (Pings of HTTP/2 would do it too, but servers of other makes hang up on who
+    // sends them more often than every five minutes. The system's limit for what is not acknowledged would also end a connection
+    // to a server that is there and does not read for a while.)
     connector.set_keepalive(Some(SILENCE));
     connector.set_keepalive_interval(Some(SILENCE));
-    connector.set_keepalive_retries(Some(2));
-    #[cfg(target_os = "linux")]
-    connector.set_tcp_user_timeout(Some(3 * SILENCE));
+    connector.set_keepalive_retries(Some(PROBES));
     let mut builder = Client::builder(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())

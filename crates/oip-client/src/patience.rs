@@ -1,6 +1,7 @@
 //! How long the thread of a blocking call waits, and what may end it earlier.
 
 use std::{
+    cell::Cell,
     error::Error,
     fmt,
     sync::Arc,
@@ -48,6 +49,7 @@ impl Patience {
             timeout,
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             check: self.check.as_ref(),
+            checked: Cell::new(Instant::now()),
         }
     }
 }
@@ -66,14 +68,22 @@ pub(crate) struct Wait<'p> {
     timeout: Option<Duration>,
     deadline: Option<Instant>,
     check: Option<&'p Check>,
+    checked: Cell<Instant>,
 }
 
 /// How long a thread sleeps before it looks around.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
-    /// How long to sleep at once.
+    /// How long to sleep at once. Where bytes come all the time, this is when it is looked whether to go on.
     pub(crate) fn slice(&self) -> Result<Duration, ClientError> {
+        if self.check.is_some() && self.checked.get().elapsed() >= SLICE {
+            self.check()?;
+        }
+        self.left()
+    }
+
+    fn left(&self) -> Result<Duration, ClientError> {
         let Some(deadline) = self.deadline else {
             return Ok(SLICE);
         };
@@ -85,16 +95,19 @@ impl Wait<'_> {
 
     /// After waking up without what was waited for: whether to go on.
     pub(crate) fn go_on(&self) -> Result<(), ClientError> {
-        if let Some(check) = self.check {
-            check().map_err(|cause| {
-                ClientError::new(
-                    ErrorKind::Interrupted,
-                    format!("the call was interrupted: {cause}"),
-                )
-                .caused_by(cause)
-            })?;
-        }
-        self.slice().map(drop)
+        self.check()?;
+        self.left().map(drop)
+    }
+
+    fn check(&self) -> Result<(), ClientError> {
+        let Some(check) = self.check else {
+            return Ok(());
+        };
+        self.checked.set(Instant::now());
+        check().map_err(|cause| {
+            let message = format!("the call was interrupted: {cause}");
+            ClientError::new(ErrorKind::Interrupted, message).caused_by(cause)
+        })
     }
 
     /// Sleeps so long, unless time is over before.

@@ -39,7 +39,7 @@ impl Lanes {
     /// connections are accepted on.
     ///
     /// A lane is best given one thread more than there are processors: nobody shares a processor then, and where a thread goes
-    /// into work that does not end, the one that slept takes its place within some 50 milliseconds.
+    /// into work that does not end, the one that slept takes its place within some 125 milliseconds.
     pub async fn keep_awake(self) {
         join!(keep_one_asleep(&self.work), keep_one_asleep(&self.busy));
     }

@@ -382,20 +382,23 @@ fn without_name(error: &Error, name: &str) -> String {
     stripped.unwrap_or(text)
 }
 
-/// Removes the names of the file, behind all links, that is about to be replaced: other tensors must not get them. If the last steps fail, it
-/// is better to have no names than wrong ones.
+/// Removes the names of the file that is about to be replaced, beside it and beside a link to it: other tensors must not get them. If
+/// the last steps fail, it is better to have no names than wrong ones.
 #[cfg(feature = "btf")]
 pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {
         return Ok(());
     }
-    match std::fs::remove_file(fmt_btf::Names::path_for(&behind_links(path))) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(
-            "the names of the file that is replaced cannot be removed",
-            error,
-        )),
-        _ => Ok(()),
+    for path in [&behind_links(path), path] {
+        match std::fs::remove_file(fmt_btf::Names::path_for(path)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                let message = "the names of the file that is replaced cannot be removed";
+                return Err(Error::io(message, error));
+            }
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 #[cfg(not(feature = "btf"))]

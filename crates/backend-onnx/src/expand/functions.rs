@@ -192,16 +192,35 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto) -> usize {
     let name = longest_name
         .saturating_add(function.name.len())
         .saturating_add(NUMBER);
-    let bytes = function.node.iter().map(|inner| {
-        let names = 1 + inner.input.len() + inner.output.len();
-        let is_reference = |attribute: &&AttributeProto| !attribute.ref_attr_name.is_empty();
-        let references = inner.attribute.iter().filter(is_reference).count();
-        inner
-            .encoded_len()
-            .saturating_add(names.saturating_mul(name))
-            .saturating_add(references.saturating_mul(longest_attribute))
-    });
-    bytes.fold(0, usize::saturating_add)
+    let renamed = renamed(&function.node);
+    let bytes = function.node.iter().map(Message::encoded_len);
+    bytes
+        .fold(0, usize::saturating_add)
+        .saturating_add(renamed.names.saturating_mul(name))
+        .saturating_add(renamed.references.saturating_mul(longest_attribute))
+}
+
+/// What grows in nodes, and in graphs within them, when their values get other names.
+#[derive(Default)]
+struct Growing {
+    names: usize,
+    references: usize,
+}
+
+fn renamed(nodes: &[NodeProto]) -> Growing {
+    let mut all = Growing::default();
+    for node in nodes {
+        all.names += 1 + node.input.len() + node.output.len();
+        for attribute in &node.attribute {
+            all.references += usize::from(!attribute.ref_attr_name.is_empty());
+            if let Some(graph) = &attribute.g {
+                let inner = renamed(&graph.node);
+                all.names += graph.input.len() + graph.output.len() + graph.initializer.len() + inner.names;
+                all.references += inner.references;
+            }
+        }
+    }
+    all
 }
 
 /// A use's number and what stands around it.
@@ -303,7 +322,14 @@ mod tests {
         let mut model = used(1000, 1000, 10);
         assert!(write_out(&mut model).is_ok());
         assert_eq!(model.graph.map(|graph| graph.node.len()), Some(2000));
-        for mut model in [used(1000, 1_000_000, 1), used(1000, 1, 1_000_000)] {
+        // In a graph within a node, too.
+        let mut within = used(1, 1, 1_000_000);
+        let nodes = vec![NodeProto::default(); 1000];
+        within.functions[0].node[0].attribute[0].g = Some(GraphProto {
+            node: nodes,
+            ..GraphProto::default()
+        });
+        for mut model in [used(1000, 1_000_000, 1), used(1000, 1, 1_000_000), within] {
             let error = write_out(&mut model).err().map(|error| error.to_string());
             let expected = "the model's functions take more than 256 MiB when they are written out";
             assert_eq!(error.as_deref(), Some(expected));

@@ -89,13 +89,7 @@ pub(super) fn einsum_output(equation: &str) -> Option<String> {
     if equation.contains(|letter: char| letter.is_ascii_uppercase()) {
         return None;
     }
-    let letters = |letter: &char| equation.matches(*letter).count() == 1;
-    let mut once: Vec<char> = equation
-        .chars()
-        .filter(char::is_ascii_lowercase)
-        .filter(letters)
-        .collect();
-    once.sort_unstable();
+    let once = ('a'..='z').filter(|letter| equation.matches(*letter).count() == 1);
     let others = if equation.contains("...") { "..." } else { "" };
     Some(others.chars().chain(once).collect())
 }

@@ -92,8 +92,8 @@ impl Pad {
     }
 }
 
-/// Sizes of all dimensions together: their places are listed.
-const MAX_PLACES: u64 = 1 << 26;
+/// Places beside an input that are filled with its own values, of all dimensions together: they are listed.
+const MAX_PLACES: u64 = 1 << 24;
 
 /// Appends a value so many times, by whole blocks.
 fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize) {
@@ -106,28 +106,41 @@ fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize) {
     }
 }
 
-/// For each place of an axis, where it comes from; `None` for the value.
-fn places_of(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Option<usize>>> {
+/// What an axis of the result is made of.
+fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> TractResult<Vec<Piece>> {
     let length = size as i64;
     let end = length.checked_add(after).context("a pad is too large")?;
-    let place = |at: i64| -> Option<usize> {
-        if (0..length).contains(&at) {
-            return usize::try_from(at).ok();
+    let inside = |at: i64| match mode {
+        Mode::Constant => at,
+        Mode::Edge => at.clamp(0, length - 1),
+        Mode::Wrap => at.rem_euclid(length),
+        Mode::Reflect if length == 1 => 0,
+        Mode::Reflect => {
+            let around = at.rem_euclid(2 * (length - 1));
+            around.min(2 * (length - 1) - around)
         }
-        let inside = match mode {
-            Mode::Constant => return None,
-            _ if length == 0 => return None,
-            Mode::Edge => at.clamp(0, length - 1),
-            Mode::Wrap => at.rem_euclid(length),
-            Mode::Reflect if length == 1 => 0,
-            Mode::Reflect => {
-                let around = at.rem_euclid(2 * (length - 1));
-                around.min(2 * (length - 1) - around)
-            }
-        };
-        usize::try_from(inside).ok()
     };
-    Ok((-before..end).map(place).collect())
+    let mut pieces = Vec::new();
+    let beside = |places: std::ops::Range<i64>, pieces: &mut Vec<Piece>| {
+        if mode == Mode::Constant {
+            pieces.push(Piece::Value(places.end.abs_diff(places.start) as usize));
+        } else {
+            let places = places.map(|at| inside(at) as usize);
+            pieces.extend(places.map(|place| Piece::Places(place..place + 1)));
+        }
+    };
+    let start = before.checked_neg().context("a pad is too large")?;
+    if start < end.min(0) {
+        beside(start..end.min(0), &mut pieces);
+    }
+    let kept = start.max(0)..end.min(length);
+    if kept.start < kept.end {
+        pieces.push(Piece::Places(kept.start as usize..kept.end as usize));
+    }
+    if start.max(length) < end {
+        beside(start.max(length)..end, &mut pieces);
+    }
+    Ok(pieces)
 }
 
 impl Kernel for Pad {
@@ -179,46 +192,58 @@ impl Kernel for Pad {
             .collect();
         let input = &inputs[0];
         let pads = self.pads(input.rank(), &facts)?;
-        let mut places = Vec::with_capacity(pads.len());
+        let mut shape = Vec::with_capacity(pads.len());
         let mut listed = 0u64;
-        for (&size, pads) in input.shape().iter().zip(pads) {
+        for (&size, pads) in input.shape().iter().zip(&pads) {
             let size_after = (size as i64)
                 .checked_add(pads[0])
                 .and_then(|sum| sum.checked_add(pads[1]));
-            if size_after.is_none_or(|size| size < 0) {
+            let Some(size_after) = size_after.and_then(|size| usize::try_from(size).ok()) else {
                 bail!(BadInput(format!("pads {pads:?} of a dimension of {size}")));
+            };
+            if self.mode != Mode::Constant {
+                if size == 0 && size_after != 0 {
+                    bail!(BadInput(
+                        "an empty dimension is padded with its own values".to_owned()
+                    ));
+                }
+                let beside = pads.iter().map(|&pad| pad.max(0).unsigned_abs());
+                listed = beside.fold(listed, u64::saturating_add);
+                if listed > MAX_PLACES {
+                    bail!(BadInput(format!(
+                        "pads {pads:?} of a dimension of {size}: all pads together may have {MAX_PLACES} places"
+                    )));
+                }
             }
-            if size == 0 && self.mode != Mode::Constant && size_after != Some(0) {
-                bail!(BadInput(
-                    "an empty dimension is padded with its own values".to_owned()
-                ));
-            }
-            listed = listed.saturating_add(size_after.unwrap_or(0) as u64);
-            if listed > MAX_PLACES {
-                bail!(BadInput(format!(
-                    "pads {pads:?} of a dimension of {size}: the sizes of all dimensions together may be {MAX_PLACES}"
-                )));
-            }
-            places.push(places_of(self.mode, size, pads)?);
+            shape.push(size_after);
         }
+        // Nothing is made, however many places its other dimensions have.
+        if shape.contains(&0) {
+            return Ok(tvec![Tensor::zero_dt(input.datum_type(), &shape)?]);
+        }
+        let dims: Vec<TDim> = shape.iter().map(ToDim::to_dim).collect();
+        crate::size::admit(input.datum_type(), &dims)?;
+        let axes = input.shape().iter().zip(pads);
+        let axes = axes.map(|(&size, pads)| pieces(self.mode, size, pads));
+        let axes: Vec<_> = axes.collect::<TractResult<_>>()?;
         let value = match (&self.fixed, self.value.and_then(|place| inputs.get(place))) {
             (Some((_, value)), _) => Tensor::from(*value).cast_to_dt(input.datum_type())?.into_owned(),
             (None, Some(value)) => (**value).clone(),
             (None, None) => Tensor::zero_scalar_dt(input.datum_type())?,
         };
-        dispatch_datum!(padded(input.datum_type())(input, &value, &places)).map(|padded| tvec![padded])
+        dispatch_datum!(padded(input.datum_type())(input, &value, &axes)).map(|padded| tvec![padded])
     }
 }
 
-fn padded<T: Datum>(input: &Tensor, value: &Tensor, places: &[Vec<Option<usize>>]) -> TractResult<Tensor> {
+fn padded<T: Datum>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> TractResult<Tensor> {
     let values = super::elements::elements::<T>(input)?;
     let value = super::elements::elements::<T>(value)?
         .first()
         .context("no value")?;
-    let shape: Vec<usize> = places.iter().map(Vec::len).collect();
+    let sizes = axes.iter().map(|pieces| pieces.iter().map(Piece::len).sum());
+    let shape: Vec<usize> = sizes.collect();
     let mut made: Vec<T> = Vec::with_capacity(shape.iter().product());
-    let pieces: Vec<Vec<Piece>> = places.iter().map(|places| pieces(places)).collect();
-    fill(input.shape(), values, value, &pieces, &mut made);
+    fill(input.shape(), values, value, axes, &mut made);
     super::elements::tensor(&shape, made)
 }
 
@@ -237,19 +262,6 @@ impl Piece {
             Self::Places(places) => places.len(),
         }
     }
-}
-
-fn pieces(places: &[Option<usize>]) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    for place in places {
-        match (place, pieces.last_mut()) {
-            (None, Some(Piece::Value(count))) => *count += 1,
-            (None, _) => pieces.push(Piece::Value(1)),
-            (Some(place), Some(Piece::Places(places))) if places.end == *place => places.end += 1,
-            (Some(place), _) => pieces.push(Piece::Places(*place..place + 1)),
-        }
-    }
-    pieces
 }
 
 /// Writes the elements of the first axis, each by its own axes.
@@ -326,9 +338,70 @@ impl Kernel for Ready {
     fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
         let input = &inputs[0];
         let sizes = input.shape().iter().zip(&self.pads);
-        let places = sizes.map(|(&size, &pads)| places_of(Mode::Constant, size, pads));
-        let places: Vec<_> = places.collect::<TractResult<_>>()?;
+        let axes = sizes.map(|(&size, &pads)| pieces(Mode::Constant, size, pads));
+        let axes: Vec<_> = axes.collect::<TractResult<_>>()?;
         let value = self.value.cast_to_dt(input.datum_type())?;
-        dispatch_datum!(padded(input.datum_type())(input, &value, &places)).map(|padded| tvec![padded])
+        dispatch_datum!(padded(input.datum_type())(input, &value, &axes)).map(|padded| tvec![padded])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn pad(mode: Mode, shape: &[usize], pads: &[i64]) -> TractResult<Tensor> {
+        let values: Vec<f32> = (0..shape.iter().product()).map(|at: usize| at as f32).collect();
+        let input = Tensor::from_shape(shape, &values)?.into_arc_tensor();
+        let pad = Pad {
+            mode,
+            fixed: Some((pads.to_vec(), -1.0)),
+            pads: None,
+            value: None,
+            axes: None,
+        };
+        Ok(pad.run(&[input])?.remove(0))
+    }
+
+    fn line(mode: Mode, size: usize, before: i64, after: i64) -> Vec<f32> {
+        let padded = pad(mode, &[size], &[before, after]).unwrap();
+        super::super::elements::elements::<f32>(&padded).unwrap().to_vec()
+    }
+
+    #[test]
+    fn each_mode_repeats_its_own_places() {
+        assert_eq!(line(Mode::Constant, 3, 2, 1), [-1.0, -1.0, 0.0, 1.0, 2.0, -1.0]);
+        assert_eq!(
+            line(Mode::Reflect, 3, 3, 2),
+            [1.0, 2.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0]
+        );
+        assert_eq!(line(Mode::Edge, 3, 2, 1), [0.0, 0.0, 0.0, 1.0, 2.0, 2.0]);
+        assert_eq!(
+            line(Mode::Wrap, 3, 2, 4),
+            [1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0]
+        );
+        for mode in [Mode::Constant, Mode::Reflect, Mode::Edge, Mode::Wrap] {
+            assert_eq!(line(mode, 4, -1, -2), [1.0]);
+            assert_eq!(line(mode, 4, -1, 0), [1.0, 2.0, 3.0]);
+        }
+        // What is cut off, and more: what is left lies beside the input.
+        assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
+        assert_eq!(line(Mode::Edge, 3, 4, -5), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn nothing_is_made_of_nothing_and_no_more_than_there_is_room_for() {
+        let large = 1 << 22;
+        let padded = pad(
+            Mode::Reflect,
+            &[8192, 8192, 0],
+            &[large, large, 0, large, large, 0],
+        )
+        .unwrap();
+        assert_eq!(padded.shape(), [8192 + (2 << 22), 8192 + (2 << 22), 0]);
+        for (mode, pad_by) in [(Mode::Edge, 1 << 25), (Mode::Constant, 1 << 40)] {
+            assert!(pad(mode, &[2], &[pad_by, 0]).is_err());
+        }
     }
 }

@@ -25,12 +25,12 @@ enum Fate {
 /// Loads what nobody vouches for, and runs it if it can be loaded.
 fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     let (sender, fate) = mpsc::channel();
-    let name = name.to_owned();
+    let damaged = name.to_owned();
     let thread = thread::Builder::new().stack_size(STACK).spawn(move || {
         let attempt = catch_unwind(AssertUnwindSafe(|| match runtime.load(content) {
             Err(_) => Fate::Refused,
             Ok(model) => {
-                let _ = infer(&*model, recorded_request(&name));
+                let _ = infer(&*model, recorded_request(&damaged));
                 Fate::Loaded
             }
         }));
@@ -38,7 +38,8 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
         let _ = sender.send(attempt.unwrap_or(Fate::Panicked));
     });
     thread.unwrap();
-    fate.recv_timeout(PATIENCE).expect("loading or running hangs")
+    let fate = fate.recv_timeout(PATIENCE);
+    fate.unwrap_or_else(|_| panic!("{name}: loading or running hangs"))
 }
 
 /// MR-08: files that are cut off, empty, or something else.

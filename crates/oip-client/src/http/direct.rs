@@ -15,6 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use http::header::ACCEPT_ENCODING;
+use rustix::net::sockopt;
 
 use super::{
     answer::{Answer, MAX_REFUSAL},
@@ -76,7 +77,7 @@ impl Pool {
         match (outcome, sent) {
             (Ok((answer, may_stay)), sent) => {
                 if may_stay && matches!(sent, Sent::Whole) {
-                    self.idle().push((connection, Instant::now()));
+                    self.keep(connection);
                 }
                 Ok(answer)
             }
@@ -109,6 +110,17 @@ impl Pool {
         let mut connection = connect(endpoint, settings.connect_timeout, wait)?;
         let sent = connection.send(&mut parts, wait)?;
         Ok((connection, sent))
+    }
+
+    /// Keeps a connection for later requests, and closes those that nobody has needed for long.
+    fn keep(&self, connection: Connection) {
+        let mut idle = self.idle();
+        let old = idle.partition_point(|(_, since)| since.elapsed() > connect::IDLE);
+        let old: Vec<_> = idle.drain(..old).collect();
+        idle.push((connection, Instant::now()));
+        // Closed without the lock.
+        drop(idle);
+        drop(old);
     }
 
     /// A connection that was used before and is still open.
@@ -190,6 +202,15 @@ fn not_connected(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Connect, message).caused_by(error)
 }
 
+/// A host that is gone without a word is noticed as by [`connect::pool`].
+fn ask_whether_it_is_there(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, connect::SILENCE)?;
+    sockopt::set_tcp_keepintvl(stream, connect::SILENCE)?;
+    sockopt::set_tcp_keepcnt(stream, connect::PROBES)?;
+    Ok(())
+}
+
 fn open(endpoint: &Endpoint, timeout: Duration) -> io::Result<OwnedFd> {
     if let Some(socket) = &endpoint.socket {
         return Ok(UnixStream::connect(socket)?.into());
@@ -206,6 +227,7 @@ fn open(endpoint: &Endpoint, timeout: Duration) -> io::Result<OwnedFd> {
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                ask_whether_it_is_there(&stream)?;
                 return Ok(stream.into());
             }
             Err(error) => failure = error,

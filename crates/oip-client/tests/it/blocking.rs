@@ -391,6 +391,25 @@ fn time_is_over_and_callers_give_up() {
     assert!((250..2000).contains(&took.as_millis()), "{took:?}");
 }
 
+/// The caller is asked too where bytes come all the time.
+#[test]
+fn callers_may_give_up_while_an_answer_trickles_in() {
+    let (url, _) = bare(|mut stream| {
+        read_request(&mut stream);
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n";
+        let mut sent = stream.write_all(head.as_bytes());
+        while sent.is_ok() {
+            thread::sleep(Duration::from_millis(20));
+            sent = stream.write_all(b" ");
+        }
+    });
+    let request = to_model("m");
+    let patience = Patience::default().unless(|| Err("enough".into()));
+    let outcome =
+        made(HttpClient::builder(&url)).call(patience, |client| async move { client.infer(&request).await });
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
+}
+
 /// A server may refuse a large request by its head and read no further, with or without closing the connection.
 #[test]
 fn an_answer_that_comes_before_the_request_is_sent() {
