@@ -224,7 +224,7 @@ impl Plan {
 }
 
 /// Whether a value is what the plan took it for, as far as that can be told.
-fn fits(fact: &TypedFact, value: &TValue, symbols: &SymbolValues) -> bool {
+fn fits(fact: &TypedFact, value: &TValue, symbols: &tract_onnx::prelude::SymbolValues) -> bool {
     let has_size = |dim: &TDim, size: usize| match dim {
         TDim::Val(dim) => *dim == size as i64,
         dim => dim.eval_to_i64(symbols).map_or(true, |dim| dim == size as i64),

@@ -363,7 +363,7 @@ impl Tried for Steps {
 }
 
 /// Runs made-up inputs until one is answered. That the values make no sense to the model is an answer too, if there
-/// is no other.
+/// is no other; and so is that all sizes are too small for it, which may follow from the values.
 fn answers<P: std::ops::Deref<Target: Tried>>(
     signature: &Signature,
     shapes: &[Vec<Shape>],
@@ -373,6 +373,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
     let ports = &signature.inputs;
     let mut first_error = None;
     let mut refusal = None;
+    let mut too_small = None;
     'tried: for shapes in shapes {
         let made = catch_unwind(AssertUnwindSafe(|| plan(shapes)));
         let plan = match made.unwrap_or_else(|_| Err(panicked())) {
@@ -422,6 +423,12 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
                     }
                 }
                 Err(error) => {
+                    if is_too_small(&error) {
+                        too_small = Some(Answer {
+                            shapes: shapes.clone(),
+                            outputs: plan.outputs()?,
+                        });
+                    }
                     // That the first sizes were too small explains nothing where larger ones fail too.
                     if first_error.as_ref().is_none_or(is_too_small) {
                         first_error = Some(error);
@@ -433,7 +440,7 @@ fn answers<P: std::ops::Deref<Target: Tried>>(
             break;
         }
     }
-    if let Some(answer) = refusal {
+    if let Some(answer) = refusal.or(too_small.filter(|_| first_error.as_ref().is_some_and(is_too_small))) {
         return Ok(answer);
     }
     let error =

@@ -205,7 +205,7 @@ const OPERATORS: &[(&str, u64)] = &[
 ];
 
 /// The latest operator sets and the versions of the format that are known there.
-const OPSETS: [(&str, u64); 2] = [("ai.onnx", 23), ("ai.onnx.ml", 5)];
+const OPSETS: [(&str, u64); 2] = [("ai.onnx", 25), ("ai.onnx.ml", 5)];
 const IR_VERSIONS: std::ops::RangeInclusive<u64> = 3..=13;
 /// Operators that are named.
 const NAMED: usize = 10;
