@@ -57,7 +57,8 @@ fn shape(port: &Port, size: u64, channels: u64, state_rows: u64) -> Option<Shape
         .enumerate()
         .map(|(axis, dim)| match dim {
             Dim::Fixed(dim) => *dim,
-            Dim::Named(name) if is_batch(name) => 1,
+            // The last of several is what rows are made of, whatever its name.
+            Dim::Named(name) if is_batch(name) && (axis == 0 || axis + 1 < rank) => 1,
             _ if axis == 0 && rank > 1 => 1,
             _ if axis == 1 && rank == 4 => channels,
             _ if may_be_state => state_rows,
@@ -141,6 +142,17 @@ mod tests {
         let tried = shapes(std::slice::from_ref(&image));
         let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
+        // Exporters name what is free after what they take for it.
+        let sound = port(vec![
+            Dim::Fixed(1),
+            Dim::Fixed(1),
+            Dim::Named("batch_size".into()),
+        ]);
+        assert!(
+            shapes(&[sound])
+                .iter()
+                .any(|shapes| shapes[0].dims() == [1, 1, 512])
+        );
         let fixed = port(vec![Dim::Fixed(2), Dim::Fixed(3)]);
         assert_eq!(shapes(std::slice::from_ref(&fixed)).len(), 1);
     }
