@@ -2,7 +2,7 @@
 
 import { badge, bytes, h, seconds, table, tabs } from "./dom.js";
 import { bars, pipeline } from "./draw.js";
-import { CallError, call, modelPath } from "./server.js";
+import { CallError, access, call, modelPath } from "./server.js";
 import { snippets } from "./snippets.js";
 import { PIXELS, elements, exampleData, exampleShape, fitShape, imageLayout, isFloat, picture, printData, readAudio, readData, readImage } from "./tensors.js";
 
@@ -143,7 +143,7 @@ function tryIt(model, version, metadata) {
 
   function showCode() {
     try {
-      const texts = snippets(model, version, request());
+      const texts = snippets(model, version, request(), access.token() !== "");
       code.replaceChildren(tabs("the same call elsewhere", texts.map(([name, text]) => [name, () => h("div", {},
         h("pre", {}, text), h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(text) }, "Copy"))])));
     } catch (error) {
@@ -223,7 +223,8 @@ export function modelPage(place, watch, tiles, model, version) {
   const state = h("div");
   const numbers = h("div", { class: "tiles" });
   const body = h("div", {}, h("p", { class: "quiet" }, "…"));
-  place.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all models")), h("h1", {}, model, version && h("span", { class: "quiet" }, ` version ${version}`)), state, control(model), numbers, body);
+  const buttons = control(model);
+  place.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all models")), h("h1", {}, model, version && h("span", { class: "quiet" }, ` version ${version}`)), state, buttons, numbers, body);
   let isShown = false;
 
   async function load() {
@@ -242,14 +243,15 @@ export function modelPage(place, watch, tiles, model, version) {
   let seen = null;
   return watch.listen(() => {
     const entries = watch.index.filter((entry) => entry.name === model && (!version || entry.version === version));
-    state.replaceChildren(...entries.map((entry) => h("p", {}, `version ${entry.version ?? "–"} `, badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : "warn"), " ", entry.reason ?? "")));
+    state.replaceChildren(...entries.filter((entry) => entry.hasState !== false).map((entry) => h("p", {}, `version ${entry.version ?? "–"} `, badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : "warn"), " ", entry.reason ?? "")));
+    buttons.hidden = watch.stateError != null;
     // The metadata belongs to what is loaded now; a form that somebody fills in is left alone.
     const now = JSON.stringify(entries.map((entry) => [entry.version, entry.state]));
     if (now !== seen) {
       seen = now;
       if (!isShown || !entries.some((entry) => entry.state === "READY")) load();
     }
-    const newest = version ?? entries.filter((entry) => entry.state === "READY").at(-1)?.version ?? "";
+    const newest = version ?? entries.filter((entry) => entry.state === "READY").at(-1)?.version ?? watch.newest(model) ?? "";
     tiles(numbers, watch, model, newest);
   });
 }
