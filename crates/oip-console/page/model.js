@@ -69,6 +69,8 @@ function inputFields(input, i) {
     onchange: () => file.files[0] && load(file.files[0]),
   });
   data.addEventListener("input", () => { large = null; });
+  // Another range or rate is for the file that was chosen, too.
+  for (const choice of [pixels, rate]) choice.addEventListener("change", () => file.files[0] && load(file.files[0]));
   show(exampleData(input.datatype, shape), shape);
   const fields = h("fieldset", {},
     h("legend", {}, input.name, h("span", { class: "quiet" }, ` ${input.datatype}${pattern(input.shape)}`)),
