@@ -66,7 +66,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let server = match &options.server {
         Some(server) => server.clone(),
         None => {
-            cargo::run(&["build", "--package", "oip-server", "--package", "tensor-cli"], &[])?;
+            cargo::run(
+                &["build", "--package", "oip-server", "--package", "tensor-cli"],
+                &[],
+            )?;
             workspace::built("debug").join("oip-server")
         }
     };

@@ -117,7 +117,7 @@ pub(crate) fn test(options: &Options) -> Result<()> {
     types(&python, &folder)
 }
 
-/// Holds the installed package, and a program that uses it, against its types.
+/// Checks the installed package, and a program that uses it, against its types.
 fn types(python: &Path, folder: &Path) -> Result<()> {
     let uses = workspace::root().join(PACKAGE).join("tests/uses.py");
     run(Command::new(python)

@@ -134,7 +134,7 @@ function showOutput(output) {
   return h("div", {}, title, data.length ? tabs(`views of ${output.name}`, views) : h("p", { class: "quiet" }, "no elements"));
 }
 
-/** The form and what comes of it. */
+/** The form, its answer and the same call in other languages. */
 function tryIt(model, version, metadata) {
   const inputs = metadata.inputs.map(inputFields);
   const result = h("div", { "aria-live": "polite" });

@@ -5,17 +5,20 @@ use std::{
     fmt::Write as _,
     io::{IsTerminal, Write, stdout},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use anstream::{AutoStream, ColorChoice};
 use oip_engine::{ModelStatus, Repositories};
-use oip_listen::Address;
+use oip_listen::{Address, ServerCertificate};
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
-use crate::{backends, examples::Example};
+use crate::{
+    backends,
+    examples::{Example, quoted},
+};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -58,19 +61,69 @@ pub(crate) struct Addresses {
     pub(crate) grpc: Vec<Address>,
     /// Where what changes the server is answered, if not everywhere.
     pub(crate) admin: Option<Address>,
-    pub(crate) is_encrypted: bool,
+    /// With what connections are encrypted, if they are.
+    pub(crate) encryption: Option<Encryption>,
+    /// Whether only known clients may run models.
+    pub(crate) wants_token: bool,
     pub(crate) has_console: bool,
+}
+
+/// What clients have to know of the server's TLS.
+#[derive(Clone)]
+pub(crate) struct Encryption {
+    pub(crate) certificate: ServerCertificate,
+    /// Where it was read from.
+    pub(crate) file: PathBuf,
+    /// Whether clients need certificates.
+    pub(crate) knows_clients: bool,
+}
+
+impl Encryption {
+    /// The host to call the server by: one that its certificate is for, this machine's own names first.
+    fn host(&self, address: SocketAddr) -> String {
+        let names = &self.certificate.names;
+        let ip = address.ip().to_string();
+        let has = |name: &str| names.iter().any(|one| one == name);
+        // A name is printed into a line for a shell.
+        let is_plain = |name: &&String| {
+            let is_part = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.');
+            !name.is_empty() && name.chars().all(is_part)
+        };
+        let name = match () {
+            () if has(&ip) => None,
+            () if address.ip().is_loopback() && has("localhost") => Some("localhost".to_owned()),
+            () => names.iter().find(is_plain).cloned(),
+        };
+        match name {
+            Some(name) => format!("{name}:{}", address.port()),
+            None => address.to_string(),
+        }
+    }
+}
+
+/// How the lines that can be pasted reach the server.
+struct Way {
+    /// What `curl` takes before the path: its options and the URL.
+    curl: String,
+    /// The options of `tensor`, if it can reach the server.
+    tensor: Option<String>,
+    /// What to know before, a line each.
+    notes: Vec<&'static str>,
 }
 
 impl Addresses {
     /// What URLs of ports begin with.
     fn scheme(&self) -> &'static str {
-        if self.is_encrypted { "https://" } else { "http://" }
+        if self.encryption.is_some() {
+            "https://"
+        } else {
+            "http://"
+        }
     }
 
-    /// A URL that works where the server runs, if HTTP has a port: nothing can connect to the address that stands for all of
-    /// them.
-    fn url(&self) -> Option<String> {
+    /// The first port of HTTP, at an address that works where the server runs: nothing can connect to the one that stands for all
+    /// of them.
+    fn http_port(&self) -> Option<SocketAddr> {
         let tcp = self.http.iter().find_map(|address| match address {
             Address::Tcp(address) => Some(*address),
             _ => None,
@@ -82,18 +135,72 @@ impl Addresses {
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        Some(format!("{}{address}", self.scheme()))
+        Some(address)
     }
 
-    /// What `curl` takes in place of a URL where HTTP has a Unix socket.
-    fn socket(&self) -> Option<String> {
-        self.http.iter().find_map(|address| match address {
-            Address::Unix(path) => {
-                let path = shown(&path.to_string_lossy());
-                Some(format!("--unix-socket {path} http://localhost"))
-            }
-            _ => None,
+    /// A URL of that port, by a name that the certificate is for.
+    fn url(&self) -> Option<String> {
+        let address = self.http_port()?;
+        Some(match &self.encryption {
+            None => format!("http://{address}"),
+            Some(encryption) => format!("https://{}", encryption.host(address)),
         })
+    }
+
+    /// How a person on this machine reaches HTTP, if it listens anywhere.
+    fn way(&self) -> Option<Way> {
+        let mut way = Way {
+            curl: String::new(),
+            tensor: None,
+            notes: Vec::new(),
+        };
+        let token = self.wants_token && !self.encryption.as_ref().is_some_and(|one| one.knows_clients);
+        if token {
+            way.notes
+                .push("TOKEN is one of an identity in the table of --auth");
+            way.curl += "-H \"Authorization: Bearer $TOKEN\" ";
+        }
+        let Some(url) = self.url() else {
+            let socket = self.http.iter().find_map(|address| match address {
+                Address::Unix(path) => Some(path),
+                _ => None,
+            })?;
+            let socket = quoted(&shown(&socket.to_string_lossy()));
+            way.curl += &format!("--unix-socket {socket} http://localhost");
+            return Some(way);
+        };
+        let mut tensor = match url == TENSOR_URL {
+            true => String::new(),
+            false => format!(" --url {url}"),
+        };
+        let mut can_use_tensor = true;
+        if let Some(Encryption {
+            certificate,
+            file,
+            knows_clients,
+        }) = &self.encryption
+        {
+            if certificate.is_self_signed {
+                let file = quoted(&shown(&file.to_string_lossy()));
+                way.curl += &format!("--cacert {file} ");
+                tensor += &format!(" --ca {file}");
+                can_use_tensor = !certificate.is_authority;
+            } else {
+                way.notes.push(
+                    "where this machine does not trust the certificate's authority: --cacert FILE (curl), --ca FILE (tensor)",
+                );
+            }
+            if *knows_clients {
+                way.notes
+                    .push("with a client's certificate: --cert FILE --key FILE");
+            }
+        }
+        if token {
+            tensor += " --header \"authorization=Bearer $TOKEN\"";
+        }
+        way.curl += &url;
+        way.tensor = can_use_tensor.then_some(tensor);
+        Some(way)
     }
 }
 
@@ -109,7 +216,7 @@ pub(crate) fn listening(addresses: &Addresses) {
     }
     for address in &addresses.grpc {
         let scheme = match address {
-            Address::Tcp(_) if addresses.is_encrypted => "grpcs://",
+            Address::Tcp(_) if addresses.encryption.is_some() => "grpcs://",
             _ => "",
         };
         let _ = writeln!(text, "  gRPC     {scheme}{address}");
@@ -138,7 +245,7 @@ pub(crate) fn models(
 /// Says the same of what is not served to programs that read the log and nothing else.
 pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
     for PassedOver { file, advice } in passed_over {
-        tracing::warn!(file, advice, "a file is passed over");
+        tracing::warn!(file, advice, "a file is not served");
     }
     if models.is_empty() {
         tracing::warn!("ready, with nothing to serve");
@@ -162,7 +269,7 @@ impl PassedOver {
                 part(Path::new(&file).extension()),
             );
             Self {
-                advice: format!("which would be a model as {stem}/1/model.{extension}"),
+                advice: format!("to serve it, move it to {stem}/1/model.{extension}"),
                 file,
             }
         });
@@ -180,25 +287,27 @@ const TENSOR_URL: &str = "http://127.0.0.1:8080";
 
 /// What can be pasted next.
 fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
-    let url = addresses.url();
-    let curl_url = url.clone().or_else(|| addresses.socket());
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
     let mut text = String::new();
-    match (example, ready().next(), curl_url) {
-        (Some((model, example)), _, Some(curl_url)) => {
-            let _ = writeln!(text, "\ntry:");
-            let _ = writeln!(text, "  {}", example.curl(&curl_url, &in_url(&model.name)));
-            if let Some(url) = url {
-                let _ = writeln!(text, "  {}", example.tensor((url != TENSOR_URL).then_some(&url)));
+    let begin = |text: &mut String, way: &Way| {
+        text.push_str("\ntry:\n");
+        // A comment, so that all lines can be pasted at once.
+        for note in &way.notes {
+            let _ = writeln!(text, "  # {note}");
+        }
+    };
+    match (example, ready().next(), addresses.way()) {
+        (Some((model, example)), _, Some(way)) => {
+            begin(&mut text, &way);
+            let _ = writeln!(text, "  {}", example.curl(&way.curl, &in_url(&model.name)));
+            if let Some(options) = &way.tensor {
+                let _ = writeln!(text, "  {}", example.tensor(options));
             }
         }
-        (None, Some(model), Some(curl_url)) => {
-            let _ = writeln!(
-                text,
-                "\ntry:\n  curl -s {curl_url}/v2/models/{}",
-                in_url(&model.name)
-            );
+        (None, Some(model), Some(way)) => {
+            begin(&mut text, &way);
+            let _ = writeln!(text, "  curl -s {}/v2/models/{}", way.curl, in_url(&model.name));
         }
         (_, None, _) if models.is_empty() => {
             let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
@@ -239,7 +348,10 @@ pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
             })
         })
         .collect();
-    let passed_over: Vec<&str> = passed_over.iter().map(|passed| passed.file.as_str()).collect();
+    let passed_over: Vec<Value> = passed_over
+        .iter()
+        .map(|PassedOver { file, advice }| json!({"file": file, "advice": advice}))
+        .collect();
     let report = json!({"models": models, "passed_over": passed_over});
     print(&format!("{report:#}\n"));
 }
@@ -251,7 +363,7 @@ fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration
         false => text.push_str(&table(models, look)),
     }
     for PassedOver { file, advice } in passed_over {
-        let _ = writeln!(text, "passed over: {}, {}", shown(file), shown(advice));
+        let _ = writeln!(text, "not served: {}: {}", shown(file), shown(advice));
     }
     let failed = models
         .iter()
@@ -514,7 +626,8 @@ broken 3: it is cut off
             http: vec![Address::Tcp(http.parse().unwrap())],
             grpc: Vec::new(),
             admin: None,
-            is_encrypted: false,
+            encryption: None,
+            wants_token: false,
             has_console: true,
         };
         let text = next_steps(std::slice::from_ref(&ready), &addresses("0.0.0.0:8080"));
@@ -542,5 +655,78 @@ broken 3: it is cut off
             "{text}"
         );
         assert!(!text.contains("tensor infer"), "{text}");
+    }
+
+    #[test]
+    fn what_can_be_pasted_has_the_certificate_and_the_token() {
+        let x = TensorMetadata::new("x", DataType::FP32, &[2]);
+        let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
+        let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
+        let next = |names: &[&str], set: &dyn Fn(&mut Addresses)| {
+            let mut certificate = ServerCertificate::default();
+            certificate.names = names.iter().copied().map(str::to_owned).collect();
+            let mut addresses = Addresses {
+                http: vec![Address::Tcp("0.0.0.0:8443".parse().unwrap())],
+                grpc: Vec::new(),
+                admin: None,
+                encryption: Some(Encryption {
+                    certificate,
+                    file: "my certificates/server.pem".into(),
+                    knows_clients: false,
+                }),
+                wants_token: false,
+                has_console: true,
+            };
+            set(&mut addresses);
+            next_steps(std::slice::from_ref(&ready), &addresses)
+        };
+        let edit = |addresses: &mut Addresses, edit: &dyn Fn(&mut Encryption)| {
+            edit(addresses.encryption.as_mut().unwrap());
+        };
+
+        // One that signed itself is what clients are to trust, by a name that it is for.
+        let text = next(
+            &["*.example.com", "models.example.com", "localhost"],
+            &|addresses| {
+                addresses.wants_token = true;
+                edit(addresses, &|tls| tls.certificate.is_self_signed = true);
+            },
+        );
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines[2], "# TOKEN is one of an identity in the table of --auth");
+        let curl = "curl -s -H \"Authorization: Bearer $TOKEN\" --cacert 'my certificates/server.pem' https://localhost:8443/v2/models/m/infer -d ";
+        assert!(lines[3].starts_with(curl), "{text}");
+        let tensor = "tensor infer --url https://localhost:8443 --ca 'my certificates/server.pem' \
+                      --header \"authorization=Bearer $TOKEN\" --model m ";
+        assert!(lines[4].starts_with(tensor), "{text}");
+        // rustls takes no authority's certificate from a server.
+        let text = next(&["127.0.0.1"], &|addresses| {
+            edit(addresses, &|tls| {
+                (tls.certificate.is_self_signed, tls.certificate.is_authority) = (true, true);
+            });
+        });
+        assert!(
+            text.contains(" https://127.0.0.1:8443/") && !text.contains("tensor"),
+            "{text}"
+        );
+
+        // One that an authority has signed, and clients with certificates: these are the person's.
+        let text = next(&["*.example.com", "x;y", "models.example.com"], &|addresses| {
+            addresses.wants_token = true;
+            edit(addresses, &|tls| tls.knows_clients = true);
+        });
+        assert!(text.contains("# where this machine does not trust"), "{text}");
+        assert!(
+            text.contains("# with a client's certificate: --cert FILE --key FILE"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  curl -s https://models.example.com:8443/v2/models/m/infer -d "),
+            "{text}"
+        );
+        assert!(
+            text.contains("tensor infer --url https://models.example.com:8443 --model"),
+            "{text}"
+        );
     }
 }

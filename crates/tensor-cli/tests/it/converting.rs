@@ -135,7 +135,7 @@ fn the_other_ztensors_are_read() {
     assert!(
         place
             .good(&["verify", "b.zt"])
-            .contains("good: ztensor2, 2 tensors, 2 held against checksums")
+            .contains("good: ztensor2, 2 tensors, 2 checked against checksums")
     );
     assert_eq!(place.good(&["diff", "--metadata", "a.safetensors", "b.zt"]), "");
     place.good(&["rename", "b.zt", "w", "v"]);

@@ -109,7 +109,7 @@ fn every_command_that_reads() {
         hub.good(&["verify", "--index", zt])
             .contains("good index: ztensor, 2 tensors")
     );
-    assert!(hub.good(&["verify", zt]).contains("2 held against checksums"));
+    assert!(hub.good(&["verify", zt]).contains("2 checked against checksums"));
     hub.good(&["diff", tensors, zt]);
     hub.good(&["diff", tensors, "a.zt"]);
     assert_eq!(hub.run(&["diff", tensors, "hf://owner/repo/b.zt"]).code, 1);
