@@ -135,7 +135,7 @@ impl ModelFolder {
         self.trusted(&path, content)
     }
 
-    /// Holds what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
+    /// Checks what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
     /// no difference.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {

@@ -313,9 +313,9 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
         let entry = &index(&engine)[0];
         assert_eq!(entry.state, Some(ModelState::Ready));
         assert!(
-            entry
-                .reason
-                .starts_with("what is in the repository now cannot be loaded, so the one before it runs: "),
+            entry.reason.starts_with(
+                "the files in the repository now cannot be loaded, so the earlier ones keep running: "
+            ),
             "{entry:?}"
         );
         assert!(engine.readiness().is_ready());
