@@ -431,6 +431,7 @@ def tokens(console):
     assert field.get_attribute("type") == "password"
     expect(page.get_by_role("button", name="Forget")).to_be_hidden()
     console.shot("no-token")
+    fits_a_phone(console, "no-token")
 
     def use(token):
         field.fill(token)
@@ -477,6 +478,7 @@ def tokens(console):
     page.get_by_role("button", name="Forget").click()
     expect(page.locator("#about")).to_contain_text("expected a header 'authorization: Bearer TOKEN'")
     console.shot("api-no-token")
+    fits_a_phone(console, "api-no-token")
     use("operator-token")
     expect(page.locator("#access-note")).to_contain_text("This tab sends its token")
     send(console, "repositoryIndex")
@@ -495,6 +497,17 @@ def tokens(console):
     console.open("")
     expect(page.get_by_role("alert")).to_contain_text("The models are not listed")
     assert page.evaluate("sessionStorage.length") == 0
+
+
+def fits_a_phone(console, name):
+    """What the page shows now is no wider than a phone's screen."""
+    page = console.page
+    before = page.viewport_size
+    page.set_viewport_size({"width": 375, "height": 740})
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    page.screenshot(path=console.shots / f"phone-{name}.png", full_page=True)
+    page.set_viewport_size(before)
+    assert wide <= 0, f"{name}: {wide} pixels too wide"
 
 
 @contextlib.contextmanager

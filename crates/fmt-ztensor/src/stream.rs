@@ -142,7 +142,7 @@ fn check_at_end(claim: &mut Option<(Claim, Hasher)>, is_end: bool, start: u64) -
 /// Decoded bytes of small frames that are decoded at once, by several threads.
 const GROUP: u64 = 8 << 20;
 
-/// What compressed frames hold, checked against the checksum of the compressed bytes.
+/// The contents of compressed frames, checked against the checksum of the compressed bytes.
 pub(crate) struct Compressed<'a> {
     source: &'a dyn ByteSource,
     limits: Limits,

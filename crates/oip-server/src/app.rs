@@ -41,6 +41,7 @@ use crate::{
     one_port::OnePort,
     options::LogFormat,
     platforms::Aliases,
+    reach,
     reload::Reloads,
     report::{self, PassedOver},
     signals::{Signals, Wish},
@@ -265,7 +266,7 @@ impl App {
         };
         let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
         let is_text = matches!(config.log_format, LogFormat::Text);
-        let addresses = report::Addresses {
+        let addresses = reach::Addresses {
             http: http.clone(),
             grpc: grpc.clone(),
             admin: bound
@@ -274,7 +275,7 @@ impl App {
                 .map(|bound| bound.address.clone()),
             encryption: tls.as_ref().map(|tls| {
                 let files = tls.files();
-                report::Encryption {
+                reach::Encryption {
                     certificate: tls.certificate().unwrap_or_default(),
                     file: files.certificate.clone(),
                     knows_clients: files.client_ca.is_some(),

@@ -4,20 +4,21 @@ use std::{
     ffi::OsStr,
     fmt::Write as _,
     io::{IsTerminal, Write, stdout},
-    net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
 use anstream::{AutoStream, ColorChoice};
 use oip_engine::{ModelStatus, Repositories};
-use oip_listen::{Address, ServerCertificate};
+use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
 use crate::{
     backends,
-    examples::{Example, quoted},
+    examples::Example,
+    reach::{Addresses, Way},
+    shown::shown,
 };
 
 /// Prints to standard output; when nobody can read it, it is not printed.
@@ -51,156 +52,6 @@ impl Look {
             width: size.map_or(usize::MAX, |(width, _)| usize::from(width.0)),
             is_coloured: AutoStream::choice(&stdout()) != ColorChoice::Never,
         }
-    }
-}
-
-/// Where the server is, for people.
-#[derive(Clone)]
-pub(crate) struct Addresses {
-    pub(crate) http: Vec<Address>,
-    pub(crate) grpc: Vec<Address>,
-    /// Where what changes the server is answered, if not everywhere.
-    pub(crate) admin: Option<Address>,
-    /// With what connections are encrypted, if they are.
-    pub(crate) encryption: Option<Encryption>,
-    /// Whether only known clients may run models.
-    pub(crate) wants_token: bool,
-    pub(crate) has_console: bool,
-}
-
-/// What clients have to know of the server's TLS.
-#[derive(Clone)]
-pub(crate) struct Encryption {
-    pub(crate) certificate: ServerCertificate,
-    /// Where it was read from.
-    pub(crate) file: PathBuf,
-    /// Whether clients need certificates.
-    pub(crate) knows_clients: bool,
-}
-
-impl Encryption {
-    /// The host to call the server by: one that its certificate is for, this machine's own names first.
-    fn host(&self, address: SocketAddr) -> String {
-        let names = &self.certificate.names;
-        let ip = address.ip().to_string();
-        let has = |name: &str| names.iter().any(|one| one == name);
-        // A name is printed into a line for a shell.
-        let is_plain = |name: &&String| {
-            let is_part = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.');
-            !name.is_empty() && name.chars().all(is_part)
-        };
-        let name = match () {
-            () if has(&ip) => None,
-            () if address.ip().is_loopback() && has("localhost") => Some("localhost".to_owned()),
-            () => names.iter().find(is_plain).cloned(),
-        };
-        match name {
-            Some(name) => format!("{name}:{}", address.port()),
-            None => address.to_string(),
-        }
-    }
-}
-
-/// How the lines that can be pasted reach the server.
-struct Way {
-    /// What `curl` takes before the path: its options and the URL.
-    curl: String,
-    /// The options of `tensor`, if it can reach the server.
-    tensor: Option<String>,
-    /// What to know before, a line each.
-    notes: Vec<&'static str>,
-}
-
-impl Addresses {
-    /// What URLs of ports begin with.
-    fn scheme(&self) -> &'static str {
-        if self.encryption.is_some() {
-            "https://"
-        } else {
-            "http://"
-        }
-    }
-
-    /// The first port of HTTP, at an address that works where the server runs: nothing can connect to the one that stands for all
-    /// of them.
-    fn http_port(&self) -> Option<SocketAddr> {
-        let tcp = self.http.iter().find_map(|address| match address {
-            Address::Tcp(address) => Some(*address),
-            _ => None,
-        });
-        let mut address = tcp?;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        Some(address)
-    }
-
-    /// A URL of that port, by a name that the certificate is for.
-    fn url(&self) -> Option<String> {
-        let address = self.http_port()?;
-        Some(match &self.encryption {
-            None => format!("http://{address}"),
-            Some(encryption) => format!("https://{}", encryption.host(address)),
-        })
-    }
-
-    /// How a person on this machine reaches HTTP, if it listens anywhere.
-    fn way(&self) -> Option<Way> {
-        let mut way = Way {
-            curl: String::new(),
-            tensor: None,
-            notes: Vec::new(),
-        };
-        let token = self.wants_token && !self.encryption.as_ref().is_some_and(|one| one.knows_clients);
-        if token {
-            way.notes
-                .push("TOKEN is one of an identity in the table of --auth");
-            way.curl += "-H \"Authorization: Bearer $TOKEN\" ";
-        }
-        let Some(url) = self.url() else {
-            let socket = self.http.iter().find_map(|address| match address {
-                Address::Unix(path) => Some(path),
-                _ => None,
-            })?;
-            let socket = quoted(&shown(&socket.to_string_lossy()));
-            way.curl += &format!("--unix-socket {socket} http://localhost");
-            return Some(way);
-        };
-        let mut tensor = match url == TENSOR_URL {
-            true => String::new(),
-            false => format!(" --url {url}"),
-        };
-        let mut can_use_tensor = true;
-        if let Some(Encryption {
-            certificate,
-            file,
-            knows_clients,
-        }) = &self.encryption
-        {
-            if certificate.is_self_signed {
-                let file = quoted(&shown(&file.to_string_lossy()));
-                way.curl += &format!("--cacert {file} ");
-                tensor += &format!(" --ca {file}");
-                can_use_tensor = !certificate.is_authority;
-            } else {
-                way.notes.push(
-                    "where this machine does not trust the certificate's authority: --cacert FILE (curl), --ca FILE (tensor)",
-                );
-            }
-            if *knows_clients {
-                way.notes
-                    .push("with a client's certificate: --cert FILE --key FILE");
-            }
-        }
-        if token {
-            tensor += " --header \"authorization=Bearer $TOKEN\"";
-        }
-        way.curl += &url;
-        way.tensor = can_use_tensor.then_some(tensor);
-        Some(way)
     }
 }
 
@@ -281,9 +132,6 @@ impl PassedOver {
         misplaced.chain(foreign).collect()
     }
 }
-
-/// The address that the program `tensor` takes by itself.
-const TENSOR_URL: &str = "http://127.0.0.1:8080";
 
 /// What can be pasted next.
 fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
@@ -499,19 +347,6 @@ fn tensor(tensor: &TensorMetadata) -> String {
     format!("{} {}{}", shown(&tensor.name), tensor.datatype, tensor.shape)
 }
 
-/// Text from folders and files as it may go to a terminal: without what would move the cursor, change colours or turn
-/// the direction of what follows.
-fn shown(text: &str) -> String {
-    let harmless = |character: char| match character {
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        control if control.is_control() => char::REPLACEMENT_CHARACTER,
-        other => other,
-    };
-    text.chars().map(harmless).collect()
-}
-
 /// A model's name in a URL that is to be pasted into a shell.
 fn in_url(name: &str) -> String {
     let mut url = String::new();
@@ -528,9 +363,11 @@ fn in_url(name: &str) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use oip_listen::ServerCertificate;
     use oip_types::{DataType, ModelMetadata};
 
     use super::*;
+    use crate::reach::Encryption;
 
     #[test]
     fn many_tensors_are_counted_and_names_are_harmless() {

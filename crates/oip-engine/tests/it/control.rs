@@ -423,7 +423,7 @@ fn mr_11_a_deleted_model_goes_on() {
         )
     );
     assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 1);
-    assert!(shown(&engine)[0].starts_with("m/1 READY what is in the repository now cannot be loaded"));
+    assert!(shown(&engine)[0].starts_with("m/1 READY the files in the repository now cannot be loaded"));
     unload(&engine, "m").unwrap();
     until("it is unloaded", || {
         shown(&engine) == ["m/1 UNAVAILABLE unloaded"]

@@ -242,7 +242,7 @@ fn objects_of_a_store() {
     assert_eq!(run(&["extract", object, "v", "-o", "v.npy"], &keys).0, 0);
 
     for (location, variables, words) in [
-        (object, &[][..], "does not give"),
+        (object, &[][..], "access to the file is denied"),
         (object, &keys[..1], "AWS_SECRET_ACCESS_KEY is not set"),
         (
             object,
