@@ -24,6 +24,8 @@ const SIGNS: &[(&str, &str)] = &[
     ("to who asks", "name the reader: clients, callers, whatever asks"),
     ("of one's own", "your own, a private one, a separate one"),
     ("is told as", "say what the message says"),
+    ("is told by", "recognised by, identified by, marked by"),
+    ("are told by", "recognised by, identified by, marked by"),
     ("refused with their", "refused with the expected message"),
     ("would be a model as", "say what to do: move it to MODEL/1/FILE"),
     ("the one before it stays", "the previous one stays in use"),

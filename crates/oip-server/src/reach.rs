@@ -106,7 +106,7 @@ impl Addresses {
             tensor: None,
             notes: Vec::new(),
         };
-        let token = self.wants_token && !self.encryption.as_ref().is_some_and(|one| one.knows_clients);
+        let token = self.wants_token && self.encryption.as_ref().is_none_or(|one| !one.knows_clients);
         if token {
             way.notes
                 .push("TOKEN is one of an identity in the table of --auth");

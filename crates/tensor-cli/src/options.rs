@@ -17,7 +17,7 @@ Examples:
 
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
-/// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
+/// Formats are recognised by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
 /// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), zTensor 2.x
 /// (.zt with `--to ztensor2`: the Python package `ztensor` of today reads this, not 0.1), and for reading only zTensor 1.x
 /// (.zt), PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).

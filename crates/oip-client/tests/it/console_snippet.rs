@@ -1,6 +1,7 @@
 //! The request in Rust that the console shows beside its form (`oip-console/page/snippets.js`), with a tensor of each kind. It
 //! compiles here; `cargo xtask browser` checks that the page writes these very lines.
 
+#[allow(clippy::useless_vec, reason = "the lines stand as the page writes them")]
 #[rustfmt::skip]
 async fn call(token: &str) -> Result<oip_types::InferResponse, Box<dyn std::error::Error>> {
     // From the console.

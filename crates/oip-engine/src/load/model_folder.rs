@@ -286,7 +286,7 @@ impl ModelFolder {
         self.select(found, &written.config.version_policy)
     }
 
-    /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
+    /// The versions of a pipeline, whose folders are empty and only give their numbers. Tools that keep no empty folders
     /// lose them, so there is a version 1 when there is no other.
     fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
         let mut folders = self.subfolders()?;

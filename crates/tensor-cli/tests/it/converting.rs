@@ -87,7 +87,7 @@ fn btf_without_a_file_of_names() {
     assert!(refused.contains("--no-sidecar"), "{refused}");
 }
 
-/// Files of other versions of zTensor, told by their content, for every command.
+/// Files of other versions of zTensor, recognised by their content, for every command.
 #[test]
 fn the_other_ztensors_are_read() {
     let place = Place::new();
