@@ -1,27 +1,78 @@
 """Uses every control of the console in Chromium, as a person would, and photographs each page.
 
-    python console.py --server PROGRAM --chromium PROGRAM --models FOLDER --shots FOLDER
+    python console.py --server PROGRAM --tensor PROGRAM --chromium PROGRAM --models FOLDER --rust FILE --shots FOLDER
 
 Fails when a control does not do what it should, when the page reports an error, or when it asks another host for anything.
 """
 
 import argparse
+import contextlib
+import hashlib
 import json
+import math
+import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import wave
+import zlib
 
 from playwright.sync_api import expect, sync_playwright
 
 PATIENCE = 15_000
 
 
+# An image of four squares: black and white, red and blue.
+SQUARES = [[(0, 0, 0), (255, 255, 255)], [(255, 0, 0), (0, 0, 255)]]
+SIDE = 16
+
+
+def colour(row, column):
+    return SQUARES[2 * row // SIDE][2 * column // SIDE]
+
+
+def png():
+    """The squares as a PNG file."""
+    rows = b"".join(b"\0" + bytes(value for column in range(SIDE) for value in colour(row, column)) for row in range(SIDE))
+    chunk = lambda name, body: struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+    head = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def identity(element, dims):
+    """An ONNX model that answers with its input: protobuf, written field by field."""
+    def number(value):
+        out = b""
+        while value > 127:
+            out, value = out + bytes([value & 127 | 128]), value >> 7
+        return out + bytes([value])
+    varint = lambda field, value: number(field << 3) + number(value)
+    part = lambda field, body: number(field << 3 | 2) + number(len(body)) + body
+    shape = b"".join(part(1, varint(1, dim) if isinstance(dim, int) else part(2, dim.encode())) for dim in dims)
+    value = lambda name: part(1, name) + part(2, part(1, varint(1, element) + part(2, shape)))
+    node = part(1, b"x") + part(2, b"y") + part(4, b"Identity")
+    graph = part(1, node) + part(2, b"identity") + part(11, value(b"x")) + part(12, value(b"y"))
+    return varint(1, 8) + part(8, varint(2, 17)) + part(7, graph)
+
+
+# Models that answer with an image or a sound as they got it: the datatype's number in ONNX, and the shape.
+IDENTITIES = {"colours": (1, ["n", 3, SIDE, SIDE]), "photo": (2, [1, SIDE, SIDE, 3]), "sound": (1, ["n"])}
+
+
+def write_identities(folder):
+    for name, (element, dims) in IDENTITIES.items():
+        place = folder / name / "1"
+        place.mkdir(parents=True)
+        (place / "model.onnx").write_bytes(identity(element, dims))
+
+
 class Console:
-    def __init__(self, page, url, shots):
-        self.page, self.url, self.shots, self.count = page, url, shots, 0
+    def __init__(self, page, url, shots, tensor, rust):
+        self.page, self.url, self.shots, self.tensor, self.rust, self.count = page, url, shots, tensor, rust, 0
 
     def shot(self, name):
         self.count += 1
@@ -100,14 +151,21 @@ def files(console, folder):
     wrong.write_text("{")
     page.get_by_label("file for X").set_input_files(wrong)
     expect(page.locator("fieldset p.bad")).to_be_visible()
-    # The image that a pipeline answers with is shown as one.
+    # A pipeline: its steps are boxes that lead to their models, with an arrow for each tensor between them.
     console.open("#/models/digit_portrait/1")
     page.get_by_label("file for X").set_input_files(folder / "one_digit.json")
     assert console.run().status == 200
     page.get_by_role("tab", name="JSON", exact=True).last.click()
     expect(page.get_by_role("heading", name="Pipeline")).to_be_visible()
-    expect(page.locator("svg").first).to_be_visible()
+    steps = page.evaluate("fetch('/v2/models/digit_portrait/config').then((answer) => answer.json())")["ensemble_scheduling"]["step"]
+    boxes = page.locator("svg.graph a")
+    expect(boxes).to_have_count(len(steps))
+    assert sorted(boxes.locator("text").all_text_contents()) == sorted(step["model_name"] for step in steps)
+    tensors = len(steps) + 1
+    assert page.locator("svg.graph path.edge").count() >= tensors, "an arrow is missing"
     console.shot("pipeline")
+    boxes.first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(steps[0]["model_name"])
     # A tensor file: rows, and leaving an input out.
     console.open("#/models/digit_means/1")
     page.locator("#shape-0").fill("2")
@@ -124,19 +182,134 @@ def files(console, folder):
     expect(page.get_by_role("alert").first).to_contain_text("99")
 
 
+RANGES = {
+    "0 to 1": lambda value, channel: value / 255,
+    "0 to 255": lambda value, channel: value,
+    "-1 to 1": lambda value, channel: value / 127.5 - 1,
+    "ImageNet mean and deviation": lambda value, channel: (value / 255 - [0.485, 0.456, 0.406][channel]) / [0.229, 0.224, 0.225][channel],
+}
+
+
+def media(console, folder):
+    """Images and sounds as files, each range of pixels, the rate of samples, and the view of an answer as a picture."""
+    page = console.page
+    image = folder / "squares.png"
+    image.write_bytes(png())
+    console.open("#/models/colours/1")
+    pixels = page.get_by_label("range of pixels")
+    expect(pixels.locator("option")).to_have_text(list(RANGES))
+    page.get_by_label("file for x").set_input_files(image)
+    expect(page.get_by_text(f"{image.name}, ")).to_be_visible()
+    for name, scaled in RANGES.items():
+        # Another range is for the file that was chosen before, too.
+        before = page.locator("#data-0").input_value()
+        if name != pixels.input_value():
+            pixels.select_option(name)
+            expect(page.locator("#data-0")).not_to_have_value(before)
+        answer = console.run().json()["outputs"][0]
+        assert answer["shape"] == [1, 3, SIDE, SIDE], answer["shape"]
+        for row, column in [(0, 0), (0, SIDE - 1), (SIDE - 1, 0), (SIDE - 1, SIDE - 1)]:
+            for channel in range(3):
+                found = answer["data"][(channel * SIDE + row) * SIDE + column]
+                expected = scaled(colour(row, column)[channel], channel)
+                assert math.isclose(found, expected, rel_tol=1e-5, abs_tol=1e-5), (name, row, column, channel, found, expected)
+    page.get_by_role("tab", name="Picture", exact=True).click()
+    picture = page.locator("canvas.picture")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("(canvas) => [canvas.width, canvas.height]") == [SIDE, SIDE]
+    console.shot("picture")
+    # Whole numbers, with the channels last: each pixel of the picture has the colour of the file's.
+    console.open("#/models/photo/1")
+    page.get_by_label("file for x").set_input_files(image)
+    expect(page.get_by_text(f"{image.name}, ")).to_be_visible()
+    answer = console.run().json()["outputs"][0]
+    assert answer["data"] == [value for row in range(SIDE) for column in range(SIDE) for value in colour(row, column)]
+    page.get_by_role("tab", name="Picture", exact=True).click()
+    shown = page.locator("canvas.picture").evaluate("(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]")
+    assert shown == [value for row in range(SIDE) for column in range(SIDE) for value in (*colour(row, column), 255)]
+    page.get_by_label("file for x").set_input_files(folder / "wrong.json")
+    expect(page.locator("fieldset p.bad")).to_be_visible()
+
+    # A second of a sound at 16 kHz, as it is and at half the rate.
+    sound = folder / "tone.wav"
+    with wave.open(str(sound), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(b"".join(struct.pack("<h", round(16_384 * math.sin(2 * math.pi * 440 * i / 16_000))) for i in range(16_000)))
+    console.open("#/models/sound/1")
+    page.get_by_label("file for x").set_input_files(sound)
+    for rate, least in [(16_000, 0.49), (8_000, 0.45)]:
+        page.get_by_label("samples per second").fill(str(rate))
+        page.get_by_label("samples per second").blur()
+        expect(page.locator("#shape-0")).to_have_value(str(rate))
+        answer = console.run().json()["outputs"][0]
+        assert answer["shape"] == [rate], answer["shape"]
+        assert least < max(answer["data"]) < 0.51 and -0.51 < min(answer["data"]) < -least, (max(answer["data"]), min(answer["data"]))
+    console.shot("sound")
+    # A sound that is none, by its type.
+    noise = folder / "noise.wav"
+    noise.write_bytes(b"RIFF")
+    page.get_by_label("file for x").set_input_files(noise)
+    expect(page.locator("fieldset p.bad")).to_contain_text("is not a sound that this browser can read")
+
+
+def shell(command, tensor, **more):
+    """Runs what the page shows for a shell, in one where `tensor` is the program that was built."""
+    folder = str(pathlib.Path(tensor).resolve().parent)
+    environment = {**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"], **more}
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, env=environment).stdout
+
+
+def snippet(console, language):
+    console.page.get_by_role("tab", name=language, exact=True).click()
+    return console.page.get_by_role("tabpanel").last.locator("pre").inner_text()
+
+
+# A request with every datatype, for the same call in Rust. What the page makes of it stands in a test, which compiles it.
+EVERYTHING = {"inputs": [
+    {"name": "bool", "datatype": "BOOL", "shape": [2], "data": [True, False]},
+    {"name": "uint8", "datatype": "UINT8", "shape": [1, 2], "data": [0, 255]},
+    {"name": "uint64", "datatype": "UINT64", "shape": [1], "data": ["18446744073709551615"]},
+    {"name": "int8", "datatype": "INT8", "shape": [1], "data": [-128]},
+    {"name": "int64", "datatype": "INT64", "shape": [1], "data": [-9007199254740991]},
+    {"name": "fp16", "datatype": "FP16", "shape": [2], "data": [1, 0.5]},
+    {"name": "bf16", "datatype": "BF16", "shape": [1], "data": [-2]},
+    {"name": "fp32", "datatype": "FP32", "shape": [2, 2], "data": [0, 0.1, "NaN", "-Infinity"]},
+    {"name": "fp64", "datatype": "FP64", "shape": [2], "data": [1e-300, 1e21]},
+    {"name": "scalar", "datatype": "INT32", "shape": [], "data": [7]},
+    {"name": "text \"x\"", "datatype": "BYTES", "shape": [3], "data": ["true", "it's", "\f\u0001\n\"\\ü"]},
+]}
+
+
 def code(console):
     page = console.page
     console.open("#/models/digits/1")
+    shown = {}
     for language, text in [("curl", "curl -s"), ("Python", "InferInput"), ("tensor", "tensor infer"), ("Rust", "oip_client")]:
-        page.get_by_role("tab", name=language, exact=True).click()
-        expect(page.get_by_role("tabpanel").last).to_contain_text(text)
+        shown[language] = snippet(console, language)
+        assert text in shown[language], shown[language]
         page.get_by_role("button", name="Copy").click()
-        assert text in page.evaluate("navigator.clipboard.readText()")
-    # What is shown for a shell runs in one.
-    page.get_by_role("tab", name="curl", exact=True).click()
-    command = page.get_by_role("tabpanel").last.locator("pre")
-    answer = subprocess.run(["bash", "-c", command.inner_text()], capture_output=True, text=True, check=True)
-    assert "outputs" in json.loads(answer.stdout), answer.stdout
+        assert page.evaluate("navigator.clipboard.readText()") == shown[language]
+    # What is shown runs: in a shell, and in Python.
+    answer = json.loads(shell(shown["curl"], console.tensor))
+    label = next(output for output in answer["outputs"] if output["name"] == "label")
+    printed = shell(shown["tensor"], console.tensor)
+    assert re.search(rf"^label\b.*\b{label['data'][0]}\b", printed, re.M | re.S), printed
+    printed = subprocess.run([sys.executable, "-c", shown["Python"]], capture_output=True, text=True, check=True).stdout
+    assert f"label {label['data']}" in printed, printed
+    # The one in Rust is compiled by a test; here it is held to be the same.
+    make = "async ([request, hasToken]) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, hasToken))"
+    page_code = page.evaluate(make, [EVERYTHING, True])
+    plain = lambda text: [line.strip() for line in text.strip().splitlines()]
+    begin, end = "// From the console.\n", "// To here.\n"
+    compiled = console.rust.read_text().split(begin)[1].split(end)[0]
+    made = page_code["Rust"].replace(console.url, "http://127.0.0.1:8080")
+    assert plain(made) == plain(compiled), f"{console.rust} has another text than the page:\n{made}"
+    # Texts and booleans in Python are what they were.
+    compile(page_code["Python"], "snippet", "exec")
+    for wanted in ['["true", "it\'s", ', "[True, False]", 'os.environ["TOKEN"]']:
+        assert wanted in page_code["Python"], page_code["Python"]
     page.get_by_text("Configuration", exact=True).click()
     expect(page.locator("details pre")).to_contain_text("max_batch_size")
     console.shot("about")
@@ -207,7 +380,7 @@ def api(console):
     # Each model that is served has a path of its own, first on the page, and its example is answered as it stands.
     description = page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")
     own = [operation for methods in description["paths"].values() for operation in methods.values() if operation["tags"][0].startswith("model ")]
-    assert len(own) == 8, [operation["operationId"] for operation in own]
+    assert len(own) == 2 * (4 + len(IDENTITIES)), [operation["operationId"] for operation in own]
     for operation in own:
         send(console, operation["operationId"])
     console.shot("api-sent")
@@ -226,17 +399,126 @@ def send(console, operation):
     expect(box.locator("pre").last).to_contain_text("200 OK in", timeout=PATIENCE)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    for name in ["server", "chromium", "models", "shots"]:
-        parser.add_argument(f"--{name}", required=True, type=pathlib.Path)
-    options = parser.parse_args()
-    shutil.rmtree(options.shots, ignore_errors=True)
-    options.shots.mkdir(parents=True)
+def metrics(console):
+    page = console.page
+    console.open("")
+    page.get_by_role("link", name="Metrics", exact=True).click()
+    expect(page.locator("pre.whole")).to_contain_text("nv_inference_request_success{")
+
+
+# Who may do what on the second server. The reader lacks states (repository) and numbers (metrics).
+TABLE = """
+[identities.reader]
+token-sha256 = ["{reader}"]
+apis = ["health", "metadata", "inference"]
+
+[identities.operator]
+token-sha256 = ["{operator}"]
+apis = ["*"]
+"""
+
+
+def tokens(console):
+    """The console and /docs of a server that knows nobody without a token."""
+    page = console.page
+    console.open("")
+    # The page is there for everybody, without data, and says what the server says.
+    expect(page.get_by_role("alert")).to_contain_text("The models are not listed: expected a header 'authorization: Bearer TOKEN'")
+    expect(page.locator(".tiles")).to_contain_text("No numbers: expected a header")
+    expect(page.locator("#ready")).to_have_text("readiness not shown")
+    field = page.get_by_label("Token", exact=True)
+    expect(field).to_be_visible()
+    assert field.get_attribute("type") == "password"
+    expect(page.get_by_role("button", name="Forget")).to_be_hidden()
+    console.shot("no-token")
+    fits_a_phone(console, "no-token")
+
+    def use(token):
+        field.fill(token)
+        page.get_by_role("button", name="Use").click()
+        expect(field).to_have_value("")
+
+    use("wrong")
+    expect(page.get_by_role("alert")).to_contain_text("the token is not known (HTTP 401)")
+    field.fill("two words")
+    page.get_by_role("button", name="Use").click()
+    expect(page.locator("#access-note")).to_contain_text("no spaces")
+
+    # Names without states, no numbers, no buttons that would be refused; the model runs.
+    use("reader-token")
+    expect(page.get_by_role("row", name="digits").first).to_be_visible()
+    expect(page.locator("main")).to_contain_text("Versions and states are not shown: identity 'reader' may not use the API 'model-repository' (HTTP 403)")
+    expect(page.locator(".tiles")).to_contain_text("No numbers: identity 'reader' may not use the API 'metrics' (HTTP 403)")
+    expect(page.locator("#ready")).to_have_text("ready")
+    expect(page.locator("#version")).to_have_text("0.1.0")
+    console.shot("reader")
+    page.get_by_role("link", name="digits", exact=True).click()
+    assert console.run().status == 200
+    expect(page.get_by_role("button", name="Unload")).to_be_hidden()
+    assert "reader-token" not in page.content()
+    shown = snippet(console, "curl")
+    assert '"Authorization: Bearer $TOKEN"' in shown, shown
+    assert "outputs" in json.loads(shell(shown, console.tensor, TOKEN="reader-token")), shown
+    shell(snippet(console, "tensor"), console.tensor, TOKEN="reader-token")
+    python = snippet(console, "Python")
+    subprocess.run([sys.executable, "-c", python], capture_output=True, check=True, env={**os.environ, "TOKEN": "reader-token"})
+    page.get_by_role("link", name="Log", exact=True).click()
+    expect(page.locator("ol.log")).to_contain_text("identity 'reader' may not use the API 'logging'")
+    page.get_by_role("link", name="Metrics", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("identity 'reader' may not use the API 'metrics'")
+
+    # The description has the same token.
+    page.get_by_role("link", name="API", exact=True).click()
+    expect(page.locator("#access-note")).to_contain_text("This tab sends its token")
+    send(console, "listModels")
+    box = page.locator("[id='repositoryIndex']")
+    box.locator("summary").first.click()
+    box.get_by_role("button", name="Send").click()
+    expect(box.locator("pre").last).to_contain_text("identity 'reader' may not use the API 'model-repository'")
+    page.get_by_role("button", name="Forget").click()
+    expect(page.locator("#about")).to_contain_text("expected a header 'authorization: Bearer TOKEN'")
+    console.shot("api-no-token")
+    fits_a_phone(console, "api-no-token")
+    use("operator-token")
+    expect(page.locator("#access-note")).to_contain_text("This tab sends its token")
+    send(console, "repositoryIndex")
+
+    # With everything allowed the page is as without a table, and loading and unloading work.
+    console.open("")
+    expect(page.get_by_role("row", name="digits_forest").first).to_contain_text("READY")
+    expect(page.locator(".tile .label", has_text="processors in use")).to_be_visible()
+    console.shot("operator")
+    console.open("#/models/digits_forest/1")
+    page.get_by_role("button", name="Unload").click()
+    expect(page.get_by_text("unloaded", exact=True).first).to_be_visible()
+    metrics(console)
+    page.get_by_role("button", name="Forget").click()
+    expect(page.get_by_role("alert")).to_contain_text("expected a header")
+    console.open("")
+    expect(page.get_by_role("alert")).to_contain_text("The models are not listed")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def fits_a_phone(console, name):
+    """What the page shows now is no wider than a phone's screen."""
+    page = console.page
+    before = page.viewport_size
+    page.set_viewport_size({"width": 375, "height": 740})
+    wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    page.screenshot(path=console.shots / f"phone-{name}.png", full_page=True)
+    page.set_viewport_size(before)
+    assert wide <= 0, f"{name}: {wide} pixels too wide"
+
+
+@contextlib.contextmanager
+def serving(program, repositories, *more):
+    """A server with these repositories; gives its URL once everything is loaded."""
     arguments = [
-        options.server, options.models, "--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0",
-        "--model-control-mode", "explicit", "--load-model", "*",
+        program, "--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0", "--model-control-mode", "explicit",
+        "--load-model", "*", *more,
     ]
+    for repository in repositories:
+        arguments += ["--model-repository", repository]
     server = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         url = None
@@ -245,32 +527,57 @@ def main():
                 url = line.split()[1]
             if " after " in line:
                 break
-        with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-            folder = pathlib.Path(folder)
-            shutil.copy(options.models.parent / "requests/one_digit.json", folder)
-            browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
+        if url is None:
+            sys.exit(f"{program} did not start: {' '.join(map(str, arguments))}")
+        yield url
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ["server", "tensor", "chromium", "models", "rust", "shots"]:
+        parser.add_argument(f"--{name}", required=True, type=pathlib.Path)
+    options = parser.parse_args()
+    shutil.rmtree(options.shots, ignore_errors=True)
+    options.shots.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        folder = pathlib.Path(folder)
+        shutil.copy(options.models.parent / "requests/one_digit.json", folder)
+        write_identities(folder / "identities")
+        digest = lambda token: hashlib.sha256(token.encode()).hexdigest()
+        table = folder / "auth.toml"
+        table.write_text(TABLE.format(reader=digest("reader-token"), operator=digest("operator-token")))
+        browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
+        expect.set_options(timeout=PATIENCE)
+        wrong = []
+
+        def use(url, steps):
             context = browser.new_context(viewport={"width": 1200, "height": 800})
             context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
             page = context.new_page()
             page.set_default_timeout(PATIENCE)
-            expect.set_options(timeout=PATIENCE)
-            wrong = []
             page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
             page.on("request", lambda request: request.url.startswith((url, "data:", "blob:")) or wrong.append(f"asks {request.url}"))
             page.on("console", lambda message: "Content Security Policy" in message.text and wrong.append(message.text))
-            console = Console(page, url, options.shots)
-            for step, more in [
-                (overview, []), (a_model, []), (files, [folder]), (code, []), (control, []), (log, []), (keyboard, []), (api, []),
-                (looks, [browser]),
-            ]:
+            console = Console(page, url, options.shots, options.tensor, options.rust)
+            console.count = len(list(options.shots.iterdir()))
+            for step, more in steps:
                 step(console, *more)
                 print(f"{step.__name__}: good", flush=True)
-            browser.close()
-            if wrong:
-                sys.exit("\n".join(wrong))
-    finally:
-        server.terminate()
-        server.wait(20)
+            context.close()
+
+        with serving(options.server, [options.models, folder / "identities"]) as url:
+            use(url, [
+                (overview, []), (a_model, []), (files, [folder]), (media, [folder]), (code, []), (control, []), (log, []), (metrics, []),
+                (keyboard, []), (api, []), (looks, [browser]),
+            ])
+        with serving(options.server, [options.models], "--auth", table) as url:
+            use(url, [(tokens, [])])
+        browser.close()
+        if wrong:
+            sys.exit("\n".join(wrong))
 
 
 main()

@@ -1,4 +1,4 @@
-"""Renders the chart of docs/deploy/helm with several values, and demands that wrong ones are refused with their message.
+"""Renders the chart of docs/deploy/helm with several values, and demands that each wrong set is refused with the expected message.
 
 By helm where it is installed; else by render.go, with the same template functions, after the schema of the values is held
 here as helm would. Writes all documents to standard output.

@@ -1,4 +1,4 @@
-"""Holds manifests against the schemas of Kubernetes, and those of KServe against its definitions where they are at hand.
+"""Checks manifests against the schemas of Kubernetes, and those of KServe against its definitions where they are at hand.
 
 Reads YAML documents from standard input. Fails when one does not fit, or when a kind that is expected is not there.
 """

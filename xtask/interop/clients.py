@@ -42,7 +42,7 @@ class Client:
         return self._loop.run_until_complete(make())
 
     def call(self, method, *arguments, **named):
-        """Calls the client's method of this name, and waits for what comes of it."""
+        """Calls the client's method of this name, and waits for its result."""
         result = getattr(self.raw, method)(*arguments, **named)
         if self._loop is not None:
             result = self._loop.run_until_complete(result)

@@ -16,13 +16,17 @@ pub(crate) struct Options {
     /// The browser [default: chromium or google-chrome, whichever is installed]
     #[arg(long, value_name = "PROGRAM")]
     chromium: Option<PathBuf>,
-    /// A server that is already built, instead of building one
+    /// A server that is already built, instead of building one; `tensor` stands beside it
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
 }
 
-/// What the script imports: it drives the browser that is installed, and downloads none.
-const REQUIREMENTS: &[&str] = &["playwright==1.55.0"];
+/// What the script imports: it drives the browser that is installed, and downloads none. The client is for the request in Python
+/// that the page shows.
+const REQUIREMENTS: &[&str] = &["playwright==1.55.0", "tritonclient[http]==2.73.0", "numpy"];
+
+/// The test that compiles the request in Rust that the page shows.
+const RUST: &str = "crates/oip-client/tests/it/console_snippet.rs";
 
 /// Where the script's Python is.
 const ENVIRONMENT: &str = "target/browser-venv";
@@ -33,8 +37,8 @@ const SHOTS: &str = "target/browser";
 /// The same in CI, where everything it needs is there: a browser, and the environment that an earlier run made. CI itself fetches
 /// crates and nothing else.
 pub(crate) fn in_ci() -> Result<()> {
-    let driver = workspace::root().join(ENVIRONMENT).join("bin/playwright");
-    let missing = match (installed(), driver.is_file()) {
+    let is_filled = python::is_filled(&workspace::root().join(ENVIRONMENT), REQUIREMENTS);
+    let missing = match (installed(), is_filled) {
         (None, _) => "no Chromium is installed (apt-get install chromium)",
         (_, false) => "the browser's driver is not installed (cargo xtask browser installs it)",
         _ => {
@@ -62,18 +66,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let server = match &options.server {
         Some(server) => server.clone(),
         None => {
-            cargo::run(&["build", "--package", "oip-server"], &[])?;
+            cargo::run(
+                &["build", "--package", "oip-server", "--package", "tensor-cli"],
+                &[],
+            )?;
             workspace::built("debug").join("oip-server")
         }
     };
+    let tensor = server.with_file_name("tensor");
+    ensure!(
+        tensor.is_file(),
+        "{} is not there: the request that the page shows for `tensor` is run by it",
+        tensor.display()
+    );
     let status = Command::new(python)
         .arg(root.join("xtask/browser/console.py"))
         .arg("--server")
         .arg(server)
+        .arg("--tensor")
+        .arg(tensor)
         .arg("--chromium")
         .arg(chromium)
         .arg("--models")
         .arg(root.join("crates/oip-server/examples/models"))
+        .arg("--rust")
+        .arg(root.join(RUST))
         .arg("--shots")
         .arg(root.join(SHOTS))
         .status()

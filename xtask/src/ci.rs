@@ -4,7 +4,7 @@ use std::{process::Command, time::Instant};
 
 use anyhow::{Context, Result};
 
-use crate::{browser, cargo, codegen, tools};
+use crate::{browser, cargo, codegen, fuzz, tools};
 
 /// One call of cargo that must succeed.
 struct Check {
@@ -236,6 +236,8 @@ pub(crate) fn run() -> Result<()> {
     }
     step(OTHER_TARGET, check_other_target)?;
     step(WEB_TARGET, check_web_target)?;
+    step("fuzz targets", fuzz::in_ci)?;
+    step("packages", tools::package_offline)?;
     step("licences of dependencies", tools::deny_offline)?;
     step("the console in a browser", browser::in_ci)?;
     println!("all green after {:.0} s", start.elapsed().as_secs_f64());

@@ -1,4 +1,4 @@
-//! The manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, held against the schemas of Kubernetes, and
+//! The manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, checked against the schemas of Kubernetes, and
 //! of KServe where its definitions are at hand.
 
 use std::{
@@ -12,7 +12,7 @@ use clap::Args;
 
 use crate::{python, workspace};
 
-/// What to hold them against.
+/// What to check them against.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The Python that the virtual environment is made with

@@ -71,6 +71,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Compiles the targets in CI, where their crates and a C++ compiler are there. CI itself fetches nothing but the workspace's crates.
+pub(crate) fn in_ci() -> Result<()> {
+    let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
+    let fetched = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .arg("--manifest-path")
+        .arg(&manifest)
+        .output()
+        .context("starting cargo")?;
+    let compiler = Command::new("c++").arg("--version").output();
+    let missing = match (fetched.status.success(), compiler.is_ok()) {
+        (false, _) => "their crates are not fetched (cargo fetch --manifest-path crates/fuzz/Cargo.toml)",
+        (_, false) => "no C++ compiler is installed, which the fuzzer's library needs",
+        _ => {
+            let options = Options {
+                seconds: None,
+                only: None,
+            };
+            return run(&options);
+        }
+    };
+    println!("   skipped: {missing}");
+    Ok(())
+}
+
 /// Runs one target; an error when it finds something, with the place of the input.
 fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()> {
     let corpus = folder.join("corpus").join(target);

@@ -80,17 +80,17 @@ enum Task {
     /// Drive the servers with the clients of others, in Python, or read files of others; needs Python 3 and a network for the
     /// first run
     Interop(interop::Options),
-    /// Hold the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
+    /// Check the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
     Zoo(zoo::Options),
-    /// Hold the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
+    /// Check the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
     /// first run
     Deploy(deploy::Options),
     /// Build the server's image with buildah, run it with podman, and print its size and how soon it answers
     Image(image::Options),
-    /// Hold every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus that scrapes a running
+    /// Check every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus that scrapes a running
     /// server; needs Python 3 and Prometheus
     Monitor(monitor::Options),
-    /// Reckon what becomes of a burst of requests until autoscalers have made enough replicas (docs/deploy/scaling.md)
+    /// Compute how many requests of a burst are served, wait or are refused until autoscalers have made enough replicas (docs/deploy/scaling.md)
     Simulate(simulate::Options),
     /// Serve models from emulators of S3, Google's store and Azure, and from a server that answers as the Hub does; needs Python 3,
     /// npm and a network for the first run
@@ -115,7 +115,7 @@ enum Task {
     Deny,
     /// Check each crate with none of its features, with each alone, and with all
     Features(features::Options),
-    /// Hold the public interfaces against those of a commit or tag; needs cargo-semver-checks
+    /// Check the public interfaces against those of a commit or tag; needs cargo-semver-checks
     Semver(semver::Options),
     /// Check the workspace with the oldest Rust that is supported; needs rustup and that toolchain
     Msrv,

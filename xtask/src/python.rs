@@ -117,7 +117,7 @@ pub(crate) fn test(options: &Options) -> Result<()> {
     types(&python, &folder)
 }
 
-/// Holds the installed package, and a program that uses it, against its types.
+/// Checks the installed package, and a program that uses it, against its types.
 fn types(python: &Path, folder: &Path) -> Result<()> {
     let uses = workspace::root().join(PACKAGE).join("tests/uses.py");
     run(Command::new(python)
@@ -199,8 +199,7 @@ fn build(options: &Options) -> Result<PathBuf> {
 /// The Python of a virtual environment that has the requirements; filling it needs a network.
 pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
     let program = folder.join("bin/python");
-    let installed = folder.join("installed.txt");
-    if fs::read_to_string(&installed).is_ok_and(|installed| installed == requirements.join("\n")) {
+    if is_filled(folder, requirements) {
         return Ok(program);
     }
     println!("filling {}", workspace::display(folder));
@@ -208,9 +207,17 @@ pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) ->
     run(Command::new(&program)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .args(requirements))?;
-    fs::write(installed, requirements.join("\n"))?;
+    fs::write(folder.join(INSTALLED), requirements.join("\n"))?;
     Ok(program)
 }
+
+/// Whether an environment has these packages from an earlier run.
+pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
+    fs::read_to_string(folder.join(INSTALLED)).is_ok_and(|installed| installed == requirements.join("\n"))
+}
+
+/// The file in an environment that lists what was installed.
+const INSTALLED: &str = "installed.txt";
 
 /// An empty folder.
 fn fresh(folder: &Path) -> Result<PathBuf> {

@@ -14,7 +14,7 @@ use clap::Args;
 
 use crate::{tools, workspace};
 
-/// What they are held against.
+/// What they are checked against.
 #[derive(Args)]
 pub(crate) struct Options {
     #[arg(value_name = "COMMIT")]

@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: a burst from nothing to many requests a second, and what becomes of them until autoscalers have made enough
+//! `cargo xtask simulate`: a burst from nothing to many requests a second, and how many of them are served until autoscalers have made enough
 //! replicas. Arithmetic with figures that were measured, not a measurement: docs/deploy/scaling.md.
 
 use std::collections::VecDeque;
@@ -89,7 +89,7 @@ impl Autoscaler {
 /// Seconds of a step.
 const STEP: f64 = 0.1;
 
-/// What became of the burst.
+/// The outcome of the burst.
 #[derive(Debug, Default)]
 struct Outcome {
     arrived: f64,

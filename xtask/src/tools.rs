@@ -140,6 +140,20 @@ pub(crate) fn package(verify: bool) -> Result<()> {
     cargo::run(&arguments, &[cargo::FLAGS, &shared].concat())
 }
 
+/// The part of it that needs no network and no compiler, for CI: every manifest, and the files that its package would have.
+pub(crate) fn package_offline() -> Result<()> {
+    let arguments = [
+        "package",
+        "--workspace",
+        "--no-verify",
+        "--locked",
+        "--offline",
+        "--allow-dirty",
+        "--quiet",
+    ];
+    cargo::run(&arguments, &[])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

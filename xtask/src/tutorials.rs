@@ -1,4 +1,4 @@
-//! The tutorials of docs/tutorials, run as they stand: each block of a page is run in turn, and what it prints is held against the
+//! The tutorials of docs/tutorials, run as they stand: each block of a page is run in turn, and what it prints is checked against the
 //! block of text behind it.
 
 use std::{

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::{cargo, python, workspace};
 
-/// Which models, and what becomes of the results.
+/// Which models, and where the results go.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The Python that the virtual environment is made with

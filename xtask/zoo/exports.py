@@ -68,7 +68,7 @@ def register():
 
 
 class Export:
-    """A fitted model, and rows to hold it against."""
+    """A fitted model, and rows to check it against."""
 
     def __init__(self, name, model, rows=X, types=None, options=None, catboost=False):
         self.name, self.model, self.rows, self.types, self.options, self.catboost = name, model, rows, types, options, catboost
@@ -331,7 +331,7 @@ def section(rows):
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     lines = [
         zoo.EXPORTS, "",
-        "Models trained and exported by `cargo xtask zoo --exports --page`, answered by the embedded runtime and held against",
+        "Models trained and exported by `cargo xtask zoo --exports --page`, answered by the embedded runtime and checked against",
         f"ONNX Runtime, within {TOLERANCE:.0e} of an output's largest value. *Noise* is farther, but at most",
         "twice as far from the same model exported in float64 as ONNX Runtime's answer is. *Not exported* is what the converters refuse,",
         f"*left out* what ONNX Runtime does not run. With {versions}.", "",

@@ -262,7 +262,7 @@ def small_inputs(server, name):
 
 
 def tried(server, repository, content):
-    """What became of a mutant."""
+    """The result for a mutant."""
     name = "mutant"
     folder = repository / name / "1"
     folder.mkdir(parents=True)

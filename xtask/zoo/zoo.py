@@ -355,7 +355,7 @@ class Server:
 
 
 def verdict(server, repository, path, name, expected):
-    """What became of a model, why, and the milliseconds of processor time that a run takes the server."""
+    """The result for a model, why, and the milliseconds of processor time that a run takes the server."""
     session, inputs, answers = expected
     outputs = [port.name for port in session.get_outputs()]
     folder = repository / name / "1"
@@ -445,7 +445,7 @@ def page(models, rows):
         "exact sums of products of 8 bits (`session.x64quantprecision`), which it cuts off at 16 bits on processors without VNNI.",
         "*Noise* is farther, but at most twice as far as ONNX Runtime is from itself with those sums, without its graph optimisations or with",
         "other last bits in the weights or inputs, or less than 1.2e-7 in itself, which is all that its Sigmoid knows near 0. *Random* is a model whose answers differ between two",
-        "sessions of ONNX Runtime, so that nothing can be held against them; voices are asked without noise, so that they are not.",
+        "sessions of ONNX Runtime, so that nothing can be checked against them; voices are asked without noise, so that they are not.",
         "*Left out* is what ONNX Runtime does not run either, or what no inputs were found for; *not tried* is what could not be",
         "fetched. Times are milliseconds of processor time for one run on one thread: the server's, HTTP included, and in the last",
         "column ONNX Runtime's alone.", "",

@@ -73,10 +73,7 @@ impl ForestModel {
         let margins = self.answer.wants_margins(self.booster.meaning);
         for part in features.chunks(self.booster.features * PART) {
             if cancel.is_cancelled() {
-                return Err(ServiceError::new(
-                    ErrorCode::Cancelled,
-                    "nobody waits for the answer",
-                ));
+                return Err(ServiceError::new(ErrorCode::Cancelled, "the client is gone"));
             }
             let predicted = self
                 .booster
@@ -125,7 +122,7 @@ impl Model for ForestModel {
         let input = value.as_fixed().filter(
             |input| matches!(input.shape().dims(), [_, width] if *width == self.booster.features as u64),
         );
-        // Only for callers that have not held the request against the metadata.
+        // Only for callers that have not checked the request against the metadata.
         let input = input
             .ok_or_else(|| ServiceError::invalid(format!("input '{name}' is not {}", self.answer.input)))?;
         let rows = input.shape().dims()[0];

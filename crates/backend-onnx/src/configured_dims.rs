@@ -11,7 +11,7 @@ use crate::signature::{Dim, Port, Signature};
 /// Fixes the free dimensions of a signature to which the configuration gives a size. A named one has that size wherever
 /// its name stands, and an unnamed first one in all inputs of which nothing is written.
 ///
-/// Dimensions that do not fit the model's are passed over: the configuration is held against the loaded model later.
+/// Dimensions that do not fit the model's are passed over: the configuration is checked against the loaded model later.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when an input gets larger than tensors may be.

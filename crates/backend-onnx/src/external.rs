@@ -2,7 +2,7 @@
 //! them.
 //!
 //! Only names without folders are asked for, and only of what loads the model: it opens them under the rules for model
-//! files. Offsets and lengths are held against what the file has.
+//! files. Offsets and lengths are checked against what the file has.
 
 use std::collections::BTreeSet;
 

@@ -15,7 +15,7 @@ pub(crate) const MAX_BYTES: u64 = 4 << 30;
 /// operators make of its other dimensions takes memory and time.
 const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
-/// Bytes from which on a value is held against the memory that is free, which takes longer than a small run.
+/// Bytes from which on a value is checked against the memory that is free, which takes longer than a small run.
 const LARGE: u64 = 256 << 20;
 
 /// Refuses a value that the machine, or this process' share of it, has no memory for now.

@@ -116,7 +116,7 @@ impl TensorsModel {
 
     fn position(&self, name: &str) -> Result<usize, ServiceError> {
         let position = self.positions.get(name).copied();
-        // Only for callers that have not held the request against the metadata.
+        // Only for callers that have not checked the request against the metadata.
         position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", Quoted(name))))
     }
 

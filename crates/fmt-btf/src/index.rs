@@ -167,7 +167,7 @@ impl Index {
     }
 }
 
-/// Reads the number of tensors and holds it against what the file has room for, then against the limits (rule B17).
+/// Reads the number of tensors and checks it against what the file has room for, then against the limits (rule B17).
 fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
     let len = source.len();
     let of_count = |kind, what: &str| Error::new(kind, what).at(0).rule("B17");

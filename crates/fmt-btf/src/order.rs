@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 
 use fmt_core::{Error, ErrorKind};
 
-/// Holds the indices of a sparse tensor, which come in pieces of any length, against its shape and against the order
+/// Checks the indices of a sparse tensor, which come in pieces of any length, against its shape and against the order
 /// that files are written in (rules B10 and B11).
 #[derive(Debug, Default)]
 pub(crate) struct IndexCheck {

@@ -21,7 +21,7 @@ impl<'a> Table<'a> {
         word(&self.bytes[number as usize * WORD as usize..])
     }
 
-    /// Holds every offset against the file; says whether they ascend, which spares sorting them.
+    /// Checks every offset against the file; says whether they ascend, which spares sorting them.
     pub(crate) fn check(&self, table_end: u64, file_len: u64, lenient: bool) -> Result<bool, Error> {
         let mut ascends = true;
         let mut last = 0;

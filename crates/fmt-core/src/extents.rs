@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use crate::{Error, ErrorKind};
 
-/// Holds the byte ranges that tensors say are theirs against each other.
+/// Checks the byte ranges that tensors say are theirs against each other.
 ///
 /// Two tensors may share the same range (tied weights); a range may be empty and stand anywhere. Sharing a part is an
 /// error: a writer that overlaps tensors is broken, and a reader that accepts it can be made to do work without end.

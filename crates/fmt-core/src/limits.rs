@@ -1,6 +1,6 @@
 /// How much of anything a reader takes, whatever a file claims.
 ///
-/// A declared count is held first against what the file could physically contain, then against these.
+/// A declared count is checked first against what the file could physically contain, then against these.
 ///
 /// ```
 /// use fmt_core::Limits;

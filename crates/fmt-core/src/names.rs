@@ -1,6 +1,6 @@
 use crate::{Error, ErrorKind, ReadOptions};
 
-/// Holds the name of a tensor against the limit; strictly, it has no zero byte either. A name may be empty: writers of
+/// Checks the name of a tensor against the limit; strictly, it has no zero byte either. A name may be empty: writers of
 /// several formats make such files.
 ///
 /// ```

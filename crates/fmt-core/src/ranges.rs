@@ -78,7 +78,7 @@ pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Ran
     })
 }
 
-/// Holds the length of a buffer against the bytes of a tensor that is to be read into it.
+/// Checks the length of a buffer against the bytes of a tensor that is to be read into it.
 ///
 /// # Errors
 /// [`ErrorKind::SizeMismatch`].

@@ -37,7 +37,7 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
-    /// A dense tensor. Bytes in memory that are stored raw and little-endian are not copied; what must be copied is held
+    /// A dense tensor. Bytes in memory that are stored raw and little-endian are not copied; what must be copied is checked
     /// against its checksum.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ pub trait TensorReader: Send + Sync {
     /// When there is no such index.
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error>;
 
-    /// A dense tensor's bytes one part after the other, held against their checksum at the end. Readers need no more
+    /// A dense tensor's bytes one part after the other, checked against their checksum at the end. Readers need no more
     /// memory for it than one frame or part takes; the provided implementation reads the tensor as a whole.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ pub trait TensorReader: Send + Sync {
         Ok(Box::new(BytesStream::new(self.tensor(index)?.into_bytes())))
     }
 
-    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. They are held
+    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. They are checked
     /// against their checksum.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ pub trait TensorReader: Send + Sync {
     /// When there is no such index.
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error>;
 
-    /// Holds a tensor's bytes against its checksum, and decodes what is compressed.
+    /// Checks a tensor's bytes against its checksum, and decodes what is compressed.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when they do not hold; else as [`TensorReader::tensor`].
@@ -165,7 +165,7 @@ fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
 pub enum Verification {
     /// A checksum was there and holds, or a frame's own.
     Ok,
-    /// There is nothing to hold the bytes against.
+    /// There is nothing to check the bytes against.
     Unchecked,
     /// There is a checksum of a kind that is not known.
     UnknownChecksum(String),

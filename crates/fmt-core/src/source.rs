@@ -52,8 +52,8 @@ pub trait ByteSource: Send + Sync {
         Ok(())
     }
 
-    /// Says that a range will be read from front to back in parts. A source may then ask for all of it at once; nothing
-    /// needs to come of it.
+    /// Says that a range will be read from front to back in parts. A source may then ask for all of it at once, or
+    /// ignore this.
     fn will_read(&self, range: Range<u64>) {
         let _ = range;
     }

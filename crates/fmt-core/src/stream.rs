@@ -52,7 +52,7 @@ impl TensorStream for BytesStream {
     }
 }
 
-/// Bytes of a source as a stream, with nothing to hold them against.
+/// Bytes of a source as a stream, with nothing to check them against.
 pub struct SourceStream<'a> {
     source: &'a dyn ByteSource,
     rest: Range<u64>,

@@ -110,7 +110,7 @@ fn open_from_disk(
     opened
 }
 
-/// Reads every tensor in every way there is; holds the ways against each other.
+/// Reads every tensor in every way there is; checks the ways against each other.
 ///
 /// # Panics
 /// When two ways of reading the same tensor give different bytes, or one fails where another does not.
@@ -213,7 +213,7 @@ pub enum Verdict {
     Damaged(ErrorKind),
 }
 
-/// Holds a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if there are such) and
+/// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if there are such) and
 /// against the reader.
 ///
 /// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus` does that.

@@ -27,7 +27,7 @@ pub(crate) struct Array {
 
 /// How the array's bytes are stored.
 pub(crate) enum Place {
-    /// As they are, with nothing to hold them against.
+    /// As they are, with nothing to check them against.
     Plain,
     /// As they are. The checksum covers the header too, whose own is at hand.
     Stored { head_crc: u32, crc: u32 },
@@ -215,7 +215,7 @@ impl Array {
         })
     }
 
-    /// The elements as they are stored, inflated. Bytes that will be copied are held against the checksum.
+    /// The elements as they are stored, inflated. Bytes that will be copied are checked against the checksum.
     fn stored(&self, source: &dyn ByteSource, limits: &Limits, is_checked: bool) -> Result<Bytes, Error> {
         let (_, len) = self.sized()?;
         if let Place::Deflated {
@@ -298,7 +298,7 @@ fn refusal(descr: &str) -> String {
 /// Bytes that are read at a time where only their checksum is wanted.
 const PIECE: usize = 32 << 10;
 
-/// An array's bytes in the order of the file, swapped where that is needed, held against the checksum at the end.
+/// An array's bytes in the order of the file, swapped where that is needed, checked against the checksum at the end.
 struct ArrayStream<'a> {
     input: Box<dyn Read + Send + 'a>,
     start: u64,
@@ -364,7 +364,7 @@ impl<'a> ArrayStream<'a> {
         error.at(self.start).rule("N11")
     }
 
-    /// Holds what was read against the checksum, and makes sure that nothing follows.
+    /// Checks what was read against the checksum, and makes sure that nothing follows.
     fn check_end(&mut self) -> Result<(), Error> {
         let Some((hasher, expected)) = self.check.take() else {
             return Ok(());

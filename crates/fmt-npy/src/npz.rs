@@ -24,7 +24,7 @@ pub(crate) const SUFFIX: &str = ".npy";
 /// An open `.npz` file: a zip archive of `.npy` files, in the order of its directory.
 ///
 /// Arrays that are stored as they are (`numpy.savez`) are slices of the source, as in [`crate::NpyReader`]. Deflated ones
-/// (`numpy.savez_compressed`) are inflated when they are read, within [`fmt_core::Limits::decoded_bytes`], and held
+/// (`numpy.savez_compressed`) are inflated when they are read, within [`fmt_core::Limits::decoded_bytes`], and checked
 /// against their checksum.
 pub struct NpzReader {
     source: Arc<dyn ByteSource>,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::Summary;
 
 /// The operators that `oip-server` computes itself, and the operator set since which it does. docs/onnx.md has under which
-/// conditions, and is held against the server's own table by a test.
+/// conditions, and is checked against the server's own table by a test.
 const OPERATORS: &[(&str, u64)] = &[
     ("Abs", 1),
     ("Acos", 1),
@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// The page is held against the table of `backend-onnx`, and this list against the page.
+    /// The page is checked against the table of `backend-onnx`, and this list against the page.
     #[test]
     fn the_list_is_that_of_the_page() {
         let page = include_str!("../../../docs/onnx.md");

@@ -50,10 +50,7 @@ impl<'a> Walk<'a> {
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Error> {
         let left = self.budget.checked_sub(bytes);
         self.budget = left.ok_or_else(|| {
-            let error = Error::new(
-                ErrorKind::TooLarge,
-                "what is to be kept of the model, beside its data",
-            );
+            let error = Error::new(ErrorKind::TooLarge, "the model's structure, without its data");
             error.expected(format_args!(
                 "at most {} bytes, the reader's limit",
                 self.limits.index_bytes

@@ -43,7 +43,7 @@ pub(crate) fn locate_index(source: &dyn ByteSource, limits: &Limits) -> Result<R
     Ok(len - TAIL - size..len - TAIL)
 }
 
-/// Holds what there is of a magic against it: a file that is cut off within it is a short file of this kind.
+/// Checks what there is of a magic against it: a file that is cut off within it is a short file of this kind.
 fn check_magic(found: &[u8], at: u64, which: &str) -> Result<(), Error> {
     if MAGIC.starts_with(found) {
         return Ok(());

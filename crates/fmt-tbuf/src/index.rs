@@ -210,7 +210,7 @@ fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
         InvalidFlatbuffer::ApparentSizeTooLarge => too_large(start, "refers to the same bytes over and over"),
         // The schema has neither unions nor tables within tensors.
         InvalidFlatbuffer::InconsistentUnion { error_trace, .. } => {
-            malformed("is not what it may be", error_trace.as_ref(), 0, "F6")
+            malformed("has an unexpected type", error_trace.as_ref(), 0, "F6")
         }
         InvalidFlatbuffer::DepthLimitReached => too_large(start, "is nested deeper than it may be"),
     }

@@ -101,7 +101,7 @@ pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directo
     Ok(Directory { members })
 }
 
-/// Holds against the file that a directory ends with it: the `zip` crate would look for one from the end to the
+/// Checks against the file that a directory ends with it: the `zip` crate would look for one from the end to the
 /// beginning.
 fn check_end(source: &dyn ByteSource) -> Result<(), Error> {
     const MARK: &[u8; 4] = b"PK\x05\x06";

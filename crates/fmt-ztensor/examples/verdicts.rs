@@ -1,5 +1,5 @@
 //! Prints what the readers of all versions say of files: a line for each tensor with its SHA-256, or why it is refused.
-//! `cargo xtask interop` holds it against the Python packages.
+//! `cargo xtask interop` checks it against the Python packages.
 #![allow(clippy::print_stdout, reason = "it prints what it finds")]
 
 use std::{env, error::Error, sync::Arc};

@@ -68,7 +68,7 @@ impl<'a> Blob<'a> {
         Some((claim, hasher))
     }
 
-    /// All bytes; without a copy where they are plain and in memory, else held against what is claimed of them.
+    /// All bytes; without a copy where they are plain and in memory, else checked against what is claimed of them.
     pub(crate) fn bytes(&self) -> Result<Bytes, Error> {
         let is_copied = !self.decoding.source.is_in_memory();
         if self.is_plain() && !(is_copied && self.claim_of_stored().is_some()) {
@@ -115,7 +115,7 @@ impl<'a> Blob<'a> {
         Ok(have_checksums)
     }
 
-    /// Some of the decoded bytes, which are held against no claim but those of frames.
+    /// Some of the decoded bytes, which are checked against no claim but those of frames.
     pub(crate) fn part(
         &self,
         tables: &ProvenTables,
@@ -145,7 +145,7 @@ impl<'a> Blob<'a> {
         Ok(part)
     }
 
-    /// All bytes one part after the other, held against all claims.
+    /// All bytes one part after the other, checked against all claims.
     pub(crate) fn stream(&self) -> Result<Box<dyn TensorStream + 'a>, Error> {
         let inner: Box<dyn TensorStream + 'a> = if self.is_zstd {
             Box::new(self.compressed()?)
@@ -181,7 +181,7 @@ impl<'a> Blob<'a> {
         ))
     }
 
-    /// Holds all bytes against all claims.
+    /// Checks all bytes against all claims.
     pub(crate) fn verify(&self) -> Result<Verification, Error> {
         let is_claimed = self.claim_of_stored().is_some() || self.claim_of_decoded().is_some();
         let mut have_checksums = false;

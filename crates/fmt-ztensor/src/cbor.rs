@@ -1,7 +1,7 @@
 //! CBOR items one after the other, from bytes that nobody vouches for.
 //!
 //! `ciborium-ll` takes the heads of items apart. This file adds what a hostile index needs: text that is borrowed, counts
-//! that are held against the bytes left, the heads that RFC 8949 forbids, and passing over items without recursion.
+//! that are checked against the bytes left, the heads that RFC 8949 forbids, and passing over items without recursion.
 
 use std::borrow::Cow;
 
@@ -121,7 +121,7 @@ impl<'a> Items<'a> {
         Ok(taken)
     }
 
-    /// Holds a number of items against the bytes left, of which each takes at least one.
+    /// Checks a number of items against the bytes left, of which each takes at least one.
     pub(crate) fn check_count(&self, count: usize, per: usize, what: &str) -> Result<(), Error> {
         if count
             .checked_mul(per)

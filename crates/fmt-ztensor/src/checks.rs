@@ -51,7 +51,7 @@ pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64,
     Ok(end)
 }
 
-/// Holds the bytes in the file against those of the elements; an error says whether the size is to blame for it.
+/// Checks the bytes in the file against those of the elements; an error says whether the size is to blame for it.
 pub(crate) fn check_size(
     dtype: DType,
     shape: &Shape,

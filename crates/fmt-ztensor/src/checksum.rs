@@ -121,7 +121,7 @@ impl Claim {
         }
     }
 
-    /// Holds what was computed against the claim.
+    /// Checks what was computed against the claim.
     pub(crate) fn check(&self, computed: &Self) -> Result<(), Error> {
         if self == computed {
             return Ok(());

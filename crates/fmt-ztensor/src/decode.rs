@@ -102,7 +102,7 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
         .found(format_args!("{stored}, which hold {most} at most")))
 }
 
-/// Walks over the frames and holds them against what they should come to, and against their table if there is one:
+/// Walks over the frames and checks them against what they should come to, and against their table if there is one:
 /// reading a part by a table must give the same bytes as reading everything (Z16). So a table stands alone: any
 /// other skippable frame beside it could hide frames from one of the two.
 pub(crate) fn survey(

@@ -77,7 +77,7 @@ pub(crate) fn dtype_name(dtype: DType) -> &'static str {
 
 /// The dtype that the format has this name for.
 pub(crate) fn dtype_of(name: &str) -> Option<DType> {
-    // Faster than going through the list of all names, and held against it below.
+    // Faster than going through the list of all names, and checked against it below.
     Some(match name {
         "bool" => DType::Bool,
         "uint8" => DType::U8,

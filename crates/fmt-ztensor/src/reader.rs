@@ -50,7 +50,7 @@ use crate::{
 /// ```
 ///
 /// # Checksums
-/// What is copied is held against its checksum: [`TensorReader::read_into`] always, [`TensorReader::tensor`] unless the
+/// What is copied is checked against its checksum: [`TensorReader::read_into`] always, [`TensorReader::tensor`] unless the
 /// tensor is a slice of memory. [`TensorReader::rows`] of raw tensors is not, since checksums are over whole tensors;
 /// [`TensorReader::verify`] is there for that (Z6).
 ///

@@ -14,7 +14,7 @@ use crate::{
     frames::{SeekTable, TABLE_FOOT, Window},
 };
 
-/// The tensors whose tables of frames have been held against their frames.
+/// The tensors whose tables of frames have been checked against their frames.
 #[derive(Debug, Default)]
 pub(crate) struct ProvenTables(Mutex<HashSet<usize>>);
 
@@ -22,7 +22,7 @@ impl ProvenTables {
     /// The decoded bytes `wanted` of tensor `index`, of `whole` bytes, if its blob ends with a table that can be relied on.
     ///
     /// A table that does not fit the frames would give other bytes than reading everything does. So the frames' heads
-    /// are held against it first, once for each tensor. `None` means: fall back to a full read.
+    /// are checked against it first, once for each tensor. `None` means: fall back to a full read.
     pub(crate) fn read(
         &self,
         decoding: Decoding<'_>,
@@ -60,7 +60,7 @@ impl ProvenTables {
         Ok(Some(bytes.slice(start..start + len)))
     }
 
-    /// Holds a table of frames against the frames' heads, unless that was done before. False when there is no table, or the
+    /// Checks a table of frames against the frames' heads, unless that was done before. False when there is no table, or the
     /// heads do not say enough.
     fn prove(
         &self,

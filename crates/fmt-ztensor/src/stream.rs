@@ -14,7 +14,7 @@ use crate::{
     rows::read_table,
 };
 
-/// Bytes as they stand in the file, or swapped, held against their checksum.
+/// Bytes as they stand in the file, or swapped, checked against their checksum.
 pub(crate) struct Stored<'a> {
     source: &'a dyn ByteSource,
     start: u64,
@@ -74,7 +74,7 @@ pub(crate) fn swap(bytes: &mut [u8], width: usize) {
     }
 }
 
-/// Decoded bytes that are held against a checksum of theirs, and perhaps against what booleans may be.
+/// Decoded bytes that are checked against a checksum of theirs, and perhaps against what booleans may be.
 pub(crate) struct Checked<'a> {
     inner: Box<dyn TensorStream + 'a>,
     left: u64,
@@ -142,7 +142,7 @@ fn check_at_end(claim: &mut Option<(Claim, Hasher)>, is_end: bool, start: u64) -
 /// Decoded bytes of small frames that are decoded at once, by several threads.
 const GROUP: u64 = 8 << 20;
 
-/// What compressed frames hold, held against the checksum of the compressed bytes.
+/// The contents of compressed frames, checked against the checksum of the compressed bytes.
 pub(crate) struct Compressed<'a> {
     source: &'a dyn ByteSource,
     limits: Limits,

@@ -46,7 +46,7 @@ fn tensor(planned: &Planned) -> Option<Any> {
     let dtype = DTYPES[usize::from(planned.dtype) % DTYPES.len()];
     let spec = TensorSpec::new(dtype, Shape::new(&dims).ok()?).ok()?;
     let len = usize::try_from(spec.byte_len()).ok().filter(|len| *len <= 4096)?;
-    // Short of bytes, the rest is zeros: sparse tensors come of it.
+    // Short of bytes, the rest is zeros, which makes sparse tensors.
     let mut bytes = planned.bytes.clone();
     bytes.resize(len, 0);
     let tensor = Tensor::new(spec, bytes).ok()?;

@@ -1,4 +1,4 @@
-//! A written configuration held against a model, and completed from it.
+//! A written configuration checked against a model, and completed from it.
 
 use oip_types::{
     ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
@@ -75,7 +75,7 @@ pub struct Completed {
     pub reshaped_outputs: Vec<(String, Axes)>,
 }
 
-/// Holds what is written against a model and fills in what is not.
+/// Checks what is written against a model and fills in what is not.
 ///
 /// # Errors
 /// What does not fit, with what the model says.
@@ -274,7 +274,7 @@ fn narrow_one(
         let batch_dim = is_batched.then_some(-1);
         batch_dim.into_iter().chain(dims.iter().copied()).collect()
     };
-    // What is held against the model is what the model gets.
+    // What is checked against the model is what the model gets.
     let dims = written.model_dims().unwrap_or(dims);
     let full = with_rows(dims);
     let fits = |(written, known): (&i64, &Option<u64>)| {
@@ -654,7 +654,7 @@ mod tests {
                 "{error}"
             );
         }
-        // What the model gets is held against the model.
+        // What the model gets is checked against the model.
         let error = run(
             "max_batch_size: 8 input { name: \"x0\" dims: [ 1, 4 ] reshape { shape: [ 4 ] } }",
             &model,

@@ -1,5 +1,5 @@
-//! The fields of Triton's model configuration, and what becomes of each. docs/models.md shows this as a table, and a test
-//! holds both against each other.
+//! The fields of Triton's model configuration, and whether each is acted on, ignored or refused. docs/models.md shows this as a table, and a test
+//! checks both against each other.
 //!
 //! A field that is not acted on is refused where ignoring it would change answers, and else accepted.
 
@@ -33,12 +33,12 @@ pub(crate) enum Count {
     Map,
 }
 
-/// What becomes of a field.
+/// How a field is treated.
 #[derive(Clone, Copy)]
 pub(crate) enum Effect {
     /// It does what it does in Triton.
     Acts,
-    /// Nothing comes of it, and no answer is another for that; what it is about.
+    /// Ignored, which does not affect answers; what it is about.
     Accepted(&'static str),
     /// A model that sets it, to anything but the default, is not loaded; what it is about.
     Refused(&'static str),

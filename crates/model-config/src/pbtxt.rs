@@ -217,7 +217,7 @@ impl Reader<'_> {
             Some(byte) => bytes.push(byte),
             None => {
                 self.at = place;
-                return self.fail("this is no byte");
+                return self.fail("not a byte");
             }
         }
         Ok(())
@@ -374,7 +374,7 @@ mod tests {
                 "a: \"\\xff\"",
                 "line 1, column 10: the string before this is not UTF-8",
             ),
-            ("a: \"\\777\"", "line 1, column 5: this is no byte"),
+            ("a: \"\\777\"", "line 1, column 5: not a byte"),
             ("a: \"\\ud800\"", "line 1, column 5: this is no Unicode character"),
             (
                 "1: 2",

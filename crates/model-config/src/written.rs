@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 
 use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
 
-/// A configuration as the operator wrote it: read and sound in itself, not yet held against a model.
+/// A configuration as the operator wrote it: read and sound in itself, not yet checked against a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct WrittenConfig {

@@ -42,7 +42,7 @@ pub enum StoreError {
         /// Where the models should be.
         url: String,
     },
-    /// The store wants to know who asks, or does not give it to who asks.
+    /// The store requires authentication, or denies access.
     #[error("{url}: access to {what} is refused; {hint} ({why})")]
     Denied {
         /// Where the models are.
@@ -66,7 +66,7 @@ pub enum StoreError {
     },
     /// An object is another one now than the one that was listed.
     #[error(
-        "{name} has changed in its store while it was fetched; the next synchronisation takes what is there then"
+        "{name} changed in its store while it was fetched; the next synchronisation fetches the new file"
     )]
     Changed {
         /// The object.

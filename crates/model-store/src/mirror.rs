@@ -115,7 +115,7 @@ pub enum Scope<'n> {
     One(&'n str),
 }
 
-/// What came of a synchronisation.
+/// The result of a synchronisation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -224,7 +224,7 @@ impl Mirror {
                     url = self.url,
                     reason = %error,
                     seconds_ago = age,
-                    "the model repository cannot be reached; serving what it had when it last could"
+                    "the model repository cannot be reached; serving the models of the last synchronisation"
                 );
             }
             Err(error) => return Err(error),

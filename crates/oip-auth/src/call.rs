@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 pub enum Api {
     /// Whether the server and its models live and are ready.
     Health,
-    /// What the server and its models say about themselves; the console's and the documentation's pages.
+    /// What the server and its models say about themselves.
     Metadata,
     /// How models are configured.
     ModelConfig,
@@ -29,12 +29,15 @@ pub enum Api {
     SharedMemory,
     /// Prometheus' text.
     Metrics,
+    /// Files of the console and of the API's description in a browser. They are the same for everybody and show nothing of the
+    /// server, so every client gets them: a browser sends no token when it opens a page.
+    Page,
     /// A path that is not known here.
     Unknown,
 }
 
 impl Api {
-    /// Every API that has a name.
+    /// Every API that can be given to an identity or restricted.
     pub const ALL: [Self; 10] = [
         Self::Health,
         Self::Metadata,
@@ -62,6 +65,7 @@ impl Api {
             Self::Trace => "trace",
             Self::SharedMemory => "shared-memory",
             Self::Metrics => "metrics",
+            Self::Page => "page",
             Self::Unknown => "unknown",
         }
     }
@@ -133,8 +137,9 @@ impl<'a> Call<'a> {
             false => Self::new(api),
         };
         match parts {
-            [] | ["console", ..] if parts.get(1) != Some(&"log") => Self::new(Api::Metadata),
-            ["openapi.json" | "docs" | "v2"] | ["v1" | "v2", "models"] => Self::new(Api::Metadata),
+            [] | ["docs"] => Self::new(Api::Page),
+            ["console", file] if file.contains('.') => Self::new(Api::Page),
+            ["openapi.json" | "v2"] | ["v1" | "v2", "models"] => Self::new(Api::Metadata),
             ["console", "log"] => Self::new(Api::Logging),
             ["metrics"] => Self::new(Api::Metrics),
             ["livez" | "readyz" | "healthz" | "ping"] | ["v2", "health", "live" | "ready"] => {
@@ -238,10 +243,13 @@ mod tests {
     #[test]
     fn paths_of_http() {
         for (method, path, api, model, change) in [
-            ("GET", "/", Api::Metadata, None, None),
+            ("GET", "/", Api::Page, None, None),
+            ("GET", "/docs", Api::Page, None, None),
+            ("GET", "/openapi.json", Api::Metadata, None, None),
             ("GET", "/v2", Api::Metadata, None, None),
             ("GET", "/v2/", Api::Metadata, None, None),
-            ("GET", "/console/page.js", Api::Metadata, None, None),
+            ("GET", "/console/page.js", Api::Page, None, None),
+            ("GET", "/console/other", Api::Unknown, None, None),
             ("GET", "/console/log", Api::Logging, None, None),
             ("GET", "/metrics", Api::Metrics, None, None),
             ("GET", "/v2/health/ready", Api::Health, None, None),

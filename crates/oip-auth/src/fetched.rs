@@ -101,7 +101,7 @@ impl Place {
         keys.contains("://")
     }
 
-    /// Holds the URL against what is fetched at all: keys that somebody on the way could change are no keys.
+    /// Checks the URL against what is fetched at all: keys that somebody on the way could change are no keys.
     pub(crate) fn check(url: &str) -> Result<(), String> {
         // It would be in the log.
         if url.contains('@') {

@@ -37,7 +37,7 @@ struct Shared {
     seen: Mutex<Option<Contents>>,
 }
 
-/// What became of fetching keys of JSON Web Tokens.
+/// How fetching keys of JSON Web Tokens went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFetches {
@@ -154,7 +154,7 @@ impl Guard {
                 Ok(Ok(false)) => {}
                 Ok(Ok(true)) => {
                     said = None;
-                    tracing::info!("the changed table of identities holds from now on");
+                    tracing::info!("the changed table of identities is in use");
                 }
                 Ok(Err(error)) => {
                     let text = error.to_string();
@@ -162,7 +162,7 @@ impl Guard {
                         let error = &text;
                         tracing::error!(
                             error,
-                            "the changed table of identities cannot be used; the one before it stays"
+                            "the changed table of identities cannot be used; the previous one stays in use"
                         );
                         said = Some(text);
                     }
@@ -200,6 +200,16 @@ impl Guard {
         self.0.path.as_deref()
     }
 
+    /// Whether clients without credentials may make calls of this API, for models at all.
+    #[must_use]
+    pub fn is_open_to_all(&self, api: Api) -> bool {
+        let Some(table) = self.table() else {
+            return true;
+        };
+        let anonymous = table.anonymous();
+        anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
+    }
+
     /// Decides on a request.
     pub(crate) fn admit(
         &self,
@@ -208,6 +218,13 @@ impl Guard {
         headers: &HeaderMap,
         certificate: impl FnOnce() -> Vec<String>,
     ) -> Result<Admitted, Refusal> {
+        if call.api == Api::Page {
+            return Ok(Admitted {
+                shown: None,
+                grant: None,
+                model: None,
+            });
+        }
         let mut is_restricted = false;
         for restricted in door
             .restricted

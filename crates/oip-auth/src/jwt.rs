@@ -1,6 +1,6 @@
 //! JSON Web Tokens (RFC 7519), signed with one of the keys of a JSON Web Key Set (RFC 7517).
 //!
-//! Which algorithm a token is held against is the key's to say, never the token's: `none` and keys of one kind that are used as another
+//! Which algorithm a token is checked against is the key's to say, never the token's: `none` and keys of one kind that are used as another
 //! are no cases here.
 
 use std::{sync::Arc, time::SystemTime};

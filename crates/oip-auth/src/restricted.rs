@@ -71,7 +71,7 @@ impl Restricted {
         let header = format!("{prefix}{}", key.trim());
         let header = header
             .parse()
-            .map_err(|_| format!("{expected}, found a key that is no name of a header"))?;
+            .map_err(|_| format!("{expected}, found a key that is not a valid header name"))?;
         // Triton knows all but the metrics, which it has on a port of their own.
         let apis: Result<Vec<Api>, String> = names
             .split(',')
@@ -161,7 +161,7 @@ mod tests {
             ("inference:s3cret", "found no '=' after ':'"),
             ("inference:=s3cret", "an empty key or value"),
             ("inference:key=", "an empty key or value"),
-            ("inference:a b=s3cret", "no name of a header"),
+            ("inference:a b=s3cret", "not a valid header name"),
             ("everything:key=s3cret", "unknown API 'everything'"),
         ] {
             let error = Restricted::of_http(text).err().unwrap();

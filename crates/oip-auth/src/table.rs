@@ -245,7 +245,7 @@ impl Table {
                 if table.tokens.iter().any(|(known, _)| *known == digest) {
                     return Err(wrong(
                         token.span().start,
-                        "this token is another identity's already",
+                        "this token already belongs to another identity",
                     ));
                 }
                 table.tokens.push((digest, number));
@@ -435,10 +435,15 @@ impl Identity {
         })
     }
 
+    /// Whether it may make calls of an API.
+    pub(crate) fn may_use(&self, api: Api) -> bool {
+        self.apis.as_ref().is_none_or(|apis| apis.contains(&api))
+    }
+
     /// Whether it may make a call, as far as the call is known.
     pub(crate) fn check_call(&self, call: &Call<'_>) -> Result<(), ServiceError> {
         // What is not known here may be anything.
-        if self.apis.as_ref().is_some_and(|apis| !apis.contains(&call.api)) {
+        if !self.may_use(call.api) {
             let (name, api) = (&self.name, call.api.name());
             return Err(denied(format!("identity '{name}' may not use the API '{api}'")));
         }
@@ -673,7 +678,7 @@ mod tests {
             table(&twice)
                 .err()
                 .unwrap()
-                .contains("line 6: this token is another identity's already")
+                .contains("line 6: this token already belongs to another identity")
         );
     }
 }

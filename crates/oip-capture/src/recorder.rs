@@ -201,7 +201,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// What became of an exchange.
+/// Whether an exchange was recorded.
 enum Written {
     Recorded,
     /// It has so many bytes, which do not fit; smaller ones may.
@@ -313,7 +313,7 @@ impl Writer {
         }
     }
 
-    /// What becomes of an exchange of so many bytes, if it does not fit: when it is like those before it, the next ones will not fit
+    /// The outcome for an exchange of so many bytes that does not fit: when it is like those before it, the next ones will not fit
     /// either.
     fn beyond(&self, bytes: u64) -> Option<Written> {
         let left = self.limit.saturating_sub(self.used);

@@ -3,12 +3,15 @@
 import { badge, bytes, count, h, seconds, table } from "./dom.js";
 import { sparkline } from "./draw.js";
 import { modelPage } from "./model.js";
-import { Watch, call } from "./server.js";
+import { Watch, access, call, text, useToken } from "./server.js";
 
 const watch = new Watch();
 const content = document.getElementById("content");
 
 const last = (values) => values.at(-1) ?? null;
+
+/** What the server says about a call that it refuses. */
+const reason = (error) => `${error.message}${error.status ? ` (HTTP ${error.status})` : ""}`;
 
 /** A number, and its line over the last minutes. */
 function tile(label, value, series) {
@@ -16,9 +19,10 @@ function tile(label, value, series) {
 }
 
 /** The live numbers of a model, or of the server when there is no model. */
-function tiles(place, { hasMetrics }, model, version) {
-  if (!hasMetrics) {
-    place.replaceChildren(h("p", { class: "quiet" }, "The server shows no metrics (--allow-metrics=false)."));
+function tiles(place, { metricsError }, model, version) {
+  if (metricsError) {
+    const why = metricsError.status === 404 ? "the server has no /metrics (--allow-metrics=false)" : reason(metricsError);
+    place.replaceChildren(h("p", { class: "quiet" }, `No numbers: ${why}.`));
     return;
   }
   const series = (field) => watch.series(field, model, version);
@@ -53,19 +57,25 @@ function overview() {
     tiles(numbers, watch);
     const link = (entry) => `#/models/${encodeURIComponent(entry.name)}${entry.version ? `/${encodeURIComponent(entry.version)}` : ""}`;
     const rows = watch.index.map((entry) => {
-      const of = (field) => last(watch.series(field, entry.name, entry.version));
+      const version = entry.version ?? watch.newest(entry.name);
+      const of = (field) => last(watch.series(field, entry.name, version));
       return [
         h("a", { href: link(entry) }, entry.name),
         entry.version ?? "–",
-        badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : entry.state ? "warn" : "quiet"),
+        entry.hasState === false ? "–" : badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : entry.state ? "warn" : "quiet"),
         count(of("rate")), seconds(of("p50")), seconds(of("p99")), count(of("pending")),
-        bytes(watch.last?.memoryOf(entry.name, entry.version)),
+        bytes(watch.last?.memoryOf(entry.name, version)),
         entry.reason ?? "",
       ];
     });
-    models.replaceChildren(rows.length
-      ? table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", "#memory", ""], rows)
-      : h("p", { class: "notice" }, "The repository has no models. A model is a folder with a version folder in it: models/iris/1/model.onnx."));
+    const { listError, stateError, hasLooked } = watch;
+    if (listError) models.replaceChildren(h("p", { class: "notice bad", role: "alert" }, `The models are not listed: ${reason(listError)}.`));
+    else if (rows.length) {
+      models.replaceChildren(table(["model", "version", "state", "#requests/s", "#p50", "#p99", "#waiting", "#memory", ""], rows),
+        stateError ? h("p", { class: "quiet" }, `Versions and states are not shown: ${reason(stateError)}.`) : "");
+    } else if (hasLooked && !watch.error) {
+      models.replaceChildren(h("p", { class: "notice" }, "The repository has no models. A model is a folder with a version folder in it: models/iris/1/model.onnx."));
+    }
     for (const cell of models.querySelectorAll("td:last-child")) cell.className = "reason quiet";
   });
 }
@@ -121,6 +131,45 @@ function logPage() {
   });
 }
 
+/** The metrics as Prometheus reads them, with the token that a link would not send. */
+function metricsPage() {
+  const shown = h("pre", { class: "whole", tabindex: "0" }, "…");
+  content.replaceChildren(h("h1", {}, "Metrics"), h("p", { class: "quiet" }, "The text of /metrics, as it was when this page was opened."), shown);
+  text("/metrics").then((metrics) => { shown.textContent = metrics; }, (error) => {
+    shown.replaceWith(h("p", { class: "notice bad", role: "alert" }, reason(error)));
+    showAccess();
+  });
+  return () => {};
+}
+
+/** The field for a token is there where one may help, or is in use. */
+function showAccess() {
+  const isInUse = access.token() !== "";
+  document.getElementById("access").hidden = !access.isRefused && !isInUse;
+  document.getElementById("forget").hidden = !isInUse;
+  document.getElementById("access-note").textContent = isInUse
+    ? "This tab sends its token with each call."
+    : "The server answers some calls to known clients only. The token stays in this tab.";
+}
+
+function askWithToken(token) {
+  if (!/^[!-~]*$/.test(token)) {
+    document.getElementById("access-note").textContent = "A token has no spaces and no characters outside of ASCII.";
+    return;
+  }
+  useToken(token);
+  document.getElementById("token").value = "";
+  showAccess();
+  showServer();
+  watch.look().then(route);
+}
+
+document.getElementById("access").addEventListener("submit", (event) => {
+  event.preventDefault();
+  askWithToken(document.getElementById("token").value.trim());
+});
+document.getElementById("forget").addEventListener("click", () => askWithToken(""));
+
 let leave = () => {};
 
 function route() {
@@ -128,8 +177,9 @@ function route() {
   const [, page, name, version] = location.hash.split("/").map(decodeURIComponent);
   if (page === "models" && name) leave = modelPage(content, watch, tiles, name, version);
   else if (page === "log") leave = logPage();
+  else if (page === "metrics") leave = metricsPage();
   else leave = overview();
-  const hash = page === "log" ? "#/log" : "#/";
+  const hash = page === "log" || page === "metrics" ? `#/${page}` : "#/";
   for (const link of document.querySelectorAll("nav a")) {
     if (link.getAttribute("href") === hash) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -139,11 +189,21 @@ function route() {
 
 watch.listen(() => {
   const ready = document.getElementById("ready");
-  const [text, kind] = watch.error ? [watch.error.message, "bad"] : watch.ready ? ["ready", "good"] : watch.ready === false ? [watch.reason || "not ready", "warn"] : ["connecting", "quiet"];
-  ready.textContent = text;
+  const [state, kind] = watch.error ? [watch.error.message, "bad"]
+    : watch.ready ? ["ready", "good"]
+    : watch.ready === false ? [watch.reason || "not ready", "warn"]
+    : watch.reason ? ["readiness not shown", "quiet"] : ["connecting", "quiet"];
+  ready.textContent = state;
+  ready.title = watch.reason ?? "";
   ready.className = `badge ${kind}`;
+  showAccess();
 });
-call("/v2").then((server) => { document.getElementById("version").textContent = server.version; }, () => {});
+
+function showServer() {
+  call("/v2").then((server) => { document.getElementById("version").textContent = server.version; }, () => {});
+}
+
+showServer();
 addEventListener("hashchange", () => { route(); content.focus(); });
 route();
 watch.run();

@@ -2,7 +2,7 @@
 
 import { badge, bytes, h, seconds, table, tabs } from "./dom.js";
 import { bars, pipeline } from "./draw.js";
-import { CallError, call, modelPath } from "./server.js";
+import { CallError, access, call, modelPath } from "./server.js";
 import { snippets } from "./snippets.js";
 import { PIXELS, elements, exampleData, exampleShape, fitShape, imageLayout, isFloat, picture, printData, readAudio, readData, readImage } from "./tensors.js";
 
@@ -69,6 +69,8 @@ function inputFields(input, i) {
     onchange: () => file.files[0] && load(file.files[0]),
   });
   data.addEventListener("input", () => { large = null; });
+  // Another range or rate is for the file that was chosen, too.
+  for (const choice of [pixels, rate]) choice.addEventListener("change", () => file.files[0] && load(file.files[0]));
   show(exampleData(input.datatype, shape), shape);
   const fields = h("fieldset", {},
     h("legend", {}, input.name, h("span", { class: "quiet" }, ` ${input.datatype}${pattern(input.shape)}`)),
@@ -132,7 +134,7 @@ function showOutput(output) {
   return h("div", {}, title, data.length ? tabs(`views of ${output.name}`, views) : h("p", { class: "quiet" }, "no elements"));
 }
 
-/** The form and what comes of it. */
+/** The form, its answer and the same call in other languages. */
 function tryIt(model, version, metadata) {
   const inputs = metadata.inputs.map(inputFields);
   const result = h("div", { "aria-live": "polite" });
@@ -143,7 +145,7 @@ function tryIt(model, version, metadata) {
 
   function showCode() {
     try {
-      const texts = snippets(model, version, request());
+      const texts = snippets(model, version, request(), access.token() !== "");
       code.replaceChildren(tabs("the same call elsewhere", texts.map(([name, text]) => [name, () => h("div", {},
         h("pre", {}, text), h("button", { type: "button", onclick: () => navigator.clipboard?.writeText(text) }, "Copy"))])));
     } catch (error) {
@@ -223,7 +225,8 @@ export function modelPage(place, watch, tiles, model, version) {
   const state = h("div");
   const numbers = h("div", { class: "tiles" });
   const body = h("div", {}, h("p", { class: "quiet" }, "…"));
-  place.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all models")), h("h1", {}, model, version && h("span", { class: "quiet" }, ` version ${version}`)), state, control(model), numbers, body);
+  const buttons = control(model);
+  place.replaceChildren(h("p", {}, h("a", { href: "#/" }, "← all models")), h("h1", {}, model, version && h("span", { class: "quiet" }, ` version ${version}`)), state, buttons, numbers, body);
   let isShown = false;
 
   async function load() {
@@ -242,14 +245,15 @@ export function modelPage(place, watch, tiles, model, version) {
   let seen = null;
   return watch.listen(() => {
     const entries = watch.index.filter((entry) => entry.name === model && (!version || entry.version === version));
-    state.replaceChildren(...entries.map((entry) => h("p", {}, `version ${entry.version ?? "–"} `, badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : "warn"), " ", entry.reason ?? "")));
+    state.replaceChildren(...entries.filter((entry) => entry.hasState !== false).map((entry) => h("p", {}, `version ${entry.version ?? "–"} `, badge(entry.state ?? "not loaded", entry.state === "READY" ? "good" : "warn"), " ", entry.reason ?? "")));
+    buttons.hidden = watch.stateError != null;
     // The metadata belongs to what is loaded now; a form that somebody fills in is left alone.
     const now = JSON.stringify(entries.map((entry) => [entry.version, entry.state]));
     if (now !== seen) {
       seen = now;
       if (!isShown || !entries.some((entry) => entry.state === "READY")) load();
     }
-    const newest = version ?? entries.filter((entry) => entry.state === "READY").at(-1)?.version ?? "";
+    const newest = version ?? entries.filter((entry) => entry.state === "READY").at(-1)?.version ?? watch.newest(model) ?? "";
     tiles(numbers, watch, model, newest);
   });
 }

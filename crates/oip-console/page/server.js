@@ -8,26 +8,58 @@ export class CallError extends Error {
   }
 }
 
-/** Calls the server; returns the parsed body, or undefined when there is none. */
-export async function call(path, body) {
-  const options = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: typeof body === "string" ? body : JSON.stringify(body) };
-  let response;
+/** Where this tab keeps the token; the page at /docs reads the same. */
+const TOKEN = "tensorferry-token";
+
+/** The token, and whether a call was refused for want of one, or of another. */
+export const access = { isRefused: false, token: () => sessionStorage.getItem(TOKEN) ?? "" };
+
+/** Sends this token with each call from now on; an empty one is none. */
+export function useToken(token) {
+  access.isRefused = false;
+  if (token) sessionStorage.setItem(TOKEN, token);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+/** Asks the server, with the token; returns the response whatever its status is. */
+async function ask(path, options = {}) {
+  const token = access.token();
+  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   try {
-    response = await fetch(path, options);
+    return await fetch(path, { ...options, headers });
   } catch {
     throw new CallError(0, "The server cannot be reached.");
   }
+}
+
+/** The server's own words for what it refuses. */
+async function refusal(response) {
   const text = await response.text();
-  if (!response.ok) {
-    let message = text;
-    try {
-      message = JSON.parse(text).error ?? text;
-    } catch {
-      // Not every error has a body.
-    }
-    throw new CallError(response.status, message || `HTTP status ${response.status}`);
+  let message = text;
+  try {
+    message = JSON.parse(text).error ?? text;
+  } catch {
+    // Not every error has a body.
   }
+  // With a table of identities, 403 names the identity; other refusals are the same with a token.
+  if (response.status === 401 || (response.status === 403 && message.startsWith("identity '"))) access.isRefused = true;
+  return new CallError(response.status, message || `HTTP status ${response.status}`);
+}
+
+/** Calls the server; returns the parsed body, or undefined when there is none. */
+export async function call(path, body) {
+  const options = body === undefined ? {} : { method: "POST", headers: { "Content-Type": "application/json" }, body: typeof body === "string" ? body : JSON.stringify(body) };
+  const response = await ask(path, options);
+  if (!response.ok) throw await refusal(response);
+  const text = await response.text();
   return text && parse(text);
+}
+
+/** A page of text, such as the metrics. */
+export async function text(path) {
+  const response = await ask(path);
+  if (!response.ok) throw await refusal(response);
+  return response.text();
 }
 
 /** JSON, with integers beyond 2^53 as strings so that no digit is lost. */
@@ -142,8 +174,9 @@ export class Watch {
     this.listeners = new Set();
     this.history = [];
     this.index = [];
-    this.error = null;
-    this.hasMetrics = true;
+    // Why the server cannot be asked, and why it does not list models, states of models, or numbers.
+    this.error = this.listError = this.stateError = this.metricsError = null;
+    this.hasLooked = false;
   }
 
   /** Calls back now and after each look; returns the function that ends it. */
@@ -155,18 +188,44 @@ export class Watch {
 
   async look() {
     try {
-      this.index = (await call("/v2/repository/index", "{}")) ?? [];
-      const ready = await fetch("/v2/health/ready");
-      this.ready = ready.ok;
-      this.reason = ready.ok ? "" : (await ready.json()).error;
-      const metrics = await fetch("/metrics");
-      this.hasMetrics = metrics.ok;
+      await this.list();
+      const ready = await ask("/v2/health/ready");
+      this.ready = ready.ok ? true : [401, 403].includes(ready.status) ? null : false;
+      this.reason = ready.ok ? "" : (await refusal(ready)).message;
+      const metrics = await ask("/metrics");
+      this.metricsError = metrics.ok ? null : await refusal(metrics);
       if (metrics.ok) this.add(snapshot(readMetrics(await metrics.text())));
       this.error = null;
     } catch (error) {
       this.error = error;
     }
+    this.hasLooked = true;
     for (const listener of this.listeners) listener(this);
+  }
+
+  /** Asks for all versions with their states, or, where that is refused, for the models' names. */
+  async list() {
+    this.listError = this.stateError = null;
+    try {
+      this.index = (await call("/v2/repository/index", "{}")) ?? [];
+      return;
+    } catch (error) {
+      if (!error.status) throw error;
+      this.stateError = error;
+    }
+    try {
+      this.index = ((await call("/v2/models")).models ?? []).map((name) => ({ name, hasState: false }));
+    } catch (error) {
+      if (!error.status) throw error;
+      this.index = [];
+      this.listError = error;
+    }
+  }
+
+  /** The newest version of a model that the metrics know. */
+  newest(model) {
+    const known = [...(this.last?.models.keys() ?? [])].map((name) => JSON.parse(name)).filter(([name]) => name === model);
+    return known.map(([, version]) => version).sort((a, b) => a - b).at(-1);
   }
 
   add(look) {

@@ -8,11 +8,14 @@ const NUMPY = {
 };
 const RUST = {
   BOOL: "bool", UINT8: "u8", UINT16: "u16", UINT32: "u32", UINT64: "u64", INT8: "i8", INT16: "i16", INT32: "i32",
-  INT64: "i64", FP32: "f32", FP64: "f64",
+  INT64: "i64", FP16: "tensor_core::f16", BF16: "tensor_core::bf16", FP32: "f32", FP64: "f64",
 };
 const SHOWN = 2000;
 
-const python = (value) => JSON.stringify(value).replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False").replace(/\bnull\b/g, "None");
+function python(value) {
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  return typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value);
+}
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const isLong = (request) => JSON.stringify(request).length > SHOWN;
 const isShort = (input) => JSON.stringify(input.data).length <= SHOWN && input.shape.length > 0;
@@ -34,49 +37,69 @@ function inPython(input) {
     : `np.array(${python(input.data)}, dtype=${dtype}).reshape(${python(input.shape)})`;
 }
 
-/** A list of [language, text] for a request to a model. */
-export function snippets(model, version, request) {
+/** A float as Rust has it; requests have those that JSON lacks as strings. */
+function rustFloat(value, type) {
+  const special = { NaN: "NAN", Infinity: "INFINITY", "-Infinity": "NEG_INFINITY" }[value];
+  const text = String(value);
+  return special ? `${type}::${special}` : /[.e]/.test(text) ? text : `${text}.0`;
+}
+
+const rustString = (value) =>
+  JSON.stringify(value).replace(/\\u([0-9a-f]{4})|\\([bf])/g, (_, code, letter) => `\\u{${code ?? { b: "8", f: "c" }[letter]}}`);
+
+function inRust({ datatype, shape, data }) {
+  const dims = `tensor_core::Shape::new(&${JSON.stringify(shape)})?`;
+  const isLarge = JSON.stringify(data).length > SHOWN;
+  const list = (one) => (isLarge ? "data" : `vec![${data.map(one).join(", ")}]`);
+  if (datatype === "BYTES") return `oip_types::BytesTensor::from_elements(${dims}, ${list(rustString)})?`;
+  const type = RUST[datatype];
+  const values = {
+    FP16: () => `${list((value) => rustFloat(value, "f32"))}.into_iter().map(${type}::from_f32).collect()`,
+    FP32: () => list((value) => rustFloat(value, type)),
+    FP64: () => list((value) => rustFloat(value, type)),
+  };
+  values.BF16 = values.FP16;
+  return `tensor_core::Tensor::from_vec::<${type}>(${dims}, ${(values[datatype] ?? (() => list(String)))()})?`;
+}
+
+/** A list of [language, text] for a request to a model; `hasToken` is whether the caller must show one. */
+export function snippets(model, version, request, hasToken) {
   const body = { inputs: request.inputs };
   const url = `${location.origin}${modelPath(model, version)}/infer`;
   const name = JSON.stringify(model);
   const file = isLong(body);
+  const header = hasToken ? ' -H "Authorization: Bearer $TOKEN"' : "";
   const curl = file
-    ? `# request.json holds the JSON of the request\ncurl -s ${quoted(url)} -d @request.json`
-    : `curl -s ${quoted(url)} -d ${quoted(JSON.stringify(body))}`;
+    ? `# request.json holds the JSON of the request\ncurl -s ${quoted(url)}${header} -d @request.json`
+    : `curl -s ${quoted(url)}${header} -d ${quoted(JSON.stringify(body))}`;
   const client = [
     "# pip install tritonclient[http] numpy",
+    ...(hasToken ? ["import os"] : []),
     "import numpy as np",
     "import tritonclient.http as triton",
     "",
-    `client = triton.InferenceServerClient(${JSON.stringify(location.host)})`,
+    `client = triton.InferenceServerClient(${JSON.stringify(location.host)}${location.protocol === "https:" ? ", ssl=True" : ""})`,
     "inputs = []",
     ...request.inputs.flatMap((input) => [
       `value = ${inPython(input)}`,
       `inputs.append(triton.InferInput(${JSON.stringify(input.name)}, list(value.shape), ${JSON.stringify(input.datatype)}))`,
       "inputs[-1].set_data_from_numpy(value)",
     ]),
-    `result = client.infer(${name}, inputs${version ? `, model_version=${JSON.stringify(version)}` : ""})`,
+    `result = client.infer(${name}, inputs${version ? `, model_version=${JSON.stringify(version)}` : ""}${hasToken ? ', headers={"Authorization": "Bearer " + os.environ["TOKEN"]}' : ""})`,
     "for output in result.get_response()[\"outputs\"]:",
     "    print(output[\"name\"], result.as_numpy(output[\"name\"]))",
   ].join("\n");
   const values = (input) => (isShort(input) ? JSON.stringify(nested(input.data, input.shape)) : `${identifier(input.name, 0)}.npy`);
   const tool = [
-    `tensor infer --url ${quoted(location.origin)} --model ${quoted(model)}${version ? ` --version ${quoted(version)}` : ""} \\`,
+    `tensor infer --url ${quoted(location.origin)} --model ${quoted(model)}${version ? ` --version ${quoted(version)}` : ""}${hasToken ? ' --header "authorization=Bearer $TOKEN"' : ""} \\`,
     request.inputs.map((input) => `    -i ${quoted(`${input.name}=${values(input)}`)}${isShort(input) ? "" : " --cast"}`).join(" \\\n"),
   ].join("\n");
   const rust = [
     "// oip-client, oip-types, tensor-core, tokio",
-    "let client = oip_client::builder(" + JSON.stringify(location.origin) + ").build()?;",
+    "let client = oip_client::builder(" + JSON.stringify(location.origin) + ")" + (hasToken ? '.header("authorization", format!("Bearer {token}"))' : "") + ".build()?;",
     `let model = oip_types::ModelRef::new(${name}, ${version ? `Some(${JSON.stringify(version)})` : "None"})?;`,
     "let request = oip_types::InferRequest::new(model)",
-    ...request.inputs.map((input) => {
-      const data = JSON.stringify(input.data).length > SHOWN ? "data" : `vec!${JSON.stringify(input.data)}`;
-      const shape = `tensor_core::Shape::new(&${JSON.stringify(input.shape)})?`;
-      const tensor = input.datatype === "BYTES"
-        ? `oip_types::BytesTensor::from_elements(${shape}, ${data})?`
-        : `tensor_core::Tensor::from_vec::<${RUST[input.datatype] ?? "half::f16"}>(${shape}, ${data})?`;
-      return `    .with_input(${JSON.stringify(input.name)}, ${tensor})`;
-    }),
+    ...request.inputs.map((input) => `    .with_input(${rustString(input.name)}, ${inRust(input)})`),
   ].join("\n") + ";\nlet response = client.infer(&request).await?;";
   return [["curl", curl], ["Python", client], ["tensor", tool], ["Rust", rust]];
 }

@@ -70,11 +70,9 @@ const fn script(path: &'static str, content: &'static str) -> File {
     (path, "text/javascript; charset=utf-8", content)
 }
 
-/// What a program sees at `/`.
+/// What a program sees at `/`. It is for every client, so it has no version.
 const FOR_PROGRAMS: &str = concat!(
-    "Tensorferry ",
-    env!("CARGO_PKG_VERSION"),
-    ", a server of the Open Inference Protocol (KServe V2)\n\n",
+    "Tensorferry, a server of the Open Inference Protocol (KServe V2)\n\n",
     "models       GET  /v2/models\n",
     "one model    GET  /v2/models/MODEL\n",
     "inference    POST /v2/models/MODEL/infer\n",

@@ -4,7 +4,7 @@
 //! cargo bench -p oip-engine --bench statistics
 //! ```
 //!
-//! `cargo bench -p oip-engine --bench engine` says what a whole request costs, to hold this against.
+//! `cargo bench -p oip-engine --bench engine` says what a whole request costs, to compare this with.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

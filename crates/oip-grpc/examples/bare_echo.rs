@@ -1,4 +1,4 @@
-//! A bare echo over tonic: the floor that the costs of an inference server over gRPC are held against (`cargo xtask bench serve`).
+//! A bare echo over tonic: the floor that the costs of an inference server over gRPC are compared with (`cargo xtask bench serve`).
 //! It gives each request's raw tensors back, with the messages that tonic generates and has read, and none of what this crate adds.
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 

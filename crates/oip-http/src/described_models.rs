@@ -258,7 +258,7 @@ fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMeta
     }
 }
 
-/// A tensor of this name, type and shape. The shape of an example stands with it, for who makes data.
+/// A tensor of this name, type and shape. It includes the shape of an example, for clients that generate data.
 fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
     let dims = tensor.shape.dims();
     let mut shape = json!({

@@ -315,7 +315,7 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
         if value.is_array() || value.is_object() || value.is_null() {
             let name = Quoted(&name);
             return Err(ServiceError::invalid(format!(
-                "{name} is no input of the model, and a parameter must be a string, a number or a boolean"
+                "{name} is not an input of the model, and a parameter must be a string, a number or a boolean"
             )));
         }
         parameters.insert(name, value);

@@ -1,7 +1,7 @@
 //! The REST side as one service, in which inference does not go through a router.
 //!
 //! A router takes a dozen allocations for a request, and code of its own that a small request finds cold. Inference is nearly all that a
-//! server is asked for, and its path is soon told from others.
+//! server is asked for, and its path is quickly recognised.
 
 use std::{
     convert::Infallible,

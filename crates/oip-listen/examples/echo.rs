@@ -1,4 +1,4 @@
-//! A bare echo over hyper: the floor that the costs of an inference server over HTTP are held against (`cargo xtask bench serve`).
+//! A bare echo over hyper: the floor that the costs of an inference server over HTTP are compared with (`cargo xtask bench serve`).
 //! It gives each request's body back, and has none of what this crate adds.
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 

@@ -145,7 +145,7 @@ impl WatchedStream {
         *self.project().work += count * FRAME;
     }
 
-    /// Reads until the bytes tell what the client speaks, and keeps them for who reads next. `None` if the client ends before.
+    /// Reads until the bytes tell what the client speaks, and keeps them for the next reader. `None` if the client ends before.
     pub(crate) fn poll_detect(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -86,4 +86,4 @@ pub use self_wakes::let_others_go;
 pub use serve::{serve, serve_each, serve_tls};
 pub use shares::{StreamCap, Windows};
 pub use shutdown::Shutdown;
-pub use tls::{CertificateName, ClientCertificate, Tls, TlsError, TlsFile, TlsFiles};
+pub use tls::{CertificateName, ClientCertificate, ServerCertificate, Tls, TlsError, TlsFile, TlsFiles};

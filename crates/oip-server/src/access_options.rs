@@ -1,4 +1,4 @@
-//! Options for who may do what, and where.
+//! Options that say who may do what, and where.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

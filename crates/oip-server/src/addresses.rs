@@ -1,4 +1,4 @@
-//! Where the server listens: the options that say so, what hosting platforms say in the environment, and what comes of both.
+//! Where the server listens: the options that say so, what hosting platforms say in the environment, and the addresses that follow from both.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},

@@ -53,7 +53,7 @@ static ALLOCATOR: Keeping = Keeping;
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
 
-/// Counts what is allocated, for who wants to know what a request takes; it is in no program that serves.
+/// Counts what is allocated, to measure what a request takes; it is in no program that serves.
 #[cfg(feature = "count-allocations")]
 pub(crate) mod counting {
     use std::{

@@ -12,7 +12,7 @@ use std::{
 };
 
 use axum::Router;
-use oip_auth::{Gate, Guard};
+use oip_auth::{Api, Gate, Guard};
 use oip_capture::{Captured, Recorder};
 use oip_engine::{Engine, Repositories};
 use oip_listen::{Address, Lanes, Listener, Peer, Protocol, Shutdown, Tls, listen, serve_each};
@@ -41,6 +41,7 @@ use crate::{
     one_port::OnePort,
     options::LogFormat,
     platforms::Aliases,
+    reach,
     reload::Reloads,
     report::{self, PassedOver},
     signals::{Signals, Wish},
@@ -265,14 +266,22 @@ impl App {
         };
         let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
         let is_text = matches!(config.log_format, LogFormat::Text);
-        let addresses = report::Addresses {
+        let addresses = reach::Addresses {
             http: http.clone(),
             grpc: grpc.clone(),
             admin: bound
                 .iter()
                 .find(|bound| bound.is_admin)
                 .map(|bound| bound.address.clone()),
-            is_encrypted: tls.is_some(),
+            encryption: tls.as_ref().map(|tls| {
+                let files = tls.files();
+                reach::Encryption {
+                    certificate: tls.certificate().unwrap_or_default(),
+                    file: files.certificate.clone(),
+                    knows_clients: files.client_ca.is_some(),
+                }
+            }),
+            wants_token: !guard.is_open_to_all(Api::Inference),
             has_console: config.allow_console,
         };
         if is_text {

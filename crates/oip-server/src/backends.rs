@@ -144,8 +144,8 @@ impl BackendConfig {
         ])
     }
 
-    /// This program as a worker with the same backends. What came from the configuration file it is told; what came from
-    /// the environment it would find there too, and is told as well.
+    /// This program as a worker with the same backends. It gets every option on its command line, also
+    /// those that came from the environment, where it would find them too.
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
         command.arg(WORKER).arg(format!("--log={}", self.log));

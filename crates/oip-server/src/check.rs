@@ -1,4 +1,4 @@
-//! `oip-server check`: loads everything as the server would, says what came of it, and opens no port.
+//! `oip-server check`: loads everything as the server would, prints the results, and opens no port.
 
 use std::{
     process::ExitCode,
@@ -18,10 +18,16 @@ use crate::{
     telemetry, tls_options,
 };
 
-/// Loads all models as the server would, and prints what came of it. Ends with 1 when a model would not be served, or when
+const EXAMPLES: &str = "\
+Examples:
+  oip-server check models
+  oip-server check iris.onnx --json
+  oip-server check --config production.toml";
+
+/// Loads all models as the server would, and prints which of them are ready. Ends with 1 when a model would not be served, or when
 /// there is none.
 #[derive(Debug, Parser)]
-#[command(name = "oip-server check", max_term_width = 110)]
+#[command(name = "oip-server check", after_help = EXAMPLES, max_term_width = 110)]
 pub(crate) struct Check {
     /// Print JSON: a list of models with their inputs and outputs, or the reasons why they would not be served
     #[arg(long)]

@@ -15,15 +15,21 @@ use crate::{
     check::{self, Check},
     failure::Failure,
     init::{self, Init},
-    options::{Options, one_line},
+    options::{AFTER_HELP, Options, one_line},
 };
 
 /// The name of the program.
 const PROGRAM: &str = "oip-server";
 
+const COMPLETIONS: &str = "\
+Examples:
+  oip-server completions bash > ~/.local/share/bash-completion/completions/oip-server
+  oip-server completions zsh > ~/.zfunc/_oip-server
+  oip-server completions fish > ~/.config/fish/completions/oip-server.fish";
+
 /// Prints a script that completes options in your shell.
 #[derive(Debug, Parser)]
-#[command(name = "oip-server completions")]
+#[command(name = "oip-server completions", after_help = COMPLETIONS)]
 struct Completions {
     /// The shell
     shell: Shell,
@@ -31,7 +37,10 @@ struct Completions {
 
 /// Writes manual pages.
 #[derive(Debug, Parser)]
-#[command(name = "oip-server man")]
+#[command(
+    name = "oip-server man",
+    after_help = "Example: oip-server man ~/.local/share/man/man1"
+)]
 struct Man {
     /// The folder to write them to
     folder: PathBuf,
@@ -137,6 +146,7 @@ fn whole() -> Command {
         Man::command().name("man"),
     ];
     Options::command()
+        .after_help(AFTER_HELP)
         .args_conflicts_with_subcommands(true)
         .disable_help_subcommand(true)
         .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))
@@ -158,8 +168,13 @@ fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
 fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
     let known = ["check", "init", "completions", "man"];
-    // One slip in a word of five letters, two in a long one, none in a short one.
-    let is_near = |known: &&str| strsim::osa_distance(known, text) <= (known.len() / 5).min(2);
+    // One slip in a word of four letters, two in a long one, none in a short one.
+    let slips = |known: &str| match known.len() {
+        0..=3 => 0,
+        4..=9 => 1,
+        _ => 2,
+    };
+    let is_near = |known: &&str| strsim::osa_distance(known, text) <= slips(known);
     known.into_iter().find(is_near)
 }
 
@@ -172,11 +187,59 @@ mod tests {
         whole().debug_assert();
     }
 
+    /// Each command shows how it is called, and each of these lines is one that it takes.
+    #[test]
+    fn every_command_has_examples_that_are_its_own() {
+        let whole = whole();
+        let commands = whole
+            .get_subcommands()
+            .map(|command| (Some(command.get_name()), command));
+        for (name, command) in commands.chain([(None, &whole)]) {
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let examples = examples(&help);
+            assert!(!examples.is_empty(), "{name:?} has no example");
+            for words in examples {
+                assert!(
+                    name.is_none_or(|name| words.first().is_some_and(|word| word == name)),
+                    "{name:?}: {words:?}"
+                );
+                let words = words.into_iter().map(OsString::from);
+                let first = words.clone().next();
+                let taken = match first.as_deref().and_then(OsStr::to_str) {
+                    Some("check") => Check::try_parse_from(words).map(drop),
+                    Some("init") => Init::try_parse_from(words).map(drop),
+                    Some("completions") => Completions::try_parse_from(words).map(drop),
+                    Some("man") => Man::try_parse_from(words).map(drop),
+                    _ => Options::try_parse_from(once(PROGRAM.into()).chain(words)).map(drop),
+                };
+                assert!(taken.is_ok(), "{name:?}: {}", taken.unwrap_err());
+            }
+        }
+    }
+
+    /// The arguments of the lines in a help text that call the program, up to what is for the shell or explains the line.
+    fn examples(help: &str) -> Vec<Vec<String>> {
+        let call = format!("{PROGRAM} ");
+        let lines = help
+            .lines()
+            .map(|line| line.strip_prefix("Example:").unwrap_or(line));
+        let calls = lines.filter_map(|line| line.trim_start().strip_prefix(&call));
+        let end = |call: &str| ["  ", " > "].iter().filter_map(|sign| call.find(sign)).min();
+        calls
+            .map(|call| &call[..end(call).unwrap_or(call.len())])
+            .map(|call| call.split_whitespace().map(str::to_owned).collect())
+            .collect()
+    }
+
     #[test]
     fn misspelt_commands_are_known() {
         let meant = |text: &str| super::meant(OsStr::new(text));
         assert_eq!(meant("chek"), Some("check"));
         assert_eq!(meant("completion"), Some("completions"));
+        assert_eq!(meant("nit"), Some("init"));
         for path in ["models", "min", "iris.onnx", "in"] {
             assert_eq!(meant(path), None, "{path}");
         }

@@ -29,20 +29,16 @@ impl<'m> Example<'m> {
         is_fine.then_some(Self { model, inputs })
     }
 
-    /// The request by `curl`, to a server at this URL.
+    /// The request by `curl`, to a server at this URL, with what `curl` is told before it.
     pub(crate) fn curl(&self, url: &str, path: &str) -> String {
         let inputs: Vec<Value> = self.inputs.iter().map(ExampleInput::json).collect();
         let body = json!({"inputs": inputs}).to_string();
         format!("curl -s {url}/v2/models/{path}/infer -d {}", quoted(&body))
     }
 
-    /// The request by the program `tensor`; `url` where it is not the one that `tensor` takes by itself.
-    pub(crate) fn tensor(&self, url: Option<&str>) -> String {
-        let mut command = "tensor infer".to_owned();
-        if let Some(url) = url {
-            command += &format!(" --url {url}");
-        }
-        command += &format!(" --model {}", quoted(self.model));
+    /// The request by the program `tensor`, with these options, each with a blank before it.
+    pub(crate) fn tensor(&self, options: &str) -> String {
+        let mut command = format!("tensor infer{options} --model {}", quoted(self.model));
         for input in &self.inputs {
             let literal = format!("{}={}", input.tensor().name, input.nested());
             command += &format!(" -i {}", quoted(&literal));
@@ -52,7 +48,7 @@ impl<'m> Example<'m> {
 }
 
 /// A text as one word of a shell.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.' | '/' | ':');
     match !text.is_empty() && text.chars().all(is_plain) {
         true => text.to_owned(),
@@ -81,12 +77,12 @@ mod tests {
             r#"curl -s http://h:1/v2/models/my%20model/infer -d '{"inputs":[{"data":[0,0,0],"datatype":"FP32","name":"x","shape":[1,3]},{"data":[""],"datatype":"BYTES","name":"it'\''s","shape":[1]}]}'"#
         );
         assert_eq!(
-            example.tensor(None),
+            example.tensor(""),
             r#"tensor infer --model 'my model' -i 'x=[[0,0,0]]' -i 'it'\''s=[""]'"#
         );
         assert!(
             example
-                .tensor(Some("http://h:1"))
+                .tensor(" --url http://h:1")
                 .starts_with("tensor infer --url http://h:1 --model")
         );
     }
@@ -98,7 +94,7 @@ mod tests {
         let metadata = metadata("means", vec![rows.clone(), rows]);
         let example = Example::of(&metadata).unwrap();
         assert_eq!(
-            example.tensor(None),
+            example.tensor(""),
             "tensor infer --model means -i 'mean.rows=[0]'"
         );
     }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// Writes an example repository: a network that reads digits, a tensor file, a pipeline of both, and a page that says how to go on.
 #[derive(Debug, Parser)]
-#[command(name = "oip-server init")]
+#[command(name = "oip-server init", after_help = "Example: oip-server init shop")]
 pub(crate) struct Init {
     /// The folder to write it to: a new one, or one that is empty
     #[arg(default_value = "models")]

@@ -32,8 +32,10 @@ mod platforms;
 mod pushed;
 #[cfg(feature = "python")]
 mod python_options;
+mod reach;
 mod reload;
 mod report;
+mod shown;
 mod signals;
 mod source_options;
 mod telemetry;

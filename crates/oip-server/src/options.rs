@@ -4,7 +4,6 @@ use std::{num::NonZeroU32, ops::Range, path::PathBuf};
 
 use clap::{
     CommandFactory, Parser, ValueEnum,
-    builder::styling::Styles,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use serde::Deserialize;
@@ -25,20 +24,21 @@ use crate::{
 #[cfg(feature = "otlp")]
 use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
 
-const AFTER_HELP: &str = "\
-A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version
-policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file
-(model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors,
-whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a
+/// What stands behind the options. Paragraphs are lines, which the terminal's width breaks.
+pub(crate) const AFTER_HELP: &str = "\
+A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version \
+policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file \
+(model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors, \
+whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a \
 model in Python. Models at a URL are fetched into a cache first.
 
-Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the
-configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the
+Every option can also be given in the environment, as OIP_ and its name in capitals (OIP_MODEL_REPOSITORY), and in the \
+configuration file, by its name (model-repository = \"models\"). The command line wins over the environment, the \
 environment over the file.
 
 Examples:
   oip-server init shop                writes an example repository
-  oip-server shop                     serves it on http://127.0.0.1:8080 (HTTP) and 127.0.0.1:9000 (gRPC)
+  oip-server shop                     serves it on http://127.0.0.1:8080 and grpc://127.0.0.1:9000
   oip-server iris.onnx                serves one file
   oip-server check models --json      loads everything, says what would fail, and opens no port
   oip-server models --http-address 0.0.0.0:8080 --model-control-mode poll
@@ -46,16 +46,16 @@ Examples:
 
 Sizes are bytes or have a unit (64MiB, 1GB), times are seconds or have one (5, 500ms, 2min).
 
-SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some
-had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access
-log's file again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
+SIGTERM or SIGINT: no new connections, open requests are finished, then the process ends with code 0, or 1 when some \
+had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access log's file \
+again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
 /// What is logged unless somebody says otherwise.
 pub(crate) const DEFAULT_LOG: &str = "info";
 
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
 #[derive(Debug, Default, Parser, Deserialize)]
-#[command(name = "oip-server", version, after_help = AFTER_HELP, styles = Styles::plain(), max_term_width = 110)]
+#[command(name = "oip-server", version, max_term_width = 110)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
     /// A folder with models, a folder with one model, a model's file, or the URL of one of these. It overrides

@@ -6,7 +6,7 @@ use tokio::task::spawn_blocking;
 #[derive(Default)]
 pub(crate) struct Reloads(Vec<Reload>);
 
-/// A part, by the name that the log has for it, and how it is read again. The answer says what came of it.
+/// A part, by the name that the log has for it, and how it is read again. Returns the outcome.
 type Reload = (&'static str, Box<dyn FnMut() -> Result<String, String> + Send>);
 
 impl Reloads {

@@ -4,7 +4,6 @@ use std::{
     ffi::OsStr,
     fmt::Write as _,
     io::{IsTerminal, Write, stdout},
-    net::SocketAddr,
     path::Path,
     time::Duration,
 };
@@ -15,7 +14,12 @@ use oip_listen::Address;
 use oip_types::{ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
-use crate::{backends, examples::Example};
+use crate::{
+    backends,
+    examples::Example,
+    reach::{Addresses, Way},
+    shown::shown,
+};
 
 /// Prints to standard output; when nobody can read it, it is not printed.
 fn print(text: &str) {
@@ -51,52 +55,6 @@ impl Look {
     }
 }
 
-/// Where the server is, for people.
-#[derive(Clone)]
-pub(crate) struct Addresses {
-    pub(crate) http: Vec<Address>,
-    pub(crate) grpc: Vec<Address>,
-    /// Where what changes the server is answered, if not everywhere.
-    pub(crate) admin: Option<Address>,
-    pub(crate) is_encrypted: bool,
-    pub(crate) has_console: bool,
-}
-
-impl Addresses {
-    /// What URLs of ports begin with.
-    fn scheme(&self) -> &'static str {
-        if self.is_encrypted { "https://" } else { "http://" }
-    }
-
-    /// A URL that works where the server runs, if HTTP has a port: nothing can connect to the address that stands for all of
-    /// them.
-    fn url(&self) -> Option<String> {
-        let tcp = self.http.iter().find_map(|address| match address {
-            Address::Tcp(address) => Some(*address),
-            _ => None,
-        });
-        let mut address = tcp?;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address {
-                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        Some(format!("{}{address}", self.scheme()))
-    }
-
-    /// What `curl` takes in place of a URL where HTTP has a Unix socket.
-    fn socket(&self) -> Option<String> {
-        self.http.iter().find_map(|address| match address {
-            Address::Unix(path) => {
-                let path = shown(&path.to_string_lossy());
-                Some(format!("--unix-socket {path} http://localhost"))
-            }
-            _ => None,
-        })
-    }
-}
-
 /// Says where the server listens, before it loads anything.
 pub(crate) fn listening(addresses: &Addresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
@@ -109,7 +67,7 @@ pub(crate) fn listening(addresses: &Addresses) {
     }
     for address in &addresses.grpc {
         let scheme = match address {
-            Address::Tcp(_) if addresses.is_encrypted => "grpcs://",
+            Address::Tcp(_) if addresses.encryption.is_some() => "grpcs://",
             _ => "",
         };
         let _ = writeln!(text, "  gRPC     {scheme}{address}");
@@ -138,7 +96,7 @@ pub(crate) fn models(
 /// Says the same of what is not served to programs that read the log and nothing else.
 pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
     for PassedOver { file, advice } in passed_over {
-        tracing::warn!(file, advice, "a file is passed over");
+        tracing::warn!(file, advice, "a file is not served");
     }
     if models.is_empty() {
         tracing::warn!("ready, with nothing to serve");
@@ -162,7 +120,7 @@ impl PassedOver {
                 part(Path::new(&file).extension()),
             );
             Self {
-                advice: format!("which would be a model as {stem}/1/model.{extension}"),
+                advice: format!("to serve it, move it to {stem}/1/model.{extension}"),
                 file,
             }
         });
@@ -175,30 +133,29 @@ impl PassedOver {
     }
 }
 
-/// The address that the program `tensor` takes by itself.
-const TENSOR_URL: &str = "http://127.0.0.1:8080";
-
 /// What can be pasted next.
 fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
-    let url = addresses.url();
-    let curl_url = url.clone().or_else(|| addresses.socket());
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
     let mut text = String::new();
-    match (example, ready().next(), curl_url) {
-        (Some((model, example)), _, Some(curl_url)) => {
-            let _ = writeln!(text, "\ntry:");
-            let _ = writeln!(text, "  {}", example.curl(&curl_url, &in_url(&model.name)));
-            if let Some(url) = url {
-                let _ = writeln!(text, "  {}", example.tensor((url != TENSOR_URL).then_some(&url)));
+    let begin = |text: &mut String, way: &Way| {
+        text.push_str("\ntry:\n");
+        // A comment, so that all lines can be pasted at once.
+        for note in &way.notes {
+            let _ = writeln!(text, "  # {note}");
+        }
+    };
+    match (example, ready().next(), addresses.way()) {
+        (Some((model, example)), _, Some(way)) => {
+            begin(&mut text, &way);
+            let _ = writeln!(text, "  {}", example.curl(&way.curl, &in_url(&model.name)));
+            if let Some(options) = &way.tensor {
+                let _ = writeln!(text, "  {}", example.tensor(options));
             }
         }
-        (None, Some(model), Some(curl_url)) => {
-            let _ = writeln!(
-                text,
-                "\ntry:\n  curl -s {curl_url}/v2/models/{}",
-                in_url(&model.name)
-            );
+        (None, Some(model), Some(way)) => {
+            begin(&mut text, &way);
+            let _ = writeln!(text, "  curl -s {}/v2/models/{}", way.curl, in_url(&model.name));
         }
         (_, None, _) if models.is_empty() => {
             let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
@@ -239,7 +196,10 @@ pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
             })
         })
         .collect();
-    let passed_over: Vec<&str> = passed_over.iter().map(|passed| passed.file.as_str()).collect();
+    let passed_over: Vec<Value> = passed_over
+        .iter()
+        .map(|PassedOver { file, advice }| json!({"file": file, "advice": advice}))
+        .collect();
     let report = json!({"models": models, "passed_over": passed_over});
     print(&format!("{report:#}\n"));
 }
@@ -251,7 +211,7 @@ fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration
         false => text.push_str(&table(models, look)),
     }
     for PassedOver { file, advice } in passed_over {
-        let _ = writeln!(text, "passed over: {}, {}", shown(file), shown(advice));
+        let _ = writeln!(text, "not served: {}: {}", shown(file), shown(advice));
     }
     let failed = models
         .iter()
@@ -387,19 +347,6 @@ fn tensor(tensor: &TensorMetadata) -> String {
     format!("{} {}{}", shown(&tensor.name), tensor.datatype, tensor.shape)
 }
 
-/// Text from folders and files as it may go to a terminal: without what would move the cursor, change colours or turn
-/// the direction of what follows.
-fn shown(text: &str) -> String {
-    let harmless = |character: char| match character {
-        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        control if control.is_control() => char::REPLACEMENT_CHARACTER,
-        other => other,
-    };
-    text.chars().map(harmless).collect()
-}
-
 /// A model's name in a URL that is to be pasted into a shell.
 fn in_url(name: &str) -> String {
     let mut url = String::new();
@@ -416,9 +363,11 @@ fn in_url(name: &str) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use oip_listen::ServerCertificate;
     use oip_types::{DataType, ModelMetadata};
 
     use super::*;
+    use crate::reach::Encryption;
 
     #[test]
     fn many_tensors_are_counted_and_names_are_harmless() {
@@ -514,7 +463,8 @@ broken 3: it is cut off
             http: vec![Address::Tcp(http.parse().unwrap())],
             grpc: Vec::new(),
             admin: None,
-            is_encrypted: false,
+            encryption: None,
+            wants_token: false,
             has_console: true,
         };
         let text = next_steps(std::slice::from_ref(&ready), &addresses("0.0.0.0:8080"));
@@ -542,5 +492,78 @@ broken 3: it is cut off
             "{text}"
         );
         assert!(!text.contains("tensor infer"), "{text}");
+    }
+
+    #[test]
+    fn what_can_be_pasted_has_the_certificate_and_the_token() {
+        let x = TensorMetadata::new("x", DataType::FP32, &[2]);
+        let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
+        let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
+        let next = |names: &[&str], set: &dyn Fn(&mut Addresses)| {
+            let mut certificate = ServerCertificate::default();
+            certificate.names = names.iter().copied().map(str::to_owned).collect();
+            let mut addresses = Addresses {
+                http: vec![Address::Tcp("0.0.0.0:8443".parse().unwrap())],
+                grpc: Vec::new(),
+                admin: None,
+                encryption: Some(Encryption {
+                    certificate,
+                    file: "my certificates/server.pem".into(),
+                    knows_clients: false,
+                }),
+                wants_token: false,
+                has_console: true,
+            };
+            set(&mut addresses);
+            next_steps(std::slice::from_ref(&ready), &addresses)
+        };
+        let edit = |addresses: &mut Addresses, edit: &dyn Fn(&mut Encryption)| {
+            edit(addresses.encryption.as_mut().unwrap());
+        };
+
+        // One that signed itself is what clients are to trust, by a name that it is for.
+        let text = next(
+            &["*.example.com", "models.example.com", "localhost"],
+            &|addresses| {
+                addresses.wants_token = true;
+                edit(addresses, &|tls| tls.certificate.is_self_signed = true);
+            },
+        );
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(lines[2], "# TOKEN is one of an identity in the table of --auth");
+        let curl = "curl -s -H \"Authorization: Bearer $TOKEN\" --cacert 'my certificates/server.pem' https://localhost:8443/v2/models/m/infer -d ";
+        assert!(lines[3].starts_with(curl), "{text}");
+        let tensor = "tensor infer --url https://localhost:8443 --ca 'my certificates/server.pem' \
+                      --header \"authorization=Bearer $TOKEN\" --model m ";
+        assert!(lines[4].starts_with(tensor), "{text}");
+        // rustls takes no authority's certificate from a server.
+        let text = next(&["127.0.0.1"], &|addresses| {
+            edit(addresses, &|tls| {
+                (tls.certificate.is_self_signed, tls.certificate.is_authority) = (true, true);
+            });
+        });
+        assert!(
+            text.contains(" https://127.0.0.1:8443/") && !text.contains("tensor"),
+            "{text}"
+        );
+
+        // One that an authority has signed, and clients with certificates: these are the person's.
+        let text = next(&["*.example.com", "x;y", "models.example.com"], &|addresses| {
+            addresses.wants_token = true;
+            edit(addresses, &|tls| tls.knows_clients = true);
+        });
+        assert!(text.contains("# where this machine does not trust"), "{text}");
+        assert!(
+            text.contains("# with a client's certificate: --cert FILE --key FILE"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n  curl -s https://models.example.com:8443/v2/models/m/infer -d "),
+            "{text}"
+        );
+        assert!(
+            text.contains("tensor infer --url https://models.example.com:8443 --model"),
+            "{text}"
+        );
     }
 }

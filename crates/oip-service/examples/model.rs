@@ -17,7 +17,7 @@ impl Model for Double {
     }
 
     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        // The caller has held the request against the metadata: there is an x, and it is FP32.
+        // The caller has checked the request against the metadata: there is an x, and it is FP32.
         let x = request.take_input("x")?;
         let x = x
             .as_fixed()

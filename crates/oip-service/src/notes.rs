@@ -1,4 +1,4 @@
-//! What is noted of a request while it is answered, for who writes a line about it when it is over.
+//! What is noted of a request while it is answered, for the line that is logged when it is over.
 
 use std::{
     sync::{

@@ -136,7 +136,7 @@ impl SystemSharedMemory for Regions {
             let (offset, bytes) = (region.offset, region.byte_size);
             return Err(refused(
                 &name,
-                &format!("{bytes} bytes from byte {offset} are no region"),
+                &format!("{bytes} bytes from byte {offset} are not a valid region"),
             ));
         };
         // Whether it is missing, forbidden or no memory at all is nobody's business.

@@ -97,7 +97,7 @@ pub struct TensorMetadata {
     /// Of an input: requests may leave it out. Of an output: the model may leave it out of the answer to a request that
     /// names no outputs.
     ///
-    /// The protocol's metadata has no place for this, so it is not on the wire and `false` for who reads it from there.
+    /// The protocol's metadata has no place for this, so it is not on the wire and `false` for clients that read it from there.
     /// What is optional makes no part of a batch: requests that differ in it cannot be joined.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub optional: bool,

@@ -321,7 +321,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
     }
 }
 
-/// What came from the server was held against its limits there.
+/// What came from the server was checked against its limits there.
 fn no_limits() -> Limits {
     Limits::default().with(|limits| {
         limits.tensors = usize::MAX;

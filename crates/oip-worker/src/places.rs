@@ -111,7 +111,7 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives what comes of the request that was sent. `answers` takes those of a model that gives several; then there is no
+    /// Receives the answer to the request that was sent. `answers` takes those of a model that gives several; then there is no
     /// answer left to return.
     pub(crate) fn receive(
         &mut self,
@@ -155,7 +155,7 @@ impl Places {
         }
     }
 
-    /// Passes on what comes of several answers, and returns the head of the frame behind them, and why one was not taken. The
+    /// Passes on several answers, and returns the head of the frame behind them, and why one was not taken. The
     /// worker waits after each of them, so that it is never ahead of the one who takes them.
     fn after_parts(
         &mut self,

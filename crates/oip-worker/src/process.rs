@@ -104,7 +104,7 @@ pub(crate) enum StartError {
 
 impl Worker {
     /// Starts a process and has it load the model. What is said about the model is what the worker says: the caller
-    /// holds it against what it knows.
+    /// checks it against what it knows.
     pub(crate) fn start(
         recipe: &Recipe,
         on_end: impl Fn() + Send + 'static,
@@ -341,7 +341,7 @@ impl Worker {
         self.child.id()
     }
 
-    /// Ends the process, and says what became of it.
+    /// Ends the process, and returns how it ended.
     pub(crate) fn bury(mut self, broken: Broken) -> Death {
         // A process that is ending closes its socket a little before the system knows how it ended.
         if matches!(broken, Broken::Ended) {

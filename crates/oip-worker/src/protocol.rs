@@ -182,7 +182,7 @@ pub(crate) struct Part {
     pub(crate) is_last: bool,
 }
 
-/// What becomes of a [`Part`].
+/// What to do with a [`Part`].
 #[derive(Debug, Serialize)]
 pub(crate) struct Taken {
     /// Whether a next one would be taken.
@@ -230,7 +230,7 @@ pub(crate) struct Answer<'r> {
     pub(crate) is_end: bool,
 }
 
-/// What becomes of an [`Answer`] that may not be the last.
+/// What to do with an [`Answer`] that may not be the last.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,

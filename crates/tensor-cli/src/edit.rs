@@ -133,7 +133,7 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
     let mut journal = path.as_os_str().to_owned();
     journal.push(".append-journal");
     if Path::new(&journal).exists() {
-        // A file without its end is told by its beginning, or by its name.
+        // A file without its end is recognised by its beginning, or by its name.
         match files::detect(path)?.id() {
             "tbuf" => fmt_tbuf::recover(path),
             "ztensor" => fmt_ztensor::recover(path),

@@ -1,4 +1,4 @@
-//! `tensor manifest`: digests that are the same in every format; and files held against them.
+//! `tensor manifest`: digests that are the same in every format; and files checked against them.
 
 use std::{
     cell::RefCell,

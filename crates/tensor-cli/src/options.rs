@@ -17,7 +17,7 @@ Examples:
 
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
-/// Formats are told by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
+/// Formats are recognised by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
 /// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), zTensor 2.x
 /// (.zt with `--to ztensor2`: the Python package `ztensor` of today reads this, not 0.1), and for reading only zTensor 1.x
 /// (.zt), PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
@@ -151,11 +151,15 @@ pub(crate) enum Command {
     #[cfg(feature = "client")]
     Unload(crate::client::options::Unload),
     /// Print a script that completes commands and options in your shell.
+    #[command(
+        after_help = "Examples:\n  tensor completions bash > ~/.local/share/bash-completion/completions/tensor\n  tensor completions zsh > ~/.zfunc/_tensor\n  tensor completions fish > ~/.config/fish/completions/tensor.fish"
+    )]
     Completions {
         /// The shell.
         shell: Shell,
     },
     /// Write manual pages.
+    #[command(after_help = "Example: tensor man ~/.local/share/man/man1")]
     Man {
         /// The folder to write them to.
         folder: PathBuf,
@@ -284,6 +288,9 @@ pub(crate) struct Split {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor manifest model.safetensors > model.manifest\n  tensor manifest --files checkpoint/ > SHA256SUMS\n  tensor verify --manifest model.manifest copy.zt"
+)]
 pub(crate) struct Manifest {
     /// The files, whose tensors are taken together. No two of them may have the same name.
     #[arg(required = true, value_name = "FILES")]
@@ -299,6 +306,7 @@ pub(crate) struct Manifest {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "Example: tensor merge encoder.safetensors head.npz -o model.safetensors")]
 pub(crate) struct Merge {
     /// The file to write.
     #[arg(long, short)]
@@ -390,6 +398,9 @@ pub(crate) enum Endian {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor diff old.safetensors new.safetensors\n  tensor diff --rtol 1e-3 model.safetensors model.gguf"
+)]
 pub(crate) struct Diff {
     /// One file.
     pub(crate) left: PathBuf,
@@ -412,6 +423,9 @@ pub(crate) struct Diff {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor extract model.safetensors embed.weight --rows 10:20 -o rows.npy\n  tensor extract model.zt --include 'layers.0.*' -o layer.safetensors"
+)]
 pub(crate) struct Extract {
     /// The file.
     pub(crate) file: PathBuf,
@@ -436,6 +450,7 @@ pub(crate) struct Extract {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "Example: tensor rename model.zt lm_head.weight head.weight")]
 pub(crate) struct Rename {
     /// The file.
     pub(crate) file: PathBuf,
@@ -449,6 +464,9 @@ pub(crate) struct Rename {
 }
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  tensor set model.zt licence=MIT\n  tensor set model.zt unit=metre --tensor distances\n  tensor set model.zt licence=      removes it"
+)]
 pub(crate) struct Set {
     /// The file.
     pub(crate) file: PathBuf,
@@ -515,6 +533,56 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Options::command().debug_assert();
+    }
+
+    /// Each command shows how it is called, and each of these lines is one that the program takes.
+    #[test]
+    fn every_command_has_examples_that_are_its_own() {
+        let whole = Options::command();
+        let commands = whole
+            .get_subcommands()
+            .map(|command| (Some(command.get_name()), command));
+        for (name, command) in commands.chain([(None, &whole)]) {
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let examples = examples(&help);
+            let is_own = |words: &Vec<String>| name.is_none_or(|name| words[0] == name);
+            assert!(examples.iter().any(is_own), "{name:?} has no example");
+            for words in examples {
+                let taken = Options::try_parse_from(["tensor".to_owned()].into_iter().chain(words));
+                assert!(taken.is_ok(), "{name:?}: {}", taken.unwrap_err());
+            }
+        }
+    }
+
+    /// The arguments of the lines in a help text that call the program, up to what is for the shell or explains the line.
+    fn examples(help: &str) -> Vec<Vec<String>> {
+        let mut found = Vec::new();
+        for line in help.lines() {
+            let Some((_, call)) = line.split_once("tensor ") else {
+                continue;
+            };
+            let end = ["  ", " > ", " || ", " ("]
+                .iter()
+                .filter_map(|sign| call.find(sign));
+            let call = &call[..end.min().unwrap_or(call.len())];
+            // Every other part stands between quotes, where blanks belong to a word.
+            let mut words = vec![String::new()];
+            for (index, part) in call.split('\'').enumerate() {
+                let mut pieces = match index % 2 {
+                    0 => part.split(' ').collect(),
+                    _ => vec![part],
+                }
+                .into_iter();
+                words.last_mut().unwrap().push_str(pieces.next().unwrap());
+                words.extend(pieces.map(str::to_owned));
+            }
+            words.retain(|word| !word.is_empty());
+            found.push(words);
+        }
+        found
     }
 
     #[test]

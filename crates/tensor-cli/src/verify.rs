@@ -22,7 +22,7 @@ struct Verdict {
     format: String,
     is_good: bool,
     tensors: usize,
-    /// Tensors that were held against a checksum.
+    /// Tensors that were checked against a checksum.
     checked: usize,
     unchecked: usize,
     errors: Vec<Found>,
@@ -199,7 +199,7 @@ fn show(verdict: &Verdict, has_manifest: bool, out: &mut impl Write) -> Outcome 
     };
     writeln!(
         out,
-        "{name}: {good}: {}, {}, {} held against checksums, {} without, {oddities}{as_said}",
+        "{name}: {good}: {}, {}, {} checked against checksums, {} without, {oddities}{as_said}",
         verdict.format,
         table::tensors(verdict.tensors),
         verdict.checked,

@@ -83,7 +83,7 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 
 /// Writes the tensors of a file into one of another format, which appears at `path` when it is complete.
 ///
-/// Tensors are read and written in pieces, and held against their checksums on the way. A device or a pipe is written
+/// Tensors are read and written in pieces, and checked against their checksums on the way. A device or a pipe is written
 /// through, see [`OutputFile`]. A BTF file's names, which stand beside it, go when it is replaced.
 ///
 /// # Errors

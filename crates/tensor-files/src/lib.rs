@@ -15,7 +15,7 @@
 //! # writer.write(&[1, 2, 3])?;
 //! # writer.finish()?;
 //! # std::fs::write(&a, file)?;
-//! // The format is told by the file's first bytes, or else by its name.
+//! // The format is recognised by the file's first bytes, or else by its name.
 //! let reader = open(&a, &Default::default())?;
 //! assert_eq!(reader.format(), "safetensors");
 //!

@@ -172,7 +172,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Holds tensors against the manifest: what differs, by name, for people.
+    /// Checks tensors against the manifest: what differs, by name, for people.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<(String, String)> {
         let mut differences = Vec::new();

@@ -188,7 +188,7 @@ impl FromStr for Renaming {
 
 /// Which tensors of a file are wanted, and their names.
 ///
-/// All patterns are held against names as they are in the file. Of several renamings the first that fits counts.
+/// All patterns are checked against names as they are in the file. Of several renamings the first that fits counts.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Selection {

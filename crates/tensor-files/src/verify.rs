@@ -20,7 +20,7 @@ impl Report {
     }
 }
 
-/// Reads all of a file, holds it against its checksums, and reports what is odd. Its structure was proven when it was
+/// Reads all of a file, checks it against its checksums, and reports what is odd. Its structure was proven when it was
 /// opened.
 ///
 /// # Errors

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// FS-04: a file that is replaced or deleted stays whole for who has mapped it.
+    /// FS-04: a file that is replaced or deleted stays whole for programs that have mapped it.
     #[test]
     #[expect(unsafe_code, reason = "the files are this test's own")]
     fn fs_04_replaced_and_deleted_files_stay_mapped() {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::{IndexPlace, RemoteSource, source::Fetch};
 
-/// What comes of a read.
+/// The result of a read.
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send + 'a>>;
 
 /// Where a file's bytes come from, for code that does not block. Each read is one range; joining reads and keeping parts

@@ -178,7 +178,7 @@ impl RemoteSource {
         Ok(len)
     }
 
-    /// Fills `out` as far as an answer has it, which is then kept for who goes on there.
+    /// Fills `out` as far as an answer has it, which is then kept for the read that goes on there.
     fn take_from(&self, mut answer: Answer, at: u64, out: &mut [u8]) -> io::Result<usize> {
         let skipped = io::copy(&mut (&mut answer.reader).take(at - answer.at), &mut io::sink())?;
         let len = usize::try_from(answer.end - at).map_or(out.len(), |left| left.min(out.len()));

@@ -119,7 +119,7 @@ impl File {
         read.map_err(|error| error::of_file(py, &error))
     }
 
-    /// Holds every tensor against its checksum: for each its name and "ok", "unchecked", or what the checksum is.
+    /// Checks every tensor against its checksum: for each its name and "ok", "unchecked", or what the checksum is.
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
         let verified: Result<Vec<_>, fmt_core::Error> = py.detach(|| {
             let entries = self.reader.entries().iter().enumerate();
@@ -229,7 +229,7 @@ pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult
     Ok(if as_json { made.to_json() } else { made.to_text() })
 }
 
-/// Holds a file against a manifest: what differs, by name.
+/// Checks a file against a manifest: what differs, by name.
 #[pyfunction]
 pub(crate) fn check_manifest(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! A server of one's own model, whole: HTTP and gRPC, batches, metadata, errors, and a drain at Ctrl-C.
+//! A complete server for a model in Rust: HTTP and gRPC, batches, metadata, errors, and a drain at Ctrl-C.
 //!
 //! ```sh
 //! cargo run --package tensorferry --example double

@@ -2,7 +2,7 @@
 
 use crate::{error::Refusal, meaning::Meaning};
 
-/// What becomes of a row's scores, as LightGBM's `predict` does it.
+/// How a row's scores become its outputs, as LightGBM's `predict` does it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Link {
     Identity,
@@ -19,7 +19,7 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// What an objective does, and what comes of it. A text such as `binary sigmoid:1`; none for an objective that somebody
+    /// What an objective computes. A text such as `binary sigmoid:1`; none for an objective that somebody
     /// wrote in Python.
     pub(crate) fn of_objective(text: Option<&str>) -> Result<(Self, Meaning), Refusal> {
         let mut words = text.unwrap_or("custom").split_ascii_whitespace();
@@ -58,7 +58,7 @@ impl Link {
             ),
             other => {
                 return Err(Refusal::new(format!(
-                    "the objective {} is not supported, so what its scores mean is not known",
+                    "the objective {} is not supported, so the meaning of its scores is unknown",
                     tensor_core::Quoted(other)
                 )));
             }

@@ -2,7 +2,7 @@
 
 use crate::{error::Refusal, meaning::Meaning};
 
-/// What becomes of a row's scores, as XGBoost's `predict` does it.
+/// How a row's scores become its outputs, as XGBoost's `predict` does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Identity,
@@ -15,7 +15,7 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// What an objective does, and what comes of it.
+    /// What an objective computes.
     pub(crate) fn of_objective(name: &str) -> Result<(Self, Meaning), Refusal> {
         Ok(match name {
             "reg:squarederror"
@@ -39,7 +39,7 @@ impl Link {
             "multi:softprob" => (Self::Softmax, Meaning::Classes { is_picked: false }),
             other => {
                 return Err(Refusal::new(format!(
-                    "the objective {} is not supported, so what its scores mean is not known",
+                    "the objective {} is not supported, so the meaning of its scores is unknown",
                     tensor_core::Quoted(other)
                 )));
             }

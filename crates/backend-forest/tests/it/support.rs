@@ -130,7 +130,7 @@ pub(crate) fn load(
     ForestBackend::new().load(&source, &cx)
 }
 
-/// Runs a model, and holds what it gets and gives against its metadata.
+/// Runs a model, and checks what it gets and gives against its metadata.
 pub(crate) fn run(model: &dyn Model, input: Tensor) -> Result<Tensor, ServiceError> {
     let metadata = model.metadata();
     let request = InferRequest::new(ModelRef::new("m", None)?).with_input(&metadata.inputs[0].name, input);

@@ -91,7 +91,7 @@ pub(crate) fn classifier(_: &ParsingContext<'_>, node: &NodeProto) -> TractResul
     }))
 }
 
-/// A kernel function, and the support vectors that inputs are held against.
+/// A kernel function, and the support vectors that inputs are checked against.
 #[derive(Debug)]
 struct Machine {
     function: Function,

@@ -46,9 +46,7 @@ impl OnnxRuntime {
         // Absolute, or the system would search its own folders for it.
         let found = fs::canonicalize(path).map_err(|error| failed(&error.to_string()))?;
         if !found.is_file() {
-            return Err(failed(
-                "it is no file; name the library, such as libonnxruntime.so",
-            ));
+            return Err(failed("not a file; name the library, such as libonnxruntime.so"));
         }
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         match &*loaded {

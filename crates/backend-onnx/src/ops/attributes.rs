@@ -4,7 +4,7 @@ use tract_onnx::{
 };
 
 /// A node's attributes by name. What has another type than asked for reads as that type's default, as it does for
-/// every reader of ONNX; whether the values make sense is for who asks.
+/// every reader of ONNX; the caller checks whether the values make sense.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a NodeProto);
 

@@ -33,7 +33,7 @@ impl Kernel for Pow {
         let [base, exponent] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
-        ensure!(exponent.datum_type.is_number(), "an exponent that is no number");
+        ensure!(exponent.datum_type.is_number(), "the exponent is not a number");
         Ok(vec![Fact::new(base.datum_type, broadcast_shape(inputs)?)])
     }
 

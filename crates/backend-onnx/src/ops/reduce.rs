@@ -138,7 +138,7 @@ impl Kernel for Reduce {
                         let folded = self.fold::<$type>(elements(input)?, input.shape(), &reduced)?;
                         self.shaped(input.shape(), &reduced, folded)
                     })*
-                    other => bail!("{other:?} is no integer"),
+                    other => bail!("{other:?} is not an integer type"),
                 }
             };
         }

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Stack as the engine gives its threads.
 const STACK: usize = 8 << 20;
 
-/// What became of a damaged model.
+/// The result of loading and running a damaged model.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Refused,

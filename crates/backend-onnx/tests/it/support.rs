@@ -112,7 +112,7 @@ pub(crate) fn infer(model: &dyn Model, request: InferRequest) -> Result<Vec<Infe
     model.metadata().pick_outputs(&[], outputs)
 }
 
-/// Holds an output against what it should be: FP32 with a little tolerance, everything else exactly.
+/// Checks an output against what it should be: FP32 with a little tolerance, everything else exactly.
 pub(crate) fn compare(found: &InferOutput, expected: &InferOutput) -> Result<(), String> {
     let (name, found, wanted) = (&found.name, &found.value, &expected.value);
     if *name != expected.name || found.datatype() != wanted.datatype() || found.shape() != wanted.shape() {

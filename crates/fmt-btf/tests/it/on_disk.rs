@@ -91,7 +91,7 @@ fn fs_03_a_file_that_is_overwritten() {
     });
 }
 
-/// FS-04: a file that is replaced stays whole for who has it open.
+/// FS-04: a file that is replaced stays whole for readers that have it open.
 #[test]
 fn fs_04_a_file_that_is_replaced() {
     in_folder(|folder| {
@@ -182,7 +182,7 @@ impl ByteSource for Failing {
     }
 }
 
-/// FS-09, FS-10: every read fails once, and nothing partial comes of it.
+/// FS-09, FS-10: every read fails once, and nothing partial is left behind.
 #[test]
 fn fs_09_every_read_fails_once() {
     let bytes: Bytes = file(&[

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A second reader of BTF files, written from docs/formats/btf.md alone; needs Python 3.9 and nothing else.
 
-As a module: `read(path)` gives a list of Tensor. As a script it is held against the Rust reader's corpus, which says of
+As a module: `read(path)` gives a list of Tensor. As a script it is checked against the Rust reader's corpus, which says of
 each file by its folder whether it is accepted, damaged (it opens, but a tensor cannot be read) or rejected:
 
     python3 crates/fmt-btf/tests/python/btf_reader.py crates/fmt-btf/tests/corpus crates/fmt-btf/tests/golden

@@ -1,4 +1,4 @@
-//! Held against NumPy, if its files are at hand: `tests/python/check_against_numpy.py` says how.
+//! Checked against NumPy, if its files are at hand: `tests/python/check_against_numpy.py` says how.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Held against the crate `safetensors`: what it writes is read, what is written it reads, and what it refuses is refused.
+//! Checked against the crate `safetensors`: what it writes is read, what is written it reads, and what it refuses is refused.
 
 use std::collections::HashMap;
 

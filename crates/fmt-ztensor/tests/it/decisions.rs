@@ -341,7 +341,7 @@ fn streamed(reader: &ZtensorReader, index: usize) -> Result<Vec<u8>, fmt_core::E
     }
 }
 
-/// Streams give what tensors are, however the frames are cut, and hold it against checksums; memory is for whole
+/// Streams give what tensors are, however the frames are cut, and check it against checksums; memory is for whole
 /// tensors only.
 #[test]
 fn z12_tensors_beyond_the_limit_for_memory_are_streamed() {

@@ -150,7 +150,7 @@ fn fs_07_fs_08_what_is_no_file() {
     assert_eq!(kind(&path(&"n".repeat(5000))), ErrorKind::Io);
 }
 
-/// FS-09, FS-10: a source that fails at the n-th read, for every n; nothing partial comes of it.
+/// FS-09, FS-10: a source that fails at the n-th read, for every n; nothing partial is left behind.
 #[test]
 fn fs_09_every_read_fails_once() {
     struct Failing {

@@ -17,7 +17,7 @@ use tensor_core::CastError;
 
 use crate::{corpus, support::*};
 
-/// Holds the cases of the corpus whose names begin so against their verdicts, and says how many there are.
+/// Checks the cases of the corpus whose names begin so against their verdicts, and says how many there are.
 fn cases(prefix: &str) -> usize {
     let files = corpus::cases();
     let files = files.iter().filter(|file| file.name.starts_with(prefix));
@@ -117,7 +117,7 @@ fn zt_05_other_roots_and_bytes_behind() {
 #[test]
 fn zt_06_counts_without_substance() {
     assert!(cases("zt-06") >= 11);
-    // A count is held against the bytes before anything is allocated for it.
+    // A count is checked against the bytes before anything is allocated for it.
     let file = file(&W, &[0x9b, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
     let source = Arc::new(Bytes::from(file));
     let allocated = allocation_counter::measure(|| {

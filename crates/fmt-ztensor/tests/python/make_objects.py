@@ -4,7 +4,7 @@
 
 `FOLDER/NAME.zt` has a line in `FOLDER/VERSION.txt` for each tensor: file, tensor, dtype and shape as `tensor inspect` has
 them, and the SHA-256 of its bytes; of a sparse one, of its coordinates (u64, entry by entry) and then its values. `cargo
-xtask interop` runs this with packages of both versions and compares; `tests/real` has what came of 1.0.2, 1.1.1,
+xtask interop` runs this with packages of both versions and compares; `tests/real` has the files of 1.0.2, 1.1.1,
 1.2.3 and 2.1.2.
 """
 

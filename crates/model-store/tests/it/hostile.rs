@@ -38,7 +38,7 @@ fn an_object_that_keeps_changing_is_that_models_failure() {
     assert_eq!(files(&folder).into_keys().collect::<Vec<_>>(), ["a/1/model.onnx"]);
     assert_eq!(
         mirror.failure("b").unwrap(),
-        "b/1/model.onnx has changed in its store while it was fetched; the next synchronisation takes what is there then"
+        "b/1/model.onnx changed in its store while it was fetched; the next synchronisation fetches the new file"
     );
     assert_no_partial(cache.path());
 }

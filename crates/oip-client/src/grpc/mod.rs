@@ -85,7 +85,7 @@ impl GrpcClient {
         }
     }
 
-    /// A request with the headers, the time that is left, and a record of what becomes of it.
+    /// A request with the headers, the time that is left, and a record of its outcome.
     fn request<M>(&self, message: M, left: Option<Duration>) -> (Request<M>, Arc<Record>) {
         let mut request = Request::new(message);
         *request.metadata_mut() = MetadataMap::from_headers(self.settings().headers.clone());

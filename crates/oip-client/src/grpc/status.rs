@@ -50,7 +50,7 @@ fn is_bomb(status: &tonic::Status) -> bool {
 
 /// What a code means in the protocol's terms, with any of its servers.
 fn code(status: &tonic::Status) -> Option<ErrorCode> {
-    // gRPC has one code for what is too large and for who is too busy. Libraries word the former alike.
+    // gRPC has one code for messages that are too large and for servers that are too busy. Libraries word the former alike.
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");
     Some(match status.code() {
         // OVMS gives the second for malformed requests.

@@ -26,7 +26,7 @@ use crate::{
 
 const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
 
-/// What became of one call, beside its status.
+/// The outcome of one call, beside its status.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// Why the transport failed, if it did.

@@ -4,6 +4,7 @@
 
 #[cfg(unix)]
 mod blocking;
+mod console_snippet;
 mod extensions;
 mod failing;
 mod hostile;

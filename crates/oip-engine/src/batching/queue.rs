@@ -216,7 +216,7 @@ impl<T, R> Queue<T, R> {
     }
 
     /// What the caller of an item that still waits is to run on its own thread; `None` if it has left the queue, or somebody
-    /// else will run it. `is_quick` is asked about the rows of the batch whose turn it is.
+    /// else will run it. `is_quick` is asked about the rows of the next batch.
     pub(crate) fn take_in_place(
         &self,
         ticket: Ticket,

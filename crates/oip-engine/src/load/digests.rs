@@ -119,7 +119,7 @@ impl RequiredDigests {
         self.files.is_empty()
     }
 
-    /// Holds the bytes of a file against the list.
+    /// Checks the bytes of a file against the list.
     ///
     /// # Errors
     /// That it is not listed, or has another digest.

@@ -118,7 +118,7 @@ pub(crate) enum LoadError {
         Quoted(found)
     )]
     ConfiguredName { found: String },
-    #[error("its configuration is no pipeline: {0}")]
+    #[error("its configuration is not a valid pipeline: {0}")]
     NoPipeline(#[source] PipelineError),
     #[error("its configuration does not fit it: {0}")]
     Mismatch(#[source] Box<MismatchError>),

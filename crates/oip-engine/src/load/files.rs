@@ -192,7 +192,7 @@ impl Snapshot {
 
     /// A digest of some files: of what is in them, or only of their stamps.
     ///
-    /// Files that do not fit the memory that is free are told by their stamps in any case: the model cannot be loaded, and
+    /// Files that do not fit the memory that is free are compared by their stamps in any case: the model cannot be loaded, and
     /// reading a file that is mostly a hole would take hours.
     pub(crate) fn digest(&self, root: &Root, part: Part<'_>, by: DigestBy) -> Digest {
         let largest = match by {

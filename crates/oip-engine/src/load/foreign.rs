@@ -1,4 +1,4 @@
-//! Files of frameworks whose models are not served as they are: told by their names, so that their owner learns what to do.
+//! Files of frameworks whose models are not served as they are: recognised by their names, so that the log can say what to do.
 
 use std::path::Path;
 

@@ -135,7 +135,7 @@ impl ModelFolder {
         self.trusted(&path, content)
     }
 
-    /// Holds what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
+    /// Checks what was read against the list of digests: the bytes themselves, so that a file which is exchanged meanwhile makes
     /// no difference.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
@@ -286,7 +286,7 @@ impl ModelFolder {
         self.select(found, &written.config.version_policy)
     }
 
-    /// The versions of a pipeline, whose folders are empty and are told by their numbers. Tools that keep no empty folders
+    /// The versions of a pipeline, whose folders are empty and only give their numbers. Tools that keep no empty folders
     /// lose them, so there is a version 1 when there is no other.
     fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
         let mut folders = self.subfolders()?;

@@ -609,5 +609,5 @@ fn answer_several(
 
 /// What is said of a version that still runs although it should be replaced.
 fn outdated(reason: &str) -> String {
-    format!("what is in the repository now cannot be loaded, so the one before it runs: {reason}")
+    format!("the files in the repository now cannot be loaded, so the earlier ones keep running: {reason}")
 }

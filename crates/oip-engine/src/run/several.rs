@@ -122,7 +122,7 @@ fn nobody_takes_it(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// What a model puts its answers into: each is charged to the request and held against the metadata first.
+/// What a model puts its answers into: each is charged to the request and checked against the metadata first.
 pub(crate) struct Sink<'s> {
     pub(crate) parts: &'s Parts,
     pub(crate) metadata: &'s ModelMetadata,

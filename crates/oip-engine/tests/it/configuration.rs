@@ -1,4 +1,4 @@
-//! Configurations in a repository, and what comes of them.
+//! Configurations in a repository, and their effects.
 
 use std::{fs, path::Path, time::Instant};
 

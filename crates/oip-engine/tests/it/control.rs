@@ -313,9 +313,9 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
         let entry = &index(&engine)[0];
         assert_eq!(entry.state, Some(ModelState::Ready));
         assert!(
-            entry
-                .reason
-                .starts_with("what is in the repository now cannot be loaded, so the one before it runs: "),
+            entry.reason.starts_with(
+                "the files in the repository now cannot be loaded, so the earlier ones keep running: "
+            ),
             "{entry:?}"
         );
         assert!(engine.readiness().is_ready());
@@ -423,7 +423,7 @@ fn mr_11_a_deleted_model_goes_on() {
         )
     );
     assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 1);
-    assert!(shown(&engine)[0].starts_with("m/1 READY what is in the repository now cannot be loaded"));
+    assert!(shown(&engine)[0].starts_with("m/1 READY the files in the repository now cannot be loaded"));
     unload(&engine, "m").unwrap();
     until("it is unloaded", || {
         shown(&engine) == ["m/1 UNAVAILABLE unloaded"]

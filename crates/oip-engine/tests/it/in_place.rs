@@ -270,7 +270,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         }
         requests
     };
-    // The first batch of different requests is held against a run of one of them.
+    // The first batch of different requests is checked against a run of one of them.
     for request in together([1, 2, 3]) {
         futures_executor::block_on(request).unwrap();
     }
@@ -423,7 +423,7 @@ fn many_callers_get_their_own_rows() {
         runtime.block_on(caller).unwrap();
     }
     let rows: usize = seen.take().1.iter().map(Vec::len).sum();
-    // Some are run twice: what is guessed to be a batch is held against runs of single requests.
+    // Some are run twice: what is guessed to be a batch is checked against runs of single requests.
     assert!((32 * 200..32 * 200 + 64).contains(&rows), "{rows}");
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }

@@ -237,7 +237,7 @@ fn what_does_not_fit_together_is_not_ready_and_says_why() {
         "echo/1 READY",
         "missing/1 UNAVAILABLE step 1 (model 'nothing'): model 'nothing' does not exist",
         "needs_broken/1 UNAVAILABLE step 0 (model 'broken'): model 'broken' is not ready: it is broken",
-        "none/1 UNAVAILABLE its configuration is no pipeline: a pipeline needs steps in ensemble_scheduling",
+        "none/1 UNAVAILABLE its configuration is not a valid pipeline: a pipeline needs steps in ensemble_scheduling",
         "self/1 UNAVAILABLE step 0 (model 'self') is the pipeline itself",
         "shape/1 UNAVAILABLE tensor 'y' comes from step 0 output 'y' (INT32[-1]), but goes to the pipeline's output 'y' \
          (FP32[-1])",
@@ -338,7 +338,7 @@ fn a_pipeline_that_runs_goes_on_when_the_new_one_does_not_fit() {
     assert_eq!(
         shown(&engine)[0],
         format!(
-            "p/1 READY what is in the repository now cannot be loaded, so the one before it runs: {reason}"
+            "p/1 READY the files in the repository now cannot be loaded, so the earlier ones keep running: {reason}"
         )
     );
     assert_eq!(y(&infer(&engine, request("p", None, 1)).unwrap()), 11);

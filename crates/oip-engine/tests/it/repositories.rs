@@ -505,7 +505,7 @@ fn a_second_model_of_a_name_is_shown_without_a_restart() {
     let (state, told) = reason("a").unwrap();
     assert_eq!(state, ModelState::Ready);
     assert!(
-        told.starts_with("what is in the repository now cannot be loaded"),
+        told.starts_with("the files in the repository now cannot be loaded"),
         "{told}"
     );
     assert_eq!(reason("new").unwrap().0, ModelState::Unavailable);

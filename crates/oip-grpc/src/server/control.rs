@@ -39,7 +39,7 @@ impl ControlCharge {
         Ok(Self(Arc::new(Mutex::new(lease.charge(0)?))))
     }
 
-    /// Charges a message, or what has come of it. Messages of one call are decoded one after the other, so the largest is what
+    /// Charges a message, or the part of it that has come. Messages of one call are decoded one after the other, so the largest is what
     /// counts.
     fn cover(&self, seen: Seen) -> Result<(), ServiceError> {
         let most = |bytes: usize| bytes.min(MAX_MESSAGE) as u64;
@@ -80,7 +80,7 @@ enum Seen {
 }
 
 impl Messages {
-    /// Goes over bytes up to the end of a message at most; returns what has come of it, and what follows.
+    /// Goes over bytes up to the end of a message at most; returns the part of it that has come, and the bytes that follow.
     fn read<'p>(&mut self, part: &'p [u8]) -> (Seen, &'p [u8]) {
         let (of_head, part) = part.split_at(part.len().min(HEAD.saturating_sub(self.seen)));
         if !of_head.is_empty() {

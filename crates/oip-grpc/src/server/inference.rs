@@ -30,7 +30,7 @@ const LITTLE_TO_COMPRESS: usize = 16 << 10;
 /// Answers that are worth compressing, where the client wants that: smaller ones grow, larger ones take long.
 const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
 
-/// How much larger a compressed message is taken to be than what came of it, for its place in the pool's queue.
+/// How much larger a compressed message is taken to be than the bytes that came, for its place in the pool's queue.
 const INFLATED: u64 = 64;
 
 /// On a response: whether no other will come for the same request.

@@ -1,6 +1,6 @@
 //! Messages as they come in a call's body: a flag, the length in four bytes (big-endian), the message.
 //!
-//! Each message has its lease from its first byte on, and no more memory than has come of it.
+//! Each message has its lease from its first byte on, and no more memory than bytes that have come.
 
 use std::{error::Error, future::poll_fn, io, pin::Pin};
 

@@ -350,7 +350,18 @@ fn references_and_components_belong_together() {
             "{reference} leads nowhere"
         );
     }
+    // A scheme of security is named by its name alone.
+    let schemes = object(&description["components"]["securitySchemes"]);
+    let named = description["security"].as_array().unwrap();
+    assert!(
+        schemes
+            .keys()
+            .all(|scheme| named.iter().any(|one| one.get(scheme).is_some()))
+    );
     for (kind, components) in object(&description["components"]) {
+        if kind == "securitySchemes" {
+            continue;
+        }
         for name in object(components).keys() {
             let reference = format!("#/components/{kind}/{name}");
             assert!(

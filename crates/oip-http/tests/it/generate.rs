@@ -85,7 +85,7 @@ async fn what_cannot_be_asked_is_refused_as_elsewhere() {
             "identity_bytes",
             json!({"x": "a", "z": [1]}),
             400,
-            "'z' is no input of the model",
+            "'z' is not an input of the model",
         ),
         ("identity_bytes", json!({"x": 1}), 400, "x"),
         ("identity_bytes", json!({}), 400, "x"),

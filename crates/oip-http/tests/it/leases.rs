@@ -109,7 +109,7 @@ async fn large_json_is_printed_within_the_budget() {
     assert_eq!(budget.used(), 0);
 }
 
-/// What becomes of a small body counts before it is there.
+/// The memory that a small body will take is charged before it is taken.
 #[tokio::test]
 async fn bombs_are_stopped_by_the_budget() {
     let bomb = gzip(&vec![b' '; 32 << 20]);

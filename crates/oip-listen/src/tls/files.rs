@@ -170,6 +170,12 @@ impl Contents {
             .collect())
     }
 
+    /// The server's certificate, without those behind it.
+    pub(crate) fn leaf(&self) -> Option<Certificate> {
+        let certificates = certificates(&self.certificate).ok()?;
+        parse(&certificates.first()?.1).ok()
+    }
+
     /// The private key.
     pub(crate) fn key(&self, files: &TlsFiles) -> Result<PrivateKeyDer<'static>, TlsError> {
         private_key(&self.key).map_err(|problem| TlsError::new(TlsFile::Key, &files.key, problem))

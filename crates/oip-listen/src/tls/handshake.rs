@@ -87,7 +87,7 @@ pub(crate) async fn secure(
         .and_then(<[CertificateDer<'_>]>::first);
     let certificate = certificate.map(|certificate| ClientCertificate::read(certificate));
     let certificate = certificate.transpose().map_err(Refused::Certificate)?;
-    // A session that goes on from an earlier one is not held against the clock by anybody else.
+    // A session that goes on from an earlier one is not checked against the clock by anybody else.
     if certificate
         .as_ref()
         .is_some_and(|certificate| certificate.not_after() < SystemTime::now())

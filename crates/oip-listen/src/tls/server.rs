@@ -15,7 +15,10 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use super::files::{Contents, Problem, TlsError, TlsFile, TlsFiles};
+use super::{
+    files::{Contents, Problem, TlsError, TlsFile, TlsFiles},
+    server_certificate::ServerCertificate,
+};
 use crate::protocol::Protocol;
 
 /// What a server shows to clients over TLS 1.2 and 1.3, and what it wants to see of them. Clones are the same.
@@ -73,6 +76,19 @@ impl Tls {
         })))
     }
 
+    /// The files that it is taken from.
+    #[must_use]
+    pub fn files(&self) -> &TlsFiles {
+        &self.0.files
+    }
+
+    /// What the certificate in the file says of itself; `None` while the file cannot be used.
+    #[must_use]
+    pub fn certificate(&self) -> Option<ServerCertificate> {
+        let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(ServerCertificate::of(&seen.as_ref()?.leaf()?))
+    }
+
     /// Looks at the files, and takes what they hold now for new connections; returns whether that has changed.
     ///
     /// # Errors
@@ -110,7 +126,7 @@ impl Tls {
                         let error = &text;
                         tracing::error!(
                             error,
-                            "the changed certificate cannot be used; the one before it stays"
+                            "the changed certificate cannot be used; the previous one stays in use"
                         );
                         said = Some(text);
                     }

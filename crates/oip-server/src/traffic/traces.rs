@@ -1,4 +1,4 @@
-//! Requests that run models as traces: which of them, and what becomes of their notes.
+//! Requests that run models as traces: which of them, and how their notes become spans.
 
 use std::{
     borrow::Cow,

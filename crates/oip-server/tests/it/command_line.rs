@@ -158,7 +158,7 @@ fn lc_07_wrong_libraries_for_onnx_runtime() {
     for (path, reason) in [
         (missing.as_path(), "No such file or directory"),
         (text.as_path(), "invalid ELF header"),
-        (folder, "it is no file; name the library"),
+        (folder, "not a file; name the library"),
     ] {
         let shown = path.display();
         let expected = format!("ONNX Runtime cannot be loaded from {shown}: ");
@@ -420,9 +420,9 @@ fn json_logs_name_what_is_not_served() {
     assert_eq!(
         warnings,
         [
-            "a file is passed over; a.onnx; which would be a model as a/1/model.onnx",
-            "a file is passed over; b.safetensors; which would be a model as b/1/model.safetensors",
-            "a file is passed over; net.pt; a file of PyTorch: export the model to ONNX",
+            "a file is not served; a.onnx; to serve it, move it to a/1/model.onnx",
+            "a file is not served; b.safetensors; to serve it, move it to b/1/model.safetensors",
+            "a file is not served; net.pt; a file of PyTorch: export the model to ONNX",
             "ready, with nothing to serve; ; ",
         ]
     );
@@ -467,9 +467,9 @@ fn models_are_checked_before_they_are_served() {
     assert_eq!(code, 1, "{text}");
     fs::remove_dir(folder.path().join("other")).unwrap();
     fs::remove_file(folder.path().join("net.pt")).unwrap();
-    let told = "passed over: net.pt, a file of PyTorch: export the model to ONNX\n";
+    let told = "not served: net.pt: a file of PyTorch: export the model to ONNX\n";
     assert!(text.contains(told), "{text}");
-    let told = "passed over: means.safetensors, which would be a model as means/1/model.safetensors\n";
+    let told = "not served: means.safetensors: to serve it, move it to means/1/model.safetensors\n";
     assert!(text.contains(told), "{text}");
 
     fs::create_dir_all(folder.path().join("means/1")).unwrap();
@@ -493,6 +493,14 @@ fn models_are_checked_before_they_are_served() {
         "{text}"
     );
     assert_eq!(models[1]["outputs"][0]["datatype"], "FP32");
+    assert_eq!(report["passed_over"], serde_json::json!([]));
+    fs::write(folder.path().join("loose.safetensors"), "").unwrap();
+    let report: serde_json::Value = serde_json::from_str(&check(&["--json", path]).1).unwrap();
+    let loose = serde_json::json!({
+        "file": "loose.safetensors",
+        "advice": "to serve it, move it to loose/1/model.safetensors",
+    });
+    assert_eq!(report["passed_over"], serde_json::json!([loose]));
 
     let (code, text, log) = check(&["/nowhere"]);
     assert_eq!((code, text.as_str()), (1, ""));

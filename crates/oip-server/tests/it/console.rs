@@ -59,6 +59,45 @@ fn page_and_log_can_be_taken_away() {
     );
 }
 
+/// Browsers send no token when they open a page. With a table of identities, the pages' files are sent to every client; they hold no
+/// data, and what they ask for needs a token.
+#[test]
+fn pages_are_for_every_client_and_data_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("auth.toml");
+    // `printf %s s3cret | sha256sum`
+    let digest = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
+    let text = format!("[identities.ci]\ntoken-sha256 = [\"{digest}\"]\napis = [\"metadata\"]\n");
+    std::fs::write(&table, text).unwrap();
+    let mut server = Server::start(folder.path(), &["--auth", table.to_str().unwrap()]);
+    server.wait_until_loaded();
+    for path in ["/", "/docs", "/console/console.js", "/console/icon.svg"] {
+        let answer = server.request("GET", path, &[("Accept", "text/html")], b"");
+        assert_eq!(answer.status, 200, "{path}");
+        let text = String::from_utf8(answer.body).unwrap();
+        assert!(!text.contains(env!("CARGO_PKG_VERSION")), "{path}");
+    }
+    let plain = String::from_utf8(server.get("/").body).unwrap();
+    assert!(
+        plain.contains("/v2/models") && !plain.contains(env!("CARGO_PKG_VERSION")),
+        "{plain}"
+    );
+    for path in [
+        "/openapi.json",
+        "/v2",
+        "/v2/models",
+        "/console/log",
+        "/console/other",
+        "/metrics",
+    ] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
+    let token = [("Authorization", "Bearer s3cret")];
+    for (path, status) in [("/openapi.json", 200), ("/v2/models", 200), ("/console/log", 403)] {
+        assert_eq!(server.request("GET", path, &token, b"").status, status, "{path}");
+    }
+}
+
 /// Every example of `/openapi.json` is answered as it stands, by the example repository's models.
 #[test]
 fn the_described_examples_work() {

@@ -38,7 +38,7 @@ impl Record {
         }
     }
 
-    /// Holds an answer against the record: every label, the accuracy, and probabilities that go with the labels.
+    /// Checks an answer against the record: every label, the accuracy, and probabilities that go with the labels.
     fn check(&self, labels: &Tensor, probabilities: &Tensor) {
         let count = self.truth.len() as u64;
         assert_eq!(labels.shape().dims(), [count]);

@@ -1,9 +1,12 @@
 //! What a person meets first: `init`, the banner, completions, manual pages, advice.
 
 use std::{
-    fs,
+    env, fs,
+    path::Path,
     process::{Command, Output},
 };
+
+use rcgen::{CertificateParams, KeyPair};
 
 use crate::support::{Server, failing};
 
@@ -29,7 +32,7 @@ fn an_example_repository_serves_at_once() {
     assert!(text(&output.stdout).contains(&format!("  oip-server {path}\n")));
     let check = run(&["check", path]);
     assert!(check.status.success(), "{}", text(&check.stdout));
-    // tract has nothing to say about it.
+    // tract has no warnings about it.
     assert_eq!(text(&check.stderr), "");
 
     let mut server = Server::start(&shop, &[]);
@@ -54,7 +57,51 @@ fn an_example_repository_serves_at_once() {
     assert!(run(&["init", empty.to_str().unwrap()]).status.success());
 }
 
-/// The command that the banner gives for `curl` is answered.
+/// What a shell prints for a line of the banner, or nothing where its program is missing: `curl` may not be installed, and `tensor`
+/// is built only where the whole workspace is tested.
+fn paste(line: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let folder = Path::new(env!("CARGO_BIN_EXE_oip-server")).parent().unwrap();
+    let path = env::join_paths(
+        [folder.to_owned()]
+            .into_iter()
+            .chain(env::split_paths(&env::var_os("PATH").unwrap())),
+    )
+    .unwrap();
+    let shell = |line: &str| {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", line])
+            .env("PATH", &path)
+            .env_remove("TENSOR_URL");
+        command.envs(variables.iter().copied()).output().unwrap()
+    };
+    let program = line.trim().split(' ').next().unwrap();
+    if !shell(&format!("command -v {program}")).status.success() {
+        return None;
+    }
+    let output = shell(line);
+    assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    Some(text(&output.stdout))
+}
+
+/// Runs both lines of the banner, and expects an answer of each.
+fn paste_both(printed: &str, variables: &[(&str, &str)]) {
+    let line = |program: &str| {
+        printed
+            .lines()
+            .find(|line| line.trim().starts_with(program))
+            .unwrap()
+    };
+    if let Some(answer) = paste(line("curl "), variables) {
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        assert!(answer["outputs"][0]["data"].is_array(), "{answer}");
+    }
+    if let Some(answer) = paste(line("tensor infer "), variables) {
+        assert!(!answer.is_empty());
+    }
+}
+
+/// The commands that the banner gives are answered.
 #[test]
 fn the_banner_can_be_pasted() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,18 +114,55 @@ fn the_banner_can_be_pasted() {
     let printed = server.wait_until_loaded();
     assert!(printed.contains(&format!("  console  {http}/\n")), "{printed}");
     assert!(printed.contains("1 of 4 models failed after "), "{printed}");
-    let printed = server.read_until("curl");
-    let curl = printed.lines().last().unwrap();
+    let printed = server.read_until("tensor infer");
+    let curl = printed.lines().find(|line| line.contains("curl")).unwrap();
     let (start, body) = curl.trim().split_once(" -d '").unwrap();
     let path = start.strip_prefix(&format!("curl -s {http}")).unwrap();
     assert!(path.starts_with("/v2/models/digit"), "{curl}");
-    let tensor = server.read_until("tensor infer");
     assert!(
-        tensor.contains(&format!("  tensor infer --url {http} --model digit")),
-        "{tensor}"
+        printed.contains(&format!("  tensor infer --url {http} --model digit")),
+        "{printed}"
     );
     let answer = server.request("POST", path, &[], body.trim_end_matches('\'').as_bytes());
     assert_eq!(answer.status, 200, "{}", text(&answer.body));
+    paste_both(&printed, &[]);
+}
+
+/// The same with a certificate that signed itself, and a table of identities.
+#[test]
+fn the_banner_can_be_pasted_with_tls_and_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    assert!(run(&["init", &place("shop")]).status.success());
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    fs::write(place("its own.pem"), certificate.self_signed(&key).unwrap().pem()).unwrap();
+    fs::write(place("key.pem"), key.serialize_pem()).unwrap();
+    // `printf %s s3cret | sha256sum`
+    let digest = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
+    let table = format!(
+        "[identities.ci]\ntoken-sha256 = [\"{digest}\"]\napis = [\"inference\", \"metadata\"]\n[anonymous]\napis = [\"health\"]\n"
+    );
+    fs::write(place("auth.toml"), table).unwrap();
+    let (certificate, key, table) = (place("its own.pem"), place("key.pem"), place("auth.toml"));
+    let encrypted = ["--tls-certificate", &certificate, "--tls-key", &key];
+    let known = ["--auth", &table];
+    for options in [&encrypted[..], &known[..], &[&encrypted[..], &known[..]].concat()] {
+        let mut server = Server::start(Path::new(&place("shop")), &[options, &["--log", "off"]].concat());
+        server.wait_until_loaded();
+        let printed = server.read_until("tensor infer");
+        let has_token = options.contains(&"--auth");
+        assert_eq!(
+            printed.contains("# TOKEN is one of an identity"),
+            has_token,
+            "{printed}"
+        );
+        if options.contains(&"--tls-key") {
+            let url = format!("https://localhost:{}/v2", server.http.port());
+            assert!(printed.contains(&url), "{printed}");
+        }
+        paste_both(&printed, &[("TOKEN", "s3cret")]);
+    }
 }
 
 #[test]
@@ -107,8 +191,40 @@ fn help_has_commands_and_examples() {
     for expected in ["Commands:", "check", "init", "Examples:", "oip-server init shop"] {
         assert!(help.contains(expected), "{expected}: {help}");
     }
-    assert!(!help.contains('\x1b'), "colours in a pipe");
     assert!(text(&run(&["check", "--help"]).stdout).contains("--json"));
+}
+
+/// Colour where the terminal has it, which this variable claims, and lines as wide as it is.
+#[test]
+fn help_has_the_terminals_colour_and_width() {
+    let help = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+        command.args(arguments).arg("--help");
+        for name in ["CLICOLOR", "CLICOLOR_FORCE", "NO_COLOR", "COLUMNS"] {
+            command.env_remove(name);
+        }
+        text(&command.envs(variables.iter().copied()).output().unwrap().stdout)
+    };
+    for arguments in [&[][..], &["check"], &["init"], &["completions"], &["man"]] {
+        assert!(
+            !help(arguments, &[]).contains('\x1b'),
+            "{arguments:?}: colours in a pipe"
+        );
+        assert!(
+            help(arguments, &[("CLICOLOR_FORCE", "1")]).contains("\x1b["),
+            "{arguments:?}"
+        );
+        let both = [("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")];
+        assert!(!help(arguments, &both).contains('\x1b'), "{arguments:?}");
+    }
+    let widest = |columns: &str| {
+        let help = help(&[], &[("COLUMNS", columns)]);
+        // What stands behind the options is laid out by hand.
+        let options = help.split("\nA repository holds").next().unwrap();
+        options.lines().map(|line| line.chars().count()).max().unwrap()
+    };
+    assert!((41..=60).contains(&widest("60")), "{}", widest("60"));
+    assert!((81..=110).contains(&widest("200")), "{}", widest("200"));
 }
 
 #[test]
@@ -119,7 +235,10 @@ fn misspelt_commands_are_known() {
             &["chekc"],
             "there is no file or folder 'chekc'; did you mean `oip-server check`?",
         ),
-        (&["nit"], "the model repository nit does not exist"),
+        (
+            &["nit"],
+            "there is no file or folder 'nit'; did you mean `oip-server init`?",
+        ),
     ] {
         let (code, line) = failing(arguments);
         assert!(code != 0 && line.starts_with(meant), "{line}");

@@ -1,4 +1,4 @@
-//! JSON Web Tokens whose keys are at a URL: over TLS, by an authority of one's own, and where nobody answers.
+//! JSON Web Tokens whose keys are at a URL: over TLS with a private authority, and where nobody answers.
 
 use std::{
     fs,

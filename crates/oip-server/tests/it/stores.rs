@@ -102,7 +102,8 @@ fn models_of_a_bucket_are_served_also_when_it_is_gone() {
     let (code, models, log) = check(url, cache.path(), &environment, &[]);
     assert_eq!((code, states(&models)), (0, ready("weights")), "{log}");
     assert!(
-        log.contains("cannot be reached; serving what it had") && log.contains("there is nothing at"),
+        log.contains("cannot be reached; serving the models of the last synchronisation")
+            && log.contains("there is nothing at"),
         "{log}"
     );
 

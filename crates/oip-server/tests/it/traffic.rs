@@ -250,7 +250,7 @@ async fn balancers_get_load_reports() {
     assert!(report.to_str().unwrap().starts_with("TEXT "), "{report:?}");
 }
 
-/// On one port both transports have their lines, and after SIGHUP a moved file is left alone.
+/// After SIGHUP a file that was moved away gets no more lines: they go to a new one.
 #[tokio::test]
 async fn the_file_is_opened_again_on_request() {
     let folder = tempfile::tempdir().unwrap();

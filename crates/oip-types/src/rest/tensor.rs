@@ -236,7 +236,7 @@ fn read_shape(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Shape, Service
         let value = dim.to_integer().and_then(|value| i64::try_from(value).ok());
         let value = value.ok_or_else(|| {
             let shown: String = dim.text().chars().take(40).collect();
-            ServiceError::invalid(format!("shape: {shown} is no dimension of at most 63 bits"))
+            ServiceError::invalid(format!("shape: {shown} is not a dimension of at most 63 bits"))
         })?;
         // Past the limit dimensions are only counted.
         if dims.len() <= limits.rank {

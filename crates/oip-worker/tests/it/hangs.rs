@@ -47,7 +47,7 @@ fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     assert!(!is_alive(before));
 }
 
-/// MD-05: hanging is not held against the model as a crash: one impatient client would take it from all others.
+/// MD-05: a hang does not count as a crash of the model: one impatient client would take it from all others.
 #[test]
 fn md_05_impatience_makes_no_pause() {
     let model = load(

@@ -62,7 +62,7 @@ pub(crate) fn load(
     load_within(deed, isolation, parameters, Duration::from_secs(60))
 }
 
-/// A model whose workers can be told from those of all others.
+/// A model whose workers can be recognised among others.
 pub(crate) fn named(name: &str, deed: &str) -> Box<dyn Model> {
     let parameters = [("isolation", "process")];
     load_as(

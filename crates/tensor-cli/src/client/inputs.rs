@@ -17,7 +17,7 @@ use crate::{
     files, inspect, table,
 };
 
-/// Reads the inputs of a command and holds them against what the model says that it takes. Servers that say nothing get
+/// Reads the inputs of a command and checks them against what the model says that it takes. Servers that say nothing get
 /// what there is.
 pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(String, TensorValue)>> {
     let mut inputs: Vec<(String, TensorValue)> = Vec::new();

@@ -38,7 +38,7 @@ pub(super) enum End {
     After(u64),
 }
 
-/// What came of it.
+/// The results.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// Nanoseconds that answers took.

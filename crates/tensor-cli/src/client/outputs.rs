@@ -295,8 +295,11 @@ impl Target {
                 .flat_map(|format| format.extensions())
                 .copied()
                 .collect();
-            Error::new(ErrorKind::Unsupported, "the format is not told by the extension")
-                .expected(format_args!("one of {}", known.join(", ")))
+            Error::new(
+                ErrorKind::Unsupported,
+                "the extension is not that of a known format",
+            )
+            .expected(format_args!("one of {}", known.join(", ")))
         });
         Ok(Some((path, format.about(path)?)))
     }

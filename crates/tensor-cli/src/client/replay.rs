@@ -1,4 +1,4 @@
-//! `tensor replay`: recorded requests, sent again, and their answers held against the recorded ones.
+//! `tensor replay`: recorded requests, sent again, and their answers checked against the recorded ones.
 
 use std::{fs, io::Write, path::Path};
 

@@ -63,7 +63,7 @@ pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata
         None if rows.iter().skip(1).flatten().all(is_number) => DataType::FP32,
         None => DataType::Bytes,
     };
-    // Texts cannot be told from names of columns: they have none.
+    // Texts cannot be distinguished from names of columns, so they have none.
     if datatype != DataType::Bytes && rows.first().is_some_and(is_names) {
         rows.remove(0);
     }

@@ -187,7 +187,7 @@ fn targets_of_many_files() {
         let refused = place.bad(arguments);
         assert!(refused.contains(told), "{arguments:?}: {refused}");
     }
-    // Another format, told by the name that the whole would have.
+    // Another format, by the name that the whole would have.
     place.good(&["split", "hub", "out/weights.tbuf", "--max-shard-size", "40"]);
     assert!(place.path("out/weights-00001-of-00002.tbuf").exists());
     assert_eq!(place.run(&["diff", "hub", "out"]).code, 0);

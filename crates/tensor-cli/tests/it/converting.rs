@@ -87,7 +87,7 @@ fn btf_without_a_file_of_names() {
     assert!(refused.contains("--no-sidecar"), "{refused}");
 }
 
-/// Files of other versions of zTensor, told by their content, for every command.
+/// Files of other versions of zTensor, recognised by their content, for every command.
 #[test]
 fn the_other_ztensors_are_read() {
     let place = Place::new();
@@ -135,7 +135,7 @@ fn the_other_ztensors_are_read() {
     assert!(
         place
             .good(&["verify", "b.zt"])
-            .contains("good: ztensor2, 2 tensors, 2 held against checksums")
+            .contains("good: ztensor2, 2 tensors, 2 checked against checksums")
     );
     assert_eq!(place.good(&["diff", "--metadata", "a.safetensors", "b.zt"]), "");
     place.good(&["rename", "b.zt", "w", "v"]);

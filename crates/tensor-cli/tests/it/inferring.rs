@@ -283,7 +283,7 @@ fn what_does_not_fit_is_told_before_anything_is_sent() {
     );
     let refused = place.bad(&infer(&server.grpc, "identity_bool", &["-o", "y.xyz"]));
     assert!(
-        refused.starts_with("error[Unsupported]: y.xyz: the format is not told by the extension"),
+        refused.starts_with("error[Unsupported]: y.xyz: the extension is not that of a known format"),
         "{refused}"
     );
 

@@ -211,3 +211,35 @@ fn diff_compares_across_formats() {
         1
     );
 }
+
+/// Colour where the terminal has it, which this variable claims, and lines as wide as it is.
+#[test]
+fn help_has_the_terminals_colour_and_width() {
+    let help = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tensor"));
+        command.args(arguments).arg("--help");
+        for name in ["CLICOLOR", "CLICOLOR_FORCE", "NO_COLOR", "COLUMNS"] {
+            command.env_remove(name);
+        }
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for arguments in [&[][..], &["convert"], &["infer"]] {
+        assert!(
+            !help(arguments, &[]).contains('\x1b'),
+            "{arguments:?}: colours in a pipe"
+        );
+        assert!(
+            help(arguments, &[("CLICOLOR_FORCE", "1")]).contains("\x1b["),
+            "{arguments:?}"
+        );
+        let both = [("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")];
+        assert!(!help(arguments, &both).contains('\x1b'), "{arguments:?}");
+    }
+    let widest = |columns: &str| {
+        let help = help(&["verify"], &[("COLUMNS", columns)]);
+        help.lines().map(|line| line.chars().count()).max().unwrap()
+    };
+    assert!((41..=60).contains(&widest("60")), "{}", widest("60"));
+    assert!((81..=100).contains(&widest("200")), "{}", widest("200"));
+}

@@ -109,7 +109,7 @@ fn every_command_that_reads() {
         hub.good(&["verify", "--index", zt])
             .contains("good index: ztensor, 2 tensors")
     );
-    assert!(hub.good(&["verify", zt]).contains("2 held against checksums"));
+    assert!(hub.good(&["verify", zt]).contains("2 checked against checksums"));
     hub.good(&["diff", tensors, zt]);
     hub.good(&["diff", tensors, "a.zt"]);
     assert_eq!(hub.run(&["diff", tensors, "hf://owner/repo/b.zt"]).code, 1);
@@ -242,7 +242,7 @@ fn objects_of_a_store() {
     assert_eq!(run(&["extract", object, "v", "-o", "v.npy"], &keys).0, 0);
 
     for (location, variables, words) in [
-        (object, &[][..], "does not give"),
+        (object, &[][..], "access to the file is denied"),
         (object, &keys[..1], "AWS_SECRET_ACCESS_KEY is not set"),
         (
             object,

@@ -10,7 +10,7 @@ use tensor_core::{DType, Quoted};
 use super::index::ShardIndex;
 use crate::composite::Composite;
 
-/// Opens the files that an index names, by a function that is given their names, and holds them against it.
+/// Opens the files that an index names, by a function that is given their names, and checks them against it.
 ///
 /// Every tensor must be in the file that the index says, and in no other; the files must have no tensor beside these, and
 /// the total size must be right. With [`ReadOptions::lenient`] the last two are lints.
@@ -119,7 +119,7 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Option<Error
     }))
 }
 
-/// Holds the total size against the tensors: of all of them, or of those that share no bytes; a bool may count as a byte
+/// Checks the total size against the tensors: of all of them, or of those that share no bytes; a bool may count as a byte
 /// or a bit. Writers in use differ in both.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Result<(), Error> {
     let Some(claimed) = index.total_size() else {

@@ -89,7 +89,7 @@ fn tolerance() {
     assert_eq!(count(0.0, 0.01), 1);
 }
 
-/// No infinity is near anything else; large integers are subtracted before they are rounded; a zero's sign is told as
+/// No infinity is near anything else; large integers are subtracted before they are rounded; a zero's sign is reported as
 /// such.
 #[test]
 fn extremes_are_compared_as_what_they_are() {

@@ -1,4 +1,4 @@
-//! Formats are told by marks, then by names.
+//! Formats are recognised by their marks, then by names.
 
 use fmt_core::{ErrorKind::*, Metadata};
 use tensor_core::DType;

@@ -95,7 +95,7 @@ impl From<Error> for Failure {
 /// The most that a server is waited for because it says so.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Holds the head of an answer against what was asked for, and against what is known of the file. Returns the range that
+/// Checks the head of an answer against what was asked for, and against what is known of the file. Returns the range that
 /// the body has.
 pub(crate) fn check(
     status: StatusCode,
@@ -123,7 +123,7 @@ pub(crate) fn check(
     is_same(known, &identity)?;
     let wanted = ask.within(len);
     if range != wanted {
-        let error = lie("the answer is another part of the file than the one that was asked for")
+        let error = lie("the server sent another part of the file than was requested")
             .expected(format_args!("bytes {} to {}", wanted.start, wanted.end));
         return Err(error
             .found(format_args!("{} to {}", range.start, range.end))
@@ -208,8 +208,8 @@ fn is_same(known: Option<&Identity>, found: &Identity) -> Result<(), Error> {
 
 fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
     let what = match status.as_u16() {
-        401 => "the server wants to know who asks (status 401): a token is missing or wrong",
-        403 => "the server does not give the file to who asks (status 403)",
+        401 => "authentication is required (status 401): a token is missing or wrong",
+        403 => "access to the file is denied (status 403)",
         404 | 410 => "the server has no such file",
         _ => "the server refuses",
     };
@@ -222,7 +222,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
     }
 }
 
-/// A redirect without a place. Object stores do that to who asks in the wrong region.
+/// A redirect without a location. Object stores send that to clients of the wrong region.
 pub(crate) fn leads_nowhere(headers: &HeaderMap) -> Error {
     let error = lie("the server redirects and does not say where to");
     match text(headers, "x-amz-bucket-region") {

@@ -65,7 +65,7 @@ fn answers_that_are_something_else() {
 fn refusals_say_why() {
     for (status, words) in [
         (401, "token"),
-        (403, "does not give"),
+        (403, "access to the file is denied"),
         (404, "no such file"),
         (418, "refuses"),
     ] {

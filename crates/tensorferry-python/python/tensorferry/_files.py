@@ -236,7 +236,7 @@ class safe_open(Mapping[str, Tensor]):
         return Slice(self[name], self._framework)
 
     def verify(self) -> dict[str, str]:
-        """Reads everything and holds it against its checksums: ``"ok"``, or ``"unchecked"`` where a tensor has none.
+        """Reads everything and checks it against its checksums: ``"ok"``, or ``"unchecked"`` where a tensor has none.
 
         Raises :class:`TensorFileError` for the first tensor that is corrupt.
         """
@@ -349,7 +349,7 @@ def manifest(filename: PathLike, *, format: str = "text") -> str:
 
 
 def check_manifest(filename: PathLike, manifest: str) -> dict[str, str]:
-    """Holds a file against the text of a manifest in either form: what differs, by tensor; empty when nothing does."""
+    """Checks a file against the text of a manifest in either form: what differs, by tensor; empty when nothing does."""
     return dict(_native.check_manifest(os.fspath(filename), manifest))
 
 

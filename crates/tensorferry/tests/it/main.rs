@@ -1,4 +1,4 @@
-//! A server of one's own models, from the crate's front.
+//! A server of the program's own models, by the crate's public functions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{

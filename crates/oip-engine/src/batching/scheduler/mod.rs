@@ -269,8 +269,8 @@ impl<T> Scheduler<T> {
         Next::WaitUntil(timeout.map_or(until, |timeout| timeout.min(until)))
     }
 
-    /// As [`Scheduler::next`], for a caller that may only run what is quick: `is_quick` is asked about the rows of the batch
-    /// whose turn it is. When it is not, nothing changes.
+    /// As [`Scheduler::next`], for a caller that may only run what is quick: `is_quick` decides by the rows of the next
+    /// batch. If it says no, nothing changes.
     pub(crate) fn next_in_place(&mut self, now: Instant, is_quick: impl FnOnce(u64) -> bool) -> InPlace<T> {
         let Some(first) = self.waiting.keys().next().copied() else {
             return InPlace::Idle;

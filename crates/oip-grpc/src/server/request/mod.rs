@@ -30,7 +30,7 @@ use super::GrpcOutput;
 
 /// On a request: whether outputs are raw (true) or typed (false).
 const BINARY_DATA_OUTPUT: &str = "binary_data_output";
-/// On a request: whether the end of its answers is to be told by an answer without outputs, if need be.
+/// On a request: whether an answer without outputs is to mark the end of its answers, if no other does.
 const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 
 /// A request, and how its answer is to be sent.
@@ -39,7 +39,7 @@ pub(crate) struct ReadRequest {
     pub(crate) request: InferRequest,
     /// Raw rather than typed.
     pub(crate) wants_raw: bool,
-    /// The end of several answers is told by an answer without outputs, if need be.
+    /// An answer without outputs marks the end of several answers, if no other does.
     pub(crate) wants_empty_final: bool,
     /// What the request's names and parameters cost.
     pub(crate) charge: Charge,
