@@ -21,6 +21,7 @@ mod gemm;
 mod grid_sample;
 mod guard;
 mod integer_factors;
+mod integer_product;
 mod kernel;
 mod lookup;
 mod matrix_product;

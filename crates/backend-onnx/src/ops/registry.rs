@@ -22,6 +22,7 @@ use super::{
     attributes::Attributes,
     branch, columns, conditions,
     guard::Guarded,
+    integer_product,
     output::Output,
     rule::{NEWEST, Outputs, Rule},
     table::RULES,
@@ -150,6 +151,9 @@ fn build(context: &ParsingContext<'_>, node: &NodeProto) -> TractResult<(Box<dyn
     // tract ignores what the size of the result says of the padding, and panics at automatic padding.
     if rule.name == "ConvTranspose" && columns::is_ours(Attributes(node)) {
         return Ok((columns::conv_transpose(context, node)?, vec![]));
+    }
+    if rule.name == "MatMulInteger" && integer_product::is_quicker() {
+        return Ok((integer_product::integer_product(context, node)?, vec![]));
     }
     let tract = TRACT.0.get(&node.op_type).context("tract does not have it")?;
     let completed = completed(node);

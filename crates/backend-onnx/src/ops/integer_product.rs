@@ -1,0 +1,509 @@
+//! `MatMulInteger`: exact products of matrices of 8 bits, for processors on which tract's take fifty times as long as they need.
+//!
+//! Factors become 16 bits without their zero points; two products are added by one instruction. Sums wrap around at 32 bits, as ONNX
+//! Runtime's do.
+
+use std::sync::Arc;
+
+use tract_onnx::{model::ParsingContext, pb::NodeProto, tract_hir::internal::*};
+
+use super::{
+    attributes::Attributes,
+    elements::tensor,
+    kernel::{Fact, Kernel, kernel},
+    quantize,
+};
+use crate::faults::Limit;
+
+/// Columns that are computed together.
+const COLUMNS: usize = 16;
+
+/// Rows that are computed together.
+const ROWS: usize = 4;
+
+/// Terms of [`COLUMNS`] columns: two for each column, beside each other.
+type Pairs = [[i16; COLUMNS]; 2];
+
+/// Sums of a tile.
+type Tile = [[Sums; 2]; ROWS];
+
+/// Whether this is quicker than tract here: it has kernels for processors with VNNI.
+pub(crate) fn is_quicker() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return pulp::x86::V3::try_new().is_some() && !std::is_x86_feature_detected!("avx512vnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+pub(crate) fn integer_product(_: &ParsingContext<'_>, node: &NodeProto) -> TractResult<Box<dyn InferenceOp>> {
+    let attributes = Attributes(node);
+    Ok(kernel(IntegerProduct {
+        zero_points: [attributes.position(2), attributes.position(3)],
+        packed: None,
+    }))
+}
+
+#[derive(Debug)]
+struct IntegerProduct {
+    /// Which inputs are the zero points of the first and the second matrix.
+    zero_points: [Option<usize>; 2],
+    /// The second matrix, if it is known and there is one for all.
+    packed: Option<Arc<Packed>>,
+}
+
+/// The sizes of a product as NumPy has them.
+struct Sizes<D> {
+    /// Of the dimensions before the matrices', which are repeated as needed.
+    outer: [TVec<D>; 2],
+    rows: D,
+    depth: [D; 2],
+    columns: D,
+    shape: TVec<D>,
+}
+
+fn sizes<D: DimLike>(a: &[D], b: &[D]) -> TractResult<Sizes<D>> {
+    let (Some((depth_a, before_a)), Some(_)) = (a.split_last(), b.last()) else {
+        bail!("a product of numbers, not of matrices");
+    };
+    let (columns, depth_b, before_b) = match b {
+        [depth] => (None, depth, &[][..]),
+        [before @ .., depth, columns] => (Some(columns), depth, before),
+        [] => bail!("a number, not a matrix"),
+    };
+    let (rows, before_a) = match before_a.split_last() {
+        Some((rows, before)) => (Some(rows), before),
+        None => (None, &[][..]),
+    };
+    let outer = [TVec::from(before_a), TVec::from(before_b)];
+    let mut shape: TVec<D> = tract_core::broadcast::multi_broadcast(&[&outer[0][..], &outer[1][..]])?;
+    shape.extend(rows.cloned());
+    shape.extend(columns.cloned());
+    Ok(Sizes {
+        outer,
+        rows: rows.cloned().unwrap_or_else(D::one),
+        depth: [depth_a.clone(), depth_b.clone()],
+        columns: columns.cloned().unwrap_or_else(D::one),
+        shape,
+    })
+}
+
+impl Kernel for IntegerProduct {
+    fn name(&self) -> &'static str {
+        "MatMulInteger"
+    }
+
+    fn outputs(&self, inputs: &[Fact]) -> TractResult<Vec<Fact>> {
+        let [a, b, ..] = inputs else {
+            bail!("expected 2 to 4 inputs, found {}", inputs.len());
+        };
+        let given = self.zero_points.iter().flatten().map(|&place| &inputs[place]);
+        for fact in [a, b].into_iter().chain(given) {
+            if !matches!(fact.datum_type, DatumType::U8 | DatumType::I8) {
+                bail!(Limit(format!("{:?} is not supported", fact.datum_type)));
+            }
+        }
+        let sizes = sizes(&a.shape, &b.shape)?;
+        let depths = sizes.depth.each_ref().map(|depth| depth.to_i64().ok());
+        if let [Some(first), Some(second)] = depths {
+            ensure!(first == second, "rows of {first} and columns of {second}");
+        }
+        Ok(vec![Fact::new(DatumType::I32, sizes.shape)])
+    }
+
+    fn specialized(&self, inputs: &[Fact]) -> Option<Arc<dyn Kernel>> {
+        let zero_points = match self.zero_points[1] {
+            None => None,
+            Some(place) => Some(inputs[place].constant.as_ref()?),
+        };
+        let b = inputs[1].constant.as_ref()?;
+        let &[depth, columns] = b.shape() else {
+            return None;
+        };
+        let factors = without_zero_points(b, zero_points, columns, true).ok()?;
+        Some(Arc::new(Self {
+            zero_points: self.zero_points,
+            packed: Some(Arc::new(Packed::new(&factors, depth, columns))),
+        }))
+    }
+
+    fn run(&self, inputs: &[Arc<Tensor>]) -> TractResult<TVec<Tensor>> {
+        let (a, b) = (&inputs[0], &inputs[1]);
+        let Sizes {
+            outer,
+            rows,
+            depth: [depth, depth_b],
+            columns,
+            shape,
+        } = sizes(a.shape(), b.shape())?;
+        ensure!(depth == depth_b, "rows of {depth} and columns of {depth_b}");
+        let count: usize = shape.iter().product();
+        let mut made = vec![0; count];
+        if count == 0 || depth == 0 {
+            return Ok(tvec![tensor(&shape, made)?]);
+        }
+        let zero_points = self.zero_points.map(|place| place.map(|place| &inputs[place]));
+        let a = without_zero_points(a, zero_points[0], rows, false)?;
+        let b = match &self.packed {
+            Some(_) => vec![],
+            None => without_zero_points(b, zero_points[1], columns, true)?,
+        };
+        let results = made.chunks_exact_mut(rows * columns);
+        let matrices = matrices(&outer, results.len());
+        // Matrices of the second factor follow each other in runs.
+        let mut latest: Option<(usize, Packed)> = None;
+        for ([first, second], sums) in matrices.zip(results) {
+            let a = &a[first * rows * depth..][..rows * depth];
+            if let Some(packed) = &self.packed {
+                packed.multiply(a, sums);
+                continue;
+            }
+            if latest.as_ref().is_none_or(|(matrix, _)| *matrix != second) {
+                let b = &b[second * depth * columns..][..depth * columns];
+                latest = Some((second, Packed::new(b, depth, columns)));
+            }
+            if let Some((_, packed)) = &latest {
+                packed.multiply(a, sums);
+            }
+        }
+        Ok(tvec![tensor(&shape, made)?])
+    }
+}
+
+/// For each result, which matrices of the factors it is made of.
+fn matrices(outer: &[TVec<usize>; 2], results: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
+    let rank = outer.iter().map(|dims| dims.len()).max().unwrap_or(0);
+    let padded = outer.each_ref().map(|dims| {
+        let mut padded: TVec<usize> = tvec![1; rank - dims.len()];
+        padded.extend(dims.iter().copied());
+        padded
+    });
+    let shape: TVec<usize> = (0..rank)
+        .map(|axis| match padded[0][axis] {
+            1 => padded[1][axis],
+            size => size,
+        })
+        .collect();
+    (0..results).map(move |result| {
+        padded.each_ref().map(|dims| {
+            let (mut left, mut index, mut stride) = (result, 0, 1);
+            for axis in (0..rank).rev() {
+                let at = left % shape[axis];
+                left /= shape[axis];
+                index += if dims[axis] == 1 { 0 } else { at * stride };
+                stride *= dims[axis];
+            }
+            index
+        })
+    })
+}
+
+/// The numbers of a factor, each less its zero point: one for all, or one for each of `count` rows, or columns.
+fn without_zero_points(
+    factor: &Tensor,
+    zero_points: Option<&Arc<Tensor>>,
+    count: usize,
+    are_for_columns: bool,
+) -> TractResult<Vec<i16>> {
+    let mut numbers: Vec<i16> = match factor.datum_type() {
+        DatumType::I8 => widened(super::elements::elements::<i8>(factor)?),
+        _ => widened(super::elements::elements::<u8>(factor)?),
+    };
+    let Some(zero_points) = zero_points else {
+        return Ok(numbers);
+    };
+    let zero_points: Vec<i16> = quantize::integers(zero_points)?
+        .into_iter()
+        .map(|zero_point| zero_point as i16)
+        .collect();
+    let line = if are_for_columns {
+        count
+    } else {
+        factor.shape().last().copied().unwrap_or(1)
+    };
+    match zero_points[..] {
+        [] => bail!("a zero point without a number"),
+        [0] => {}
+        [zero_point] => numbers.iter_mut().for_each(|number| *number -= zero_point),
+        _ if zero_points.len() != count => bail!(Limit(format!(
+            "{} zero points for {count} rows or columns are not supported",
+            zero_points.len()
+        ))),
+        _ => {
+            for (row, numbers) in numbers.chunks_mut(line.max(1)).enumerate() {
+                if are_for_columns {
+                    let pairs = numbers.iter_mut().zip(&zero_points);
+                    pairs.for_each(|(number, zero_point)| *number -= zero_point);
+                } else {
+                    let zero_point = zero_points[row % count];
+                    numbers.iter_mut().for_each(|number| *number -= zero_point);
+                }
+            }
+        }
+    }
+    Ok(numbers)
+}
+
+fn widened<T: Copy + Into<i16>>(numbers: &[T]) -> Vec<i16> {
+    numbers.iter().map(|&number| number.into()).collect()
+}
+
+/// A matrix as it is multiplied with: [`COLUMNS`] columns together, two terms of each beside each other.
+#[derive(Debug)]
+struct Packed {
+    blocks: Vec<Pairs>,
+    depth: usize,
+    columns: usize,
+}
+
+impl Packed {
+    fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
+        let pairs = depth.div_ceil(2);
+        let mut blocks = vec![[[0; COLUMNS]; 2]; columns.div_ceil(COLUMNS) * pairs];
+        for (term, row) in matrix.chunks_exact(columns.max(1)).enumerate() {
+            for (block, numbers) in row.chunks(COLUMNS).enumerate() {
+                let pair = blocks[block * pairs + term / 2].as_flattened_mut();
+                for (column, number) in numbers.iter().enumerate() {
+                    pair[2 * column + term % 2] = *number;
+                }
+            }
+        }
+        Self {
+            blocks,
+            depth,
+            columns,
+        }
+    }
+
+    /// Rows of `depth` numbers times this matrix.
+    fn multiply(&self, rows: &[i16], sums: &mut [i32]) {
+        let product = Product {
+            packed: self,
+            rows,
+            sums,
+        };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            return simd.vectorize(Vectorized { product, simd });
+        }
+        product.run(Plain);
+    }
+}
+
+/// Sums of half a tile's columns.
+type Sums = [i32; COLUMNS / 2];
+
+/// How the products of two terms are added to sums.
+trait AddPairs: Copy {
+    fn add(self, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums;
+}
+
+/// For any processor.
+#[derive(Clone, Copy)]
+struct Plain;
+
+impl AddPairs for Plain {
+    #[inline(always)]
+    fn add(self, mut sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
+        for (sum, factors) in sums.iter_mut().zip(factors.as_chunks::<2>().0) {
+            let products = [0, 1].map(|term| i32::from(pair[term]) * i32::from(factors[term]));
+            *sum = sum.wrapping_add(products[0].wrapping_add(products[1]));
+        }
+        sums
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl AddPairs for pulp::x86::V3 {
+    #[inline(always)]
+    fn add(self, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
+        let pair = self.avx._mm256_set1_epi32(pulp::cast(pair));
+        let products = self.avx2._mm256_madd_epi16(pair, pulp::cast(factors));
+        pulp::cast(self.avx2._mm256_add_epi32(pulp::cast(sums), products))
+    }
+}
+
+struct Product<'p> {
+    packed: &'p Packed,
+    rows: &'p [i16],
+    sums: &'p mut [i32],
+}
+
+#[cfg(target_arch = "x86_64")]
+struct Vectorized<'p> {
+    product: Product<'p>,
+    simd: pulp::x86::V3,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl pulp::NullaryFnOnce for Vectorized<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.product.run(self.simd);
+    }
+}
+
+impl Product<'_> {
+    #[inline(always)]
+    fn run(self, add: impl AddPairs) {
+        let Packed {
+            blocks,
+            depth,
+            columns,
+        } = self.packed;
+        let (depth, columns) = (*depth, *columns);
+        let pairs = depth.div_ceil(2);
+        let mut factors = vec![[[0i16; 2]; ROWS]; pairs];
+        let lines = self.rows.chunks(ROWS * depth);
+        for (rows, sums) in lines.zip(self.sums.chunks_mut(ROWS * columns)) {
+            let count = rows.len() / depth;
+            for (row, numbers) in rows.chunks_exact(depth).enumerate() {
+                let (whole, last) = numbers.as_chunks::<2>();
+                for (factors, pair) in factors.iter_mut().zip(whole) {
+                    factors[row] = *pair;
+                }
+                if let (Some(factors), [last]) = (factors.last_mut(), last) {
+                    factors[row] = [*last, 0];
+                }
+            }
+            for (block, numbers) in blocks.chunks_exact(pairs).enumerate() {
+                let tile = tile(&factors, numbers, add);
+                let first = block * COLUMNS;
+                let width = COLUMNS.min(columns - first);
+                for (row, tile) in tile.iter().take(count).enumerate() {
+                    let tile = &tile.as_flattened()[..width];
+                    sums[row * columns + first..][..width].copy_from_slice(tile);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the sums stay in registers only where every index is a constant"
+)]
+fn tile(factors: &[[[i16; 2]; ROWS]], numbers: &[Pairs], add: impl AddPairs) -> Tile {
+    let mut sums = [[[0; COLUMNS / 2]; 2]; ROWS];
+    for (factors, numbers) in factors.iter().zip(numbers) {
+        for row in 0..ROWS {
+            for half in 0..2 {
+                sums[row][half] = add.add(sums[row][half], factors[row], numbers[half]);
+            }
+        }
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn bytes(count: usize, step: usize) -> Vec<u8> {
+        (0..count).map(|at| (at * step % 256) as u8).collect()
+    }
+
+    /// By plain loops, with the smallest and greatest numbers among the factors.
+    fn check(rows: usize, depth: usize, columns: usize) {
+        let a = bytes(rows * depth, 37);
+        let b: Vec<i8> = bytes(depth * columns, 91).iter().map(|&x| x as i8).collect();
+        let zero_points = [bytes(rows, 29), bytes(columns, 53)];
+        let inputs = [
+            Tensor::from_shape(&[rows, depth], &a).unwrap(),
+            Tensor::from_shape(&[depth, columns], &b).unwrap(),
+            Tensor::from_shape(&[rows, 1], &zero_points[0]).unwrap(),
+            Tensor::from_shape(
+                &[columns],
+                &zero_points[1].iter().map(|&x| x as i8).collect::<Vec<_>>(),
+            )
+            .unwrap(),
+        ];
+        let inputs: Vec<Arc<Tensor>> = inputs.into_iter().map(Tensor::into_arc_tensor).collect();
+        let mut expected = vec![0i32; rows * columns];
+        for row in 0..rows {
+            for column in 0..columns {
+                expected[row * columns + column] = (0..depth)
+                    .map(|term| {
+                        let a = i32::from(a[row * depth + term]) - i32::from(zero_points[0][row]);
+                        let b =
+                            i32::from(b[term * columns + column]) - i32::from(zero_points[1][column] as i8);
+                        a * b
+                    })
+                    .sum();
+            }
+        }
+        let product = IntegerProduct {
+            zero_points: [Some(2), Some(3)],
+            packed: None,
+        };
+        let facts: Vec<Fact> = inputs
+            .iter()
+            .map(|input| Fact {
+                constant: Some(input.clone()),
+                ..Fact::new(input.datum_type(), input.shape().iter().map(ToDim::to_dim))
+            })
+            .collect();
+        let known = product.specialized(&facts).unwrap();
+        for found in [product.run(&inputs).unwrap(), known.run(&inputs).unwrap()] {
+            assert_eq!(
+                super::super::elements::elements::<i32>(&found[0]).unwrap(),
+                expected
+            );
+        }
+        let mut sums = vec![0; rows * columns];
+        let factors = without_zero_points(&inputs[1], Some(&inputs[3]), columns, true).unwrap();
+        let packed = Packed::new(&factors, depth, columns);
+        let rows = without_zero_points(&inputs[0], Some(&inputs[2]), rows, false).unwrap();
+        let product = Product {
+            packed: &packed,
+            rows: &rows,
+            sums: &mut sums,
+        };
+        product.run(Plain);
+        assert_eq!(sums, expected, "without vectors");
+    }
+
+    #[test]
+    fn sums_are_those_of_plain_loops() {
+        for rows in [1, 2, 4, 5, 9] {
+            for depth in [1, 2, 7, 64] {
+                for columns in [1, 8, 15, 16, 17, 40] {
+                    check(rows, depth, columns);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dimensions_are_repeated_as_numpy_does() {
+        let shapes: [(&[usize], &[usize], &[usize]); 6] = [
+            (&[3], &[3], &[]),
+            (&[2, 3], &[3], &[2]),
+            (&[3], &[3, 2], &[2]),
+            (&[4, 1, 2, 3], &[5, 3, 2], &[4, 5, 2, 2]),
+            (&[2, 0], &[0, 3], &[2, 3]),
+            (&[0, 2, 3], &[3, 4], &[0, 2, 4]),
+        ];
+        for (a, b, expected) in shapes {
+            let numbers = |shape: &[usize]| {
+                let count = shape.iter().product();
+                Tensor::from_shape(shape, &bytes(count, 1))
+                    .unwrap()
+                    .into_arc_tensor()
+            };
+            let product = IntegerProduct {
+                zero_points: [None; 2],
+                packed: None,
+            };
+            let found = product.run(&[numbers(a), numbers(b)]).unwrap();
+            assert_eq!(found[0].shape(), expected);
+        }
+        let outer = [tvec![4, 1], tvec![5]];
+        let found: Vec<_> = matrices(&outer, 20).collect();
+        assert_eq!((found[0], found[6], found[19]), ([0, 0], [1, 1], [3, 4]));
+    }
+}
