@@ -299,7 +299,7 @@ impl App {
             reloads.add("log", move || telemetry::reload(&control, &file));
         }
         if let Some(tls) = tls.clone() {
-            reloads.add("certificates", move || match tls.reload() {
+            reloads.add("certificates", move || match tls.reload_on_request() {
                 Ok(true) => Ok("new connections are shown the changed certificate".to_owned()),
                 Ok(false) => Ok("nothing has changed".to_owned()),
                 Err(error) => Err(error.to_string()),
@@ -307,8 +307,9 @@ impl App {
         }
         if let Some(path) = guard.path().map(|path| path.display().to_string()) {
             let guard = guard.clone();
-            reloads.add("identities", move || match guard.reload() {
-                Ok(_) => Ok(path.clone()),
+            reloads.add("identities", move || match guard.reload_on_request() {
+                Ok(true) => Ok(format!("{path} holds from now on")),
+                Ok(false) => Ok("nothing has changed".to_owned()),
                 Err(error) => Err(error.to_string()),
             });
         }

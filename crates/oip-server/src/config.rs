@@ -107,9 +107,6 @@ impl Config {
             ));
         }
         let allow_console = options.allow_console.unwrap_or(true);
-        let allow_console_log = options
-            .allow_console_log
-            .unwrap_or_else(|| addresses.http_is_local());
         let access_log = options.traffic.access_log.unwrap_or(AccessLogForm::Off);
         if access_log == AccessLogForm::Off && options.traffic.access_log_file.is_some() {
             return Err(Failure::usage(
@@ -149,6 +146,11 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
+        let allow_console_log = options.allow_console_log.unwrap_or_else(|| match &access.admin {
+            // The log is then shown there only.
+            Some(admin) => admin.at.is_local(),
+            None => addresses.http_is_local(),
+        });
         #[cfg(feature = "otlp")]
         let pushed_metrics = options.metrics.resolve(&options.traces.otlp_attribute)?;
         Ok(Self {

@@ -23,6 +23,7 @@ use tonic::{
 
 use crate::{
     support::{Answer, Server, command, connect, failing, receive, send},
+    tls::{Certificates, encrypted},
     traffic::line,
 };
 
@@ -30,7 +31,7 @@ use crate::{
 const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
 
 /// A repository with the same tensor file as two models.
-fn repository() -> TempDir {
+pub(crate) fn two_models() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let example =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
@@ -44,7 +45,7 @@ fn repository() -> TempDir {
 
 /// A server with this table of identities.
 fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
-    let folder = repository();
+    let folder = two_models();
     let path = folder.path().join("auth.toml");
     fs::write(&path, table).unwrap();
     let options = ["--auth", path.to_str().unwrap()];
@@ -68,7 +69,11 @@ fn error(answer: &Answer) -> String {
 }
 
 async fn client(server: &Server) -> GrpcInferenceServiceClient<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap();
+    client_at(format!("http://{}", server.grpc)).await
+}
+
+async fn client_at(url: String) -> GrpcInferenceServiceClient<Channel> {
+    let endpoint = Endpoint::from_shared(url).unwrap();
     GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap())
 }
 
@@ -311,7 +316,7 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
         "--load-model=*",
     ];
     let start = |more: &[&str]| {
-        let folder = repository();
+        let folder = two_models();
         let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
         command
             .arg("--model-repository")
@@ -382,7 +387,7 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
 
 #[tokio::test]
 async fn the_admin_address_has_what_changes_the_server() {
-    let folder = repository();
+    let folder = two_models();
     let options = [
         "--admin-address",
         "127.0.0.1:0",
@@ -413,19 +418,93 @@ async fn the_admin_address_has_what_changes_the_server() {
     assert_eq!(ask_admin("GET", "/v2/systemsharedmemory/status").status, 501);
     assert_eq!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
     assert_eq!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
+    assert_eq!(ask(&server, "GET", "/console/log", None).status, 403);
+    assert_eq!(ask_admin("GET", "/console/log").status, 200);
     let unload = RepositoryModelUnloadRequest {
         model_name: "closed".into(),
         ..Default::default()
     };
-    assert_eq!(
-        code(client(&server).await.repository_model_unload(unload).await),
-        Code::PermissionDenied
-    );
+    let mut on_admin = client_at(format!("http://{admin}")).await;
+    assert_eq!(code(on_admin.log_settings(LogSettingsRequest::default()).await), Code::Ok);
+    for (mut client, expected) in [
+        (client(&server).await, Code::PermissionDenied),
+        (on_admin, Code::Ok),
+    ] {
+        assert_eq!(code(client.repository_model_unload(unload.clone()).await), expected);
+    }
+    assert_eq!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 503);
+}
+
+/// A socket in a folder of operators, beside addresses for everybody: it has no TLS, and the log is shown there.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_admin_address_may_be_a_unix_socket() {
+    use std::os::unix::net::UnixStream;
+
+    let folder = two_models();
+    let certificates = Certificates::new();
+    let socket = folder.path().join("admin.sock");
+    let address = format!("unix:{}", socket.display());
+    let options = certificates.options();
+    let more = [
+        "--http-address=0.0.0.0:0",
+        "--grpc-address=0.0.0.0:0",
+        "--admin-address",
+        &address,
+        "--model-control-mode=explicit",
+        "--load-model=*",
+    ];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command
+        .arg("--model-repository")
+        .arg(folder.path())
+        .args(options.iter().map(String::as_str).chain(more));
+    let mut server = Server::spawn(&mut command);
+    assert_eq!(server.wait_for_line("admin"), address);
+    server.wait_until_loaded();
+    let ask_admin = |method: &str, path: &str| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        send(&mut stream, method, path, &[], b"");
+        receive(&mut stream)
+    };
+    for (method, path) in [("GET", "/metrics"), ("GET", "/console/log"), ("POST", UNLOAD)] {
+        let mut stream = encrypted(server.http, &certificates.client(None, b"http/1.1"));
+        send(&mut stream, method, path, &[], b"");
+        assert_eq!(receive(&mut stream).status, 403, "{path}");
+        assert_eq!(ask_admin(method, path).status, 200, "{path}");
+    }
+    assert_eq!(ask_admin("GET", "/v2/models/open/ready").status, 503);
+    let unload = RepositoryModelUnloadRequest {
+        model_name: "closed".into(),
+        ..Default::default()
+    };
+    let mut client = client_at(address).await;
+    assert_eq!(code(client.repository_model_unload(unload).await), Code::Ok);
+    assert_eq!(ask_admin("GET", "/v2/models/closed/ready").status, 503);
+}
+
+/// An admin address that is no Unix socket is encrypted where the others are.
+#[test]
+fn the_admin_address_speaks_tls_as_the_others_do() {
+    let folder = two_models();
+    let certificates = Certificates::new();
+    let options = certificates.options();
+    let more = ["--admin-address", "127.0.0.1:0"];
+    let options: Vec<&str> = options.iter().map(String::as_str).chain(more).collect();
+    let mut server = Server::start(folder.path(), &options);
+    let admin = server.wait_for_line("admin").parse().unwrap();
+    server.wait_until_loaded();
+    let mut stream = encrypted(admin, &certificates.client(None, b"http/1.1"));
+    send(&mut stream, "GET", "/metrics", &[], b"");
+    assert_eq!(receive(&mut stream).status, 200);
+    let mut stream = connect(admin);
+    send(&mut stream, "GET", "/metrics", &[], b"");
+    assert_eq!(receive(&mut stream).status, 400);
 }
 
 #[tokio::test]
 async fn restricted_apis_are_tritons() {
-    let folder = repository();
+    let folder = two_models();
     let options = [
         "--http-restricted-api=inference,model-repository:infer-key=infer-value",
         "--http-restricted-api=metrics:metrics-key=other",
@@ -464,7 +543,7 @@ async fn restricted_apis_are_tritons() {
 
 #[tokio::test]
 async fn changes_are_in_the_log_and_secrets_are_not() {
-    let folder = repository();
+    let folder = two_models();
     let path = folder.path().join("auth.toml");
     let rest = "[identities.reader]\ntoken-sha256 = [\"a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5a2d4e8b7f0c1d3e5\"]\napis = [\"health\"]";
     fs::write(
@@ -615,7 +694,7 @@ fn pages_of_named_origins_may_read_answers() {
     let answer = server.request("OPTIONS", path, &asking("https://evil.example"), b"");
     assert_eq!(answer.header("access-control-allow-origin"), None);
 
-    let folder = repository();
+    let folder = two_models();
     let server = Server::start(folder.path(), &[]);
     let answer = server.request("GET", "/v2", &[("Origin", "https://app.example.com")], b"");
     assert_eq!(

@@ -10,9 +10,14 @@ use std::{
 
 use axum::http::Request;
 use oip_grpc::proto::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use sha2::{Digest, Sha256};
 use tonic::transport::Endpoint;
 
-use crate::support::{Server, failing};
+use crate::{
+    support::{Server, failing, receive, send},
+    tls::{Certificates, encrypted},
+};
 
 /// The command for a server with an empty repository and these options, and no others.
 fn command(repository: &Path, arguments: &[&str]) -> Command {
@@ -279,4 +284,66 @@ fn hangups_reload_the_log() {
     let line = wait_for("not reloaded");
     assert!(line.contains("expected a level"), "{line}");
     assert_eq!(is_info(&server), true);
+}
+
+/// SIGHUP reads certificates and the table of identities again; files that are wrong change nothing, and are told each time.
+#[test]
+fn hangups_reload_certificates_and_identities() {
+    let certificates = Certificates::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (models, table) = (folder.path().join("models"), folder.path().join("auth.toml"));
+    fs::create_dir(&models).unwrap();
+    let write_table = |token: &str| {
+        let digest: String = Sha256::digest(token)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let text = format!("[identities.ci]\ntoken-sha256 = [\"{digest}\"]\napis = [\"*\"]\n");
+        fs::write(&table, text).unwrap();
+    };
+    write_table("first");
+    let options = certificates.options();
+    let options = options.iter().map(String::as_str);
+    let more = ["--address", "127.0.0.1:0", "--auth", table.to_str().unwrap()];
+    let mut command = command(&models, &options.chain(more).collect::<Vec<_>>());
+    let mut server = Server::spawn(command.stderr(Stdio::piped()));
+    server.wait_until_loaded();
+    let mut log = BufReader::new(server.child.stderr.take().unwrap());
+    let mut wait_for = |parts: &[&str]| loop {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "the log ended");
+        if parts.iter().all(|part| line.contains(part)) {
+            return line;
+        }
+    };
+    let client = certificates.client(None, b"http/1.1");
+    let ask = |token: &str| {
+        let mut stream = encrypted(server.http, &client);
+        let value = format!("Bearer {token}");
+        send(&mut stream, "GET", "/v2", &[("Authorization", &value)], b"");
+        let status = receive(&mut stream).status;
+        (status, stream.conn.peer_certificates().unwrap()[0].clone())
+    };
+    let on_disk = || CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
+    assert_eq!(ask("first"), (200, on_disk()));
+
+    certificates.sign("server", &["localhost"]);
+    write_table("second");
+    server.signal("HUP");
+    // Only SIGHUP has these lines; the files are also looked at every few seconds, with others.
+    wait_for(&[" reloaded", "certificates"]);
+    wait_for(&[" reloaded", "identities"]);
+    let shown = on_disk();
+    assert_eq!((ask("first").0, ask("second")), (401, (200, shown.clone())));
+
+    fs::write(certificates.path("server-key.pem"), "nothing").unwrap();
+    fs::write(&table, "nothing").unwrap();
+    for _ in 0..2 {
+        server.signal("HUP");
+        let line = wait_for(&["not reloaded", "certificates"]);
+        assert!(line.contains("server-key.pem: expected PEM text"), "{line}");
+        let line = wait_for(&["not reloaded", "identities"]);
+        assert!(line.contains("auth.toml, line 1"), "{line}");
+        assert_eq!((ask("first").0, ask("second")), (401, (200, shown.clone())));
+    }
 }
