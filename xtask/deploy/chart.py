@@ -20,7 +20,7 @@ import yaml
 
 FOLDER = pathlib.Path(__file__).parent
 
-# What must be rendered, and what must stand in it.
+# What must be rendered, and what must stand in it; behind a "!" what must not.
 GOOD = {
     "a claim": (
         {"models": {"claim": "shop"}},
@@ -65,6 +65,33 @@ GOOD = {
             "kind: PodMonitor",
             "port: 443",
             "minReplicas: 3",
+            "averageUtilization: 70",
+            "podTargetLabels:",
+        ],
+    ),
+    "an autoscaler by requests that run": (
+        {"models": {"claim": "shop"}, "autoscaling": {"metric": "running", "running": 4}},
+        ["type: Pods", "name: oip_requests_running", 'averageValue: "4"'],
+    ),
+    "an autoscaler by requests that wait": (
+        {"models": {"claim": "shop"}, "autoscaling": {"metric": "pending"}},
+        ["type: Pods", "name: nv_inference_pending_request_count", 'averageValue: "16"'],
+    ),
+    "KEDA": (
+        {
+            "models": {"claim": "shop"},
+            "autoscaling": {"maxReplicas": 7, "running": 5, "keda": {"enabled": True, "serverAddress": "http://p:1"}},
+        },
+        [
+            "kind: ScaledObject",
+            "!HorizontalPodAutoscaler\n",
+            "maxReplicaCount: 7",
+            'serverAddress: "http://p:1"',
+            'query: \'sum(avg_over_time(oip_requests_running{namespace="models",app_kubernetes_io_name="oip-server",'
+            'app_kubernetes_io_instance="shop"}[30s]))\'',
+            'threshold: "5"',
+            'sum(nv_inference_pending_request_count{namespace="models"',
+            'threshold: "16"',
         ],
     ),
     "a folder of the node, without an autoscaler": (
@@ -92,6 +119,16 @@ WRONG = {
     "a port of text": ({"models": {"claim": "a"}, "service": {"httpPort": "http"}}, "service.httpPort"),
     "a kind of log that is not there": ({"models": {"claim": "a"}, "server": {"accessLog": "xml"}}, "accessLog"),
     "an argument that is no option": ({"models": {"claim": "a"}, "server": {"arguments": ["models"]}}, "arguments.0"),
+    "a metric that is not there": ({"models": {"claim": "a"}, "autoscaling": {"metric": "memory"}}, "autoscaling.metric"),
+    "no requests for a replica": ({"models": {"claim": "a"}, "autoscaling": {"running": 0}}, "autoscaling.running"),
+    "a Prometheus without a scheme": (
+        {"models": {"claim": "a"}, "autoscaling": {"keda": {"enabled": True, "serverAddress": "prometheus:9090"}}},
+        "autoscaling.keda.serverAddress",
+    ),
+    "KEDA without autoscaling": (
+        {"models": {"claim": "a"}, "autoscaling": {"enabled": False, "keda": {"enabled": True}}},
+        "autoscaling: keda.enabled needs enabled: true",
+    ),
     "more replicas at least than at most": (
         {"models": {"claim": "a"}, "autoscaling": {"minReplicas": 5, "maxReplicas": 2}},
         "autoscaling: minReplicas (5) is more than maxReplicas (2)",
@@ -179,9 +216,9 @@ def main():
             # The whole file must be YAML, each document with what Kubernetes tells them by.
             for document in filter(None, yaml.safe_load_all(text)):
                 assert document["metadata"]["name"], document
-            missing = [part for part in parts if part not in text]
-            failures += bool(missing)
-            say(f"chart with {name}: {'lacks ' + ', '.join(missing) if missing else 'rendered'}")
+            wrong = [part for part in parts if (part.removeprefix("!") in text) == part.startswith("!")]
+            failures += bool(wrong)
+            say(f"chart with {name}: {'lacks, or has behind a !: ' + ', '.join(wrong) if wrong else 'rendered'}")
             print(text)
             print("---")
         for name, (values, expected) in WRONG.items():

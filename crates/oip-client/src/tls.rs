@@ -147,9 +147,7 @@ pub(crate) fn explain(error: &rustls::Error) -> String {
         }
         Error::InvalidCertificate(
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
-        ) => {
-            "the server's certificate is not valid yet: compare the clocks of both machines".to_owned()
-        }
+        ) => "the server's certificate is not valid yet: compare the clocks of both machines".to_owned(),
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => format!("the server's certificate is for other names: {error}"),

@@ -151,7 +151,10 @@ async fn certificates_of_another_time_are_not_believed() {
     early.not_before = (SystemTime::now() + hour).into();
     for (params, expected) in [
         (expired, "TLS: the server's certificate has expired"),
-        (early, "TLS: the server's certificate is not valid yet: compare the clocks of both machines"),
+        (
+            early,
+            "TLS: the server's certificate is not valid yet: compare the clocks of both machines",
+        ),
     ] {
         let served = Served::of(params, false);
         for client in served.clients(|builder| builder.authorities(served.authority.pem())) {

@@ -319,7 +319,12 @@ async fn certificates_are_identities() {
 
     // Who has changed what, and who wanted to, by the names in certificates.
     for parts in [
-        ["refused", "change=\"unload\"", "robots", "spiffe://example.com/robots/7"],
+        [
+            "refused",
+            "change=\"unload\"",
+            "robots",
+            "spiffe://example.com/robots/7",
+        ],
         ["done", "change=\"unload\"", "closed", "dns:boss.example.com"],
         ["done", "change=\"load\"", "closed", "dns:boss.example.com"],
     ] {
@@ -372,7 +377,10 @@ fn certificates_that_are_not_valid_now_are_warned_of() {
         until(warning, || fs::read_to_string(&log).unwrap().contains(warning));
         let text = fs::read_to_string(&log).unwrap();
         let line = text.lines().find(|line| line.contains(warning)).unwrap();
-        assert!(line.contains("WARN") && line.contains("server.pem") && line.contains("line=1"), "{line}");
+        assert!(
+            line.contains("WARN") && line.contains("server.pem") && line.contains("line=1"),
+            "{line}"
+        );
         let answer = get(server.http, &certificates.client(None, b"http/1.1"), "/v2");
         assert_eq!(answer.is_ok(), is_believed, "{warning}");
     }
