@@ -152,7 +152,7 @@ impl Config {
             None => addresses.http_is_local(),
         });
         #[cfg(feature = "otlp")]
-        let pushed_metrics = options.metrics.resolve(&options.traces.otlp_attribute)?;
+        let pushed_metrics = options.metrics.resolve(&options.traces)?;
         Ok(Self {
             model_repositories,
             model_name: options.model_name,
