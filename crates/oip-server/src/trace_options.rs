@@ -70,7 +70,10 @@ impl TraceOptions {
         let Some(url) = self.otlp_endpoint else {
             let needless = [
                 ("--otlp-sample-ratio", self.otlp_sample_ratio.is_some()),
-                ("--otlp-attribute", !self.otlp_attribute.is_empty() && !has_metrics),
+                (
+                    "--otlp-attribute",
+                    !self.otlp_attribute.is_empty() && !has_metrics,
+                ),
                 ("--otlp-ca", self.otlp_ca.is_some() && !has_metrics),
             ];
             return match needless.into_iter().find(|(_, is_said)| *is_said) {
@@ -162,7 +165,9 @@ pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<
     };
     let wrong = |why: &dyn fmt::Display| Failure::usage(format!("{name}: {}: {why}", path.display()));
     let pem = fs::read(&path).map_err(|error| wrong(&format!("cannot be read: {error}")))?;
-    Authorities::from_pem(&pem).map(Some).map_err(|error| wrong(&error))
+    Authorities::from_pem(&pem)
+        .map(Some)
+        .map_err(|error| wrong(&error))
 }
 
 fn pairs(name: &str) -> Result<Vec<(String, String)>, Failure> {

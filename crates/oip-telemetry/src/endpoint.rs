@@ -33,13 +33,16 @@ impl Authorities {
     pub fn from_pem(pem: &[u8]) -> Result<Self, EndpointError> {
         let mut certificates = Vec::<Certificate<'static>>::new();
         for item in parse_pem(pem) {
-            let item = item.map_err(|error| EndpointError(format!("expected certificates in PEM: {error}")))?;
+            let item =
+                item.map_err(|error| EndpointError(format!("expected certificates in PEM: {error}")))?;
             if let PemItem::Certificate(certificate) = item {
                 certificates.push(certificate);
             }
         }
         match certificates.is_empty() {
-            true => Err(EndpointError("expected certificates in PEM, found none".to_owned())),
+            true => Err(EndpointError(
+                "expected certificates in PEM, found none".to_owned(),
+            )),
             false => Ok(Self(RootCerts::from(certificates))),
         }
     }

@@ -14,7 +14,7 @@ use std::{
 use prost::Message as _;
 
 use crate::{
-    endpoint::Endpoint,
+    endpoint::{Authorities, Endpoint},
     message::Request,
     post::{Poster, Refusal},
     span::Span,

@@ -16,7 +16,7 @@ use std::{
 use prost::Message as _;
 
 use crate::{
-    endpoint::Endpoint,
+    endpoint::{Authorities, Endpoint},
     message::{KeyValue, nanoseconds},
     metric_message::{
         CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, NumberPoint, Request, Sum,

@@ -14,6 +14,9 @@ use oip_grpc::proto::{
     RepositoryIndexRequest, RepositoryModelUnloadRequest, ServerLiveRequest,
     grpc_inference_service_client::GrpcInferenceServiceClient,
 };
+use oip_telemetry::testing::Collector;
+use oip_types::{InferRequest, ModelRef};
+use rcgen::{KeyPair, PKCS_ED25519};
 use tempfile::TempDir;
 use tonic::{
     Code, Request, Status,
@@ -22,6 +25,7 @@ use tonic::{
 };
 
 use crate::{
+    keys,
     support::{Answer, Server, command, connect, failing, receive, send},
     tls::{Certificates, encrypted},
     traffic::line,
@@ -624,6 +628,92 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
             !line.contains("s3cret") && !line.contains("n0t-known") && !line.contains(SECRET),
             "{line}"
         );
+    }
+}
+
+/// At the most talkative level, with all libraries: tokens, their digests, keys of signed tokens, values of restricted headers, right and
+/// wrong ones, over TLS and on both transports; and what is sent to a collector.
+#[tokio::test]
+async fn no_level_of_the_log_has_secrets() {
+    let (folder, certificates) = (two_models(), Certificates::new());
+    let collector = Collector::start(vec![]);
+    let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("keys.json"), keys::set(&key, "one")).unwrap();
+    let table = format!(
+        "[jwt]\nkeys = \"keys.json\"\nissuer = \"https://issuer\"\naudience = \"models\"\n\
+         [identities.boss]\ntoken-sha256 = [\"{SECRET}\"]\njwt = [\"ci\"]\napis = [\"*\"]\n"
+    );
+    fs::write(at("auth.toml"), table).unwrap();
+    let (auth, endpoint) = (at("auth.toml"), collector.url.clone());
+    let options = certificates.options();
+    let more = [
+        "--auth",
+        &auth,
+        "--otlp-endpoint",
+        &endpoint,
+        "--http-restricted-api=model-config:the-key=restr1cted",
+        "--grpc-restricted-protocol=model-config:the-key=restr1cted",
+        "--access-log=json",
+        "--log=trace",
+    ];
+    let options: Vec<&str> = options.iter().map(String::as_str).chain(more).collect();
+    let log = at("server.log");
+    let mut command = command(folder.path(), &options);
+    command
+        .env("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=t3lemetry")
+        .stderr(fs::File::create(&log).unwrap());
+    let mut server = Server::spawn(&mut command);
+    server.wait_until_loaded();
+
+    let (good, expired) = (keys::token(&key, "one", 60), keys::token(&key, "one", -60));
+    let config = certificates.client(None, b"http/1.1");
+    for (token, restricted, status) in [
+        ("s3cret", "restr1cted", 200),
+        (&*good, "restr1cted", 200),
+        (&*expired, "restr1cted", 401),
+        ("n0t-known", "restr1cted", 401),
+        ("s3cret", "wr0ng-value", 403),
+    ] {
+        let bearer = format!("Bearer {token}");
+        let mut stream = encrypted(server.http, &config);
+        let headers = [("Authorization", bearer.as_str()), ("the-key", restricted)];
+        send(&mut stream, "GET", "/v2/models/open/config", &headers, b"");
+        assert_eq!(receive(&mut stream).status, status, "{token} {restricted}");
+        let client = oip_client::builder(format!("grpcs://localhost:{}", server.grpc.port()))
+            .authorities(fs::read(certificates.path("ca.pem")).unwrap())
+            .header("authorization", bearer)
+            .header("triton-grpc-protocol-the-key", restricted)
+            .build()
+            .unwrap();
+        let model = ModelRef::new("open", None).unwrap();
+        let answer = client.model_config(model).await;
+        assert_eq!(answer.is_ok(), status == 200, "{token} {restricted}");
+        if status == 200 {
+            client.infer(&InferRequest::new(model)).await.unwrap();
+        }
+    }
+    assert!(collector.message().head.contains("x-api-key: t3lemetry"));
+    server.signal("TERM");
+    server.wait(Duration::from_secs(30));
+    let text = fs::read_to_string(&log).unwrap();
+    // Libraries speak too, or nothing was shown.
+    for speaker in ["TRACE", "rustls", "h2::", "ureq"] {
+        assert!(text.contains(speaker), "{speaker}");
+    }
+    let signature = |token: &str| token.rsplit('.').next().unwrap().to_owned();
+    let secrets = [
+        "s3cret",
+        SECRET,
+        "n0t-known",
+        "restr1cted",
+        "wr0ng-value",
+        "t3lemetry",
+    ];
+    let secrets = secrets.map(str::to_owned).into_iter();
+    for secret in secrets.chain([signature(&good), signature(&expired), good, expired]) {
+        let line = text.lines().find(|line| line.contains(&secret));
+        assert_eq!(line, None, "{secret}");
     }
 }
 

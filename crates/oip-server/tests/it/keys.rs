@@ -30,11 +30,11 @@ fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn set(key: &KeyPair, kid: &str) -> String {
+pub(crate) fn set(key: &KeyPair, kid: &str) -> String {
     json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": encode(key.der_bytes())}]}).to_string()
 }
 
-fn token(key: &KeyPair, kid: &str, lasts: i64) -> String {
+pub(crate) fn token(key: &KeyPair, kid: &str, lasts: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
     let claims = json!({"iss": "https://issuer", "aud": "models", "sub": "ci", "exp": now + lasts});
     let message = format!(

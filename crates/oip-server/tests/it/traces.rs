@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     sync::Arc,
     thread,
@@ -21,7 +21,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     metrics::{Page, until},
-    support::{Server, command, failing},
+    support::{Server, command, failing, receive},
     tls::Certificates,
 };
 
@@ -292,18 +292,26 @@ fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
             let (config, to) = (config.clone(), to.clone());
             thread::spawn(move || {
                 let session = ServerConnection::new(config).unwrap();
-                let mut stream = StreamOwned::new(session, stream.unwrap());
+                let mut stream = BufReader::new(StreamOwned::new(session, stream.unwrap()));
                 let mut collector = TcpStream::connect(to).unwrap();
-                let (mut request, mut answer) = (vec![0; 1 << 20], vec![0; 1 << 16]);
-                // Pieces of a request, then the answer: the collector answers what is whole.
-                collector
-                    .set_read_timeout(Some(Duration::from_millis(50)))
-                    .unwrap();
-                while let Ok(read @ 1..) = stream.read(&mut request) {
-                    collector.write_all(&request[..read]).unwrap();
-                    if let Ok(read @ 1..) = collector.read(&mut answer)
-                        && stream.write_all(&answer[..read]).is_err()
-                    {
+                loop {
+                    let mut head = String::new();
+                    while !head.ends_with("\r\n\r\n") {
+                        if stream.read_line(&mut head).unwrap_or(0) == 0 {
+                            return;
+                        }
+                    }
+                    let length = head.lines().find_map(|line| {
+                        let (name, value) = line.split_once(": ")?;
+                        name.eq_ignore_ascii_case("content-length")
+                            .then(|| value.parse().unwrap())
+                    });
+                    let mut body = vec![0; length.unwrap()];
+                    stream.read_exact(&mut body).unwrap();
+                    collector.write_all(&[head.into_bytes(), body].concat()).unwrap();
+                    let answer = receive(&mut collector);
+                    let answer = [answer.head.into_bytes(), answer.body].concat();
+                    if stream.get_mut().write_all(&answer).is_err() {
                         return;
                     }
                 }
@@ -320,8 +328,8 @@ fn a_collector_may_have_an_authority_of_its_own() {
     let authority = certificates.path("ca.pem");
     let start = |url: &str, change: &dyn Fn(&mut Command)| {
         let models = tempfile::tempdir().unwrap();
-        let example = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("examples/models/digit_means/1/model.safetensors");
+        let example =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
         let copy = models.path().join("digit_means/1/model.safetensors");
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::copy(example, copy).unwrap();
@@ -339,19 +347,25 @@ fn a_collector_may_have_an_authority_of_its_own() {
         assert_eq!(answer.status, 200);
         (server, models)
     };
-    for change in [
-        &(|command: &mut Command| drop(command.arg("--otlp-ca").arg(&authority))) as &dyn Fn(&mut Command),
-        &|command| drop(command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", &authority)),
-        &|command| {
-            // Each signal's own wins.
-            command
-                .env("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem")
-                .env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &authority)
-                .env("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", &authority);
-        },
+    let nowhere = PathBuf::from("/nowhere.pem");
+    for variables in [
+        // Without a variable: the option.
+        &[][..],
+        &[("OTEL_EXPORTER_OTLP_CERTIFICATE", &authority)],
+        // Each signal's own wins.
+        &[
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", &nowhere),
+            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &authority),
+            ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", &authority),
+        ],
     ] {
         let collector = Collector::start(vec![]);
-        let _running = start(&encrypted(&collector, &certificates), change);
+        let _running = start(&encrypted(&collector, &certificates), &|command| {
+            command.envs(variables.iter().copied());
+            if variables.is_empty() {
+                command.arg("--otlp-ca").arg(&authority);
+            }
+        });
         let (mut has_spans, mut has_metrics) = (false, false);
         while !(has_spans && has_metrics) {
             let posted = collector.message();
@@ -365,8 +379,9 @@ fn a_collector_may_have_an_authority_of_its_own() {
         let log = fs::read_to_string(certificates.path("server.log")).unwrap();
         ["traces", "metrics"].iter().all(|what| {
             let said = format!("the collector takes no {what}");
-            log.lines()
-                .any(|line| line.contains(&said) && line.contains("or by one of those that are named for collectors"))
+            log.lines().any(|line| {
+                line.contains(&said) && line.contains("or by one of those that are named for collectors")
+            })
         })
     });
 }
