@@ -201,7 +201,7 @@ def signed(suite):
     certificate.private_key_pem.write_to_path(key)
     port, store = free_port(), suite.folder / "s3s"
     store.mkdir()
-    suite.start([str(suite.s3s), "--host", "localhost", "--port", str(port), "--access-key", "the-id", "--secret-key", "the-secret",
+    suite.start([str(suite.s3s), "--host", "127.0.0.1", "--port", str(port), "--access-key", "the-id", "--secret-key", "the-secret",
                  str(store)], port)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(chain, key)
@@ -233,7 +233,7 @@ def signed(suite):
 
     access = "access to the list of objects is refused; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     refused("wrong-secret", {**more, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}, trusted, access, "SignatureDoesNotMatch")
-    refused("wrong-id", {**more, "AWS_ACCESS_KEY_ID": "nobody"}, trusted, access, "InvalidAccessKeyId")
+    refused("wrong-id", {**more, "AWS_ACCESS_KEY_ID": "nobody"}, trusted, access, "NotSignedUp")
     # Nobody answers for the machine's role.
     without = {name: value for name, value in more.items() if "KEY" not in name}
     refused("no-key", {**without, "AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}"}, trusted, access)

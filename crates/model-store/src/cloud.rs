@@ -1,6 +1,12 @@
 //! S3, Google Cloud Storage and Azure, and whatever else the crate `object_store` can speak to.
 
-use std::{env, fmt::Write as _, ops::Range, sync::Arc, time::Duration};
+use std::{
+    env,
+    fmt::Write as _,
+    ops::Range,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -217,6 +223,7 @@ impl Store for CloudStore {
             shared: Arc::clone(&self.shared),
             path: path_of(&object.key)?,
             object: object.clone(),
+            first: OnceLock::new(),
         }))
     }
 }
@@ -225,6 +232,8 @@ struct CloudObject {
     shared: Arc<Shared>,
     path: Path,
     object: Object,
+    /// The version of the first part, where the list has no entity tags: all others must have it too.
+    first: OnceLock<String>,
 }
 
 impl OpenObject for CloudObject {
@@ -250,12 +259,29 @@ impl OpenObject for CloudObject {
                 .await
                 .map_err(failed)?;
             // Stores that ignore the condition are found out by what they say of their answer.
-            if plain(&etag(&answer.meta)) != plain(&self.object.etag) || answer.meta.size != self.object.size
-            {
+            if !self.is_listed(&answer.meta) || answer.meta.size != self.object.size {
                 return Err(changed());
             }
             answer.bytes().await.map_err(failed)
         })
+    }
+}
+
+impl CloudObject {
+    /// Whether an answer is of the version that was listed.
+    fn is_listed(&self, answer: &ObjectMeta) -> bool {
+        let tag = etag(answer);
+        if !self.object.etag.starts_with(DATED) {
+            return plain(&tag) == plain(&self.object.etag);
+        }
+        // Lists without tags have times, whose fractions answers leave out.
+        let (seconds, _) = self
+            .object
+            .etag
+            .split_once('.')
+            .unwrap_or((&self.object.etag, ""));
+        seconds == format!("{DATED}{}", answer.last_modified.timestamp())
+            && *self.first.get_or_init(|| tag.clone()) == tag
     }
 }
 
@@ -345,7 +371,10 @@ const DATED: &str = "of ";
 fn etag(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
         Some(tag) => tag.clone(),
-        None => format!("{DATED}{}", meta.last_modified),
+        None => {
+            let time = meta.last_modified;
+            format!("{DATED}{}.{:09}", time.timestamp(), time.timestamp_subsec_nanos())
+        }
     }
 }
 

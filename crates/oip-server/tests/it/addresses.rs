@@ -275,7 +275,10 @@ fn paths_of_platforms_reach_the_only_model() {
             .collect();
         server.request(method, path, &headers, body.as_bytes())
     };
-    let (v2, v1) = (rows(&[1, 2]).to_string(), r#"{"instances": [1, 2]}"#);
+    let (v2, v1) = (
+        rows(&[1, 2]).to_string(),
+        r#"{"instances": [{"mean.rows": 1}, {"mean.rows": 2}]}"#,
+    );
     // By its own name, and not by the folder's.
     for (path, status) in [
         ("/v2/models/shop-digits/infer", 200),

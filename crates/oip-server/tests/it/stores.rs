@@ -273,7 +273,8 @@ fn without_credentials_it_says_where_they_come_from() {
 /// At the most talkative level too, keys and tokens for stores are in no line.
 #[test]
 fn no_level_of_the_log_has_keys_of_stores() {
-    let (objects, _) = bucket();
+    let (files, _) = bucket();
+    let objects = Objects::default();
     objects.put("1/model.safetensors", tensors(b"abc"));
     let seen = Arc::new(Mutex::new(String::new()));
     let (also, shown) = (seen.clone(), seen.clone());
@@ -282,7 +283,6 @@ fn no_level_of_the_log_has_keys_of_stores() {
             seen.lock().unwrap().push_str(value);
         }
     };
-    let files = objects.clone();
     let bucket = FakeServer::start(move |request| {
         note(&seen, request);
         files.as_s3("models", 1000, request)

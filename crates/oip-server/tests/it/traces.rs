@@ -326,7 +326,11 @@ fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
 fn a_collector_may_have_an_authority_of_its_own() {
     let certificates = Certificates::new();
     let authority = certificates.path("ca.pem");
-    let start = |url: &str, change: &dyn Fn(&mut Command)| {
+    // One for each signal, since a collector serves one connection at a time.
+    let start = |collectors: &[Collector; 2], change: &dyn Fn(&mut Command)| {
+        let [traces, metrics] = collectors
+            .each_ref()
+            .map(|collector| encrypted(collector, &certificates));
         let models = tempfile::tempdir().unwrap();
         let example =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors");
@@ -334,8 +338,8 @@ fn a_collector_may_have_an_authority_of_its_own() {
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         fs::copy(example, copy).unwrap();
         let (traces, metrics) = (
-            format!("--otlp-endpoint={url}"),
-            format!("--otlp-metrics-endpoint={url}"),
+            format!("--otlp-endpoint={traces}"),
+            format!("--otlp-metrics-endpoint={metrics}"),
         );
         let mut command = command(models.path(), &[&traces, &metrics, "--otlp-metrics-interval=1s"]);
         command.stderr(fs::File::create(certificates.path("server.log")).unwrap());
@@ -359,22 +363,18 @@ fn a_collector_may_have_an_authority_of_its_own() {
             ("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", &authority),
         ],
     ] {
-        let collector = Collector::start(vec![]);
-        let _running = start(&encrypted(&collector, &certificates), &|command| {
+        let collectors = [(); 2].map(|()| Collector::start(vec![]));
+        let _running = start(&collectors, &|command| {
             command.envs(variables.iter().copied());
             if variables.is_empty() {
                 command.arg("--otlp-ca").arg(&authority);
             }
         });
-        let (mut has_spans, mut has_metrics) = (false, false);
-        while !(has_spans && has_metrics) {
-            let posted = collector.message();
-            has_spans |= !posted.spans.is_empty();
-            has_metrics |= !posted.metrics.is_empty();
-        }
+        assert!(!collectors[0].message().spans.is_empty());
+        assert!(!collectors[1].message().metrics.is_empty());
     }
-    let collector = Collector::start(vec![]);
-    let _running = start(&encrypted(&collector, &certificates), &|_| {});
+    let collectors = [(); 2].map(|()| Collector::start(vec![]));
+    let _running = start(&collectors, &|_| {});
     until("it is said that nobody known has signed the certificate", || {
         let log = fs::read_to_string(certificates.path("server.log")).unwrap();
         ["traces", "metrics"].iter().all(|what| {
