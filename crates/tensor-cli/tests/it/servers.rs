@@ -297,6 +297,13 @@ fn servers_are_called_over_tls() {
             // In front of the command it is the same option.
             let front = [&["--ca", "ca.pem", "status", "--url", url], own].concat();
             assert!(place.good(&front).contains(": test 1.2.3, ready\n"));
+            // As files on servers have it.
+            let by_variable = Command::new(env!("CARGO_BIN_EXE_tensor"))
+                .args(["status", "--url", url])
+                .env("SSL_CERT_FILE", place.path("ca.pem"))
+                .output()
+                .unwrap();
+            assert_eq!(by_variable.status.success(), !wants_certificates);
             let stranger = place.bad(&["infer", "--url", url, "--ca", "other.pem", "-m", "m"]);
             assert!(
                 stranger.contains("no authority that this client knows"),
