@@ -336,7 +336,8 @@ fn with_profile(
     let profile = AwsProfile::read(variable)?;
     let has_keys = is_set(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
         || is_set(&["AWS_WEB_IDENTITY_TOKEN_FILE"]) && is_set(&["AWS_ROLE_ARN"]);
-    let is_unsigned = variable("AWS_SKIP_SIGNATURE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let is_unsigned = variable("AWS_SKIP_SIGNATURE")
+        .is_some_and(|value| value.eq_ignore_ascii_case("true") || value == "1");
     if !has_keys && !is_unsigned {
         profile.check_means(is_set(&["AWS_PROFILE"]))?;
         if let Some(keys) = profile.keys() {

@@ -385,6 +385,11 @@ impl App {
             beside = beside.merge(oip_console::router(config.log_tail.clone()));
         }
         tokio::spawn(free_unused_buffers(config.http.budget.clone()));
+        let admin_config = config
+            .http
+            .clone()
+            .with(|http| http.allowed_hosts = config.admin_hosts);
+        let admin_rest = oip_http::service_with(service.clone(), admin_config, beside.clone());
         let rest = oip_http::service_with(service.clone(), config.http, beside);
         let calls = oip_grpc::service(service, config.grpc);
         tokio::spawn({
@@ -414,6 +419,7 @@ impl App {
             let (tls, traffic, shutdown) = (tls.clone(), traffic.clone(), shutdown.clone());
             let rest = {
                 let door = access.door(false, is_admin, is_local);
+                let rest = if is_admin { &admin_rest } else { &rest };
                 let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
                 match &access.cors {
                     // Before the gate: browsers ask whether they may send a token without sending it.

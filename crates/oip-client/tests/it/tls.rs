@@ -33,10 +33,10 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 
 /// A certificate and its key.
 fn sign(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> (String, String) {
-    sign_as(authority, CertificateParams::new(vec![host.to_owned()]).unwrap())
+    sign_as(authority, &CertificateParams::new(vec![host.to_owned()]).unwrap())
 }
 
-fn sign_as(authority: &CertifiedIssuer<'static, KeyPair>, params: CertificateParams) -> (String, String) {
+fn sign_as(authority: &CertifiedIssuer<'static, KeyPair>, params: &CertificateParams) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     (
         params.signed_by(&key, authority).unwrap().pem(),
@@ -48,10 +48,10 @@ impl Served {
     /// For clients with a certificate of the same authority, if that is wanted.
     fn new(host: &str, wants_certificates: bool) -> Self {
         let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-        Self::of(params, wants_certificates)
+        Self::of(&params, wants_certificates)
     }
 
-    fn of(params: CertificateParams, wants_certificates: bool) -> Self {
+    fn of(params: &CertificateParams, wants_certificates: bool) -> Self {
         let (folder, authority) = (tempfile::tempdir().unwrap(), authority());
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -156,7 +156,7 @@ async fn certificates_of_another_time_are_not_believed() {
             "TLS: the server's certificate is not valid yet: compare the clocks of both machines",
         ),
     ] {
-        let served = Served::of(params, false);
+        let served = Served::of(&params, false);
         for client in served.clients(|builder| builder.authorities(served.authority.pem())) {
             let error = client.server_live().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Connect);
@@ -175,7 +175,7 @@ async fn a_certificate_is_shown_where_that_is_wanted() {
     }
     let mut params = CertificateParams::new(vec!["robot".to_owned()]).unwrap();
     params.not_after = (SystemTime::now() - Duration::from_secs(60 * 60)).into();
-    let (certificate, key) = sign_as(&served.authority, params);
+    let (certificate, key) = sign_as(&served.authority, &params);
     let expired = served.clients(|builder| known(builder).certificate(&certificate, &key));
     for (clients, expected) in [
         (

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -443,6 +444,42 @@ async fn the_admin_address_has_what_changes_the_server() {
         );
     }
     assert_ne!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
+}
+
+/// A page that has pointed its name at this machine reaches nothing on an admin address of this machine, though the other
+/// addresses answer to all names.
+#[test]
+fn web_pages_do_not_reach_a_local_admin_address() {
+    let folder = two_models();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
+    command.arg("--model-repository").arg(folder.path()).args([
+        "--http-address=0.0.0.0:0",
+        "--grpc-address=none",
+        "--admin-address=127.0.0.1:0",
+    ]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut address = |name: &str| -> SocketAddr {
+        loop {
+            let line = lines.next().unwrap().unwrap();
+            if let Some(url) = line.trim().strip_prefix(name) {
+                return url.trim().rsplit("://").next().unwrap().parse().unwrap();
+            }
+        }
+    };
+    let (public, admin) = (address("HTTP"), address("admin"));
+    let status = |to: SocketAddr, host: &str, path: &str| {
+        let mut stream = connect(to);
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+        receive(&mut stream).status
+    };
+    assert_eq!(status(public, "evil.example.com", "/v2"), 200);
+    for path in ["/v2", "/console/log", "/metrics", "/v2/logging"] {
+        assert_eq!(status(admin, "evil.example.com", path), 403, "{path}");
+        assert_eq!(status(admin, "127.0.0.1", path), 200, "{path}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// A socket in a folder of operators, beside addresses for everybody: it has no TLS, and the log is shown there.

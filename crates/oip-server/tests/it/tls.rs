@@ -54,10 +54,10 @@ impl Certificates {
     /// Writes a certificate for some hosts, and its key.
     pub(crate) fn sign(&self, name: &str, hosts: &[&str]) {
         let hosts: Vec<String> = hosts.iter().copied().map(str::to_owned).collect();
-        self.sign_as(name, CertificateParams::new(hosts).unwrap());
+        self.sign_as(name, &CertificateParams::new(hosts).unwrap());
     }
 
-    fn sign_as(&self, name: &str, params: CertificateParams) {
+    fn sign_as(&self, name: &str, params: &CertificateParams) {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.authority);
         fs::write(self.path(&format!("{name}.pem")), certificate.unwrap().pem()).unwrap();
@@ -257,8 +257,8 @@ async fn certificates_are_identities() {
         params.subject_alt_names = vec![SanType::URI(id.try_into().unwrap())];
         params
     };
-    certificates.sign_as("robot", spiffe("robots/7"));
-    certificates.sign_as("person", spiffe("people/7"));
+    certificates.sign_as("robot", &spiffe("robots/7"));
+    certificates.sign_as("person", &spiffe("people/7"));
     certificates.sign("boss", &["boss.example.com"]);
     let repository = two_models();
     let table = certificates.path("auth.toml");
@@ -345,7 +345,7 @@ fn certificates_that_are_not_valid_now_are_warned_of() {
     let sign = |change: &dyn Fn(&mut CertificateParams)| {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         change(&mut params);
-        certificates.sign_as("server", params);
+        certificates.sign_as("server", &params);
     };
     let now = SystemTime::now();
     let log = certificates.path("server.log");

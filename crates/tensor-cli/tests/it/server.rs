@@ -36,7 +36,11 @@ impl Server {
 
     /// Over TLS, by an authority whose certificate is in `ca.pem` of the folder. With `wants_certificates` it wants to see a
     /// certificate of its authority; `robot.pem` and `robot-key.pem` are one.
-    pub(crate) fn encrypted(folder: &Path, wants_certificates: bool) -> Self {
+    pub(crate) fn encrypted(
+        folder: &Path,
+        service: Arc<dyn InferenceService>,
+        wants_certificates: bool,
+    ) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -53,7 +57,7 @@ impl Server {
             files = files.with_client_ca(folder.join("ca.pem"));
         }
         let tls = Tls::new(files).unwrap();
-        let Self { http, grpc } = Self::start(Arc::new(TestService::default()), Some(tls));
+        let Self { http, grpc } = Self::start(service, Some(tls));
         // As the certificate has it.
         Self {
             http: http.replace("http://127.0.0.1", "https://localhost"),

@@ -255,7 +255,8 @@ fn servers_are_called_over_tls() {
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     fs::write(place.path("other.pem"), other.cert.pem()).unwrap();
     for wants_certificates in [false, true] {
-        let server = Server::encrypted(&place.path(""), wants_certificates);
+        let service = Arc::new(TestService::default());
+        let server = Server::encrypted(&place.path(""), service, wants_certificates);
         let own: &[&str] = match wants_certificates {
             true => &["--cert", "robot.pem", "--key", "robot-key.pem"],
             false => &[],
