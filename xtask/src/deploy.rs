@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// The program that runs kustomize
     #[arg(long, default_value = "kubectl", value_name = "PROGRAM")]
     kubectl: PathBuf,
-    /// The program that renders the chart; without it, Go with Debian's packages does
+    /// The program that renders the chart; without it, helm's code does as a library of Python
     #[arg(long, default_value = "helm", value_name = "PROGRAM")]
     helm: PathBuf,
     /// The version of Kubernetes whose schemas count
@@ -35,6 +35,8 @@ pub(crate) struct Options {
 }
 
 const REQUIREMENTS: &[&str] = &[
+    // Helm 4.2.3 as a library.
+    "helm-python-sdk==0.2.2",
     "kubernetes-validate==1.37.0",
     "jsonschema==4.26.0",
     "PyYAML==6.0.3",
